@@ -297,6 +297,7 @@ class BridgeSettings:
     admin_token: str | None = field(default=None, repr=False)
     is_mqtt_5: bool = False
     runs: RunIds = field(default_factory=RunIds)
+    route_paths: list[str] = field(default_factory=list)
 
 
 def check_settings(settings: Settings) -> None:

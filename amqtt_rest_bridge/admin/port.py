@@ -14,12 +14,20 @@ import msgspec
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
+from amqtt_rest_bridge.admin.compression import compressed, takes_gzip
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
-from amqtt_rest_bridge.admin.questions import BadQuestionError, query_of, retry_of
+from amqtt_rest_bridge.admin.questions import (
+    BadQuestionError,
+    focus_of,
+    page_query_of,
+    query_of,
+    retry_form_of,
+    retry_of,
+)
 from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
 from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
@@ -61,7 +69,6 @@ _NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it i
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
-_PAGE_RUNS: Final = 200
 
 Wake = Callable[[], None]
 
@@ -97,7 +104,13 @@ class AdminServer:
         self._runs = RunQuestions(records, send)
         self._followers = Followers(send)
         self._samples = History()
-        self._pages = StatusPages(self._numbers, self._samples, self._followers)
+        self._pages = StatusPages(
+            self._numbers,
+            self._samples,
+            self._followers,
+            ", ".join(settings.route_paths),
+            may_retry=self._guard.may_retry,
+        )
         self._server = HttpServer(sock, self, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
         self._server.start()
         self._after(REMIND_SECONDS, self._sample)
@@ -137,10 +150,16 @@ class AdminServer:
         path = request.target.partition("?")[0]
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
             return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
-        wants_retry = path.startswith(("/api/", "/runs/")) and path.endswith("/retry")
+        wants_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
         refusal = request.refusal or self._guard.check(request, is_retry=wants_retry)
         if refusal is None:
-            return self._retry(path, request, wake) if wants_retry else self._find(path, request, wake)
+            answer = self._retry(path, request, wake) if wants_retry else self._find(path, request, wake)
+            if takes_gzip(request.headers):
+                if isinstance(answer, Response):
+                    return compressed(answer)
+                if isinstance(answer, _Waiting):
+                    answer.is_compressible = True
+            return answer
         if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
             return self._wrong_credentials.refuse(
                 request.remote, self._port, lambda other: refused(other or refusal, SAFE)
@@ -160,13 +179,19 @@ class AdminServer:
             case ["api", *rest]:
                 return self._find_api(rest, request, wake)
             case [""]:
-                return self._with_numbers(wake, self._pages.overview, statuses=True)
-            case ["graph"]:
-                return self._pages.graph()
+                query, _ = page_query_of(_query(request), time.time())
+                return self._with_numbers(wake, lambda numbers: self._pages.overview(numbers, query), statuses=True)
+            case ["flow"]:
+                focus = focus_of(_query(request))
+                return self._with_numbers(wake, lambda numbers: self._pages.flow(numbers, focus), statuses=True)
             case ["routes", name]:
-                return self._page_of(unquote(name), wake)
+                return self._page_of(unquote(name), request, wake)
+            case ["routes", name, "chart"] if unquote(name) in self._pages.routes:
+                query, _ = page_query_of(_query(request), time.time())
+                return self._pages.chart(unquote(name), query.range)
             case ["runs", run]:
-                return self._with_run(run, wake, lambda runs: self._pages.run(runs, may_retry=self._guard.may_retry))
+                is_refused = "refused" in _query(request)
+                return self._with_run(run, wake, lambda runs: self._pages.run(runs, is_refused=is_refused))
         return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
@@ -243,13 +268,16 @@ class AdminServer:
     def _with_route(self, name: str, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
         if name not in self._pages.routes:
             return refused(_NO_ROUTE, SAFE)
-        return self._with_runs(RunQuery(route=name, limit=_PAGE_RUNS, tries=True), wake, finish)
+        return self._with_runs(RunQuery(route=name), wake, finish)
 
     def _with_run(self, name: str, wake: Wake, finish: Callable[[Runs], Response]) -> Response | Pending:
         query = RunQuery(id=name, limit=1)
         return self._with_runs(query, wake, lambda runs: finish(runs) if runs.newest() else refused(_NO_RUN, SAFE))
 
-    def _page_of(self, name: str, wake: Wake) -> Response | Pending:
+    def _page_of(self, name: str, request: Request, wake: Wake) -> Response | Pending:
+        if name not in self._pages.routes:
+            return refused(_NO_ROUTE, SAFE)
+        query, wanted = page_query_of(_query(request), time.time(), name)
         since = time.monotonic()
         self._numbers.ask(wake, statuses=True)
 
@@ -258,9 +286,9 @@ class AdminServer:
             if numbers is None:  # those of many routes come in parts, after the runs
                 self._numbers.remind()
                 return None
-            return self._pages.route(name, numbers, runs) if name in numbers.routes else _no_answer()
+            return self._pages.route(name, numbers, runs, query) if name in numbers.routes else _no_answer()
 
-        return self._with_route(name, wake, finish)
+        return self._with_runs(wanted, wake, finish)
 
     def _history(self, request: Request) -> Response:
         query = _query(request)
@@ -285,6 +313,12 @@ class AdminServer:
 
     def _retry(self, path: str, request: Request, wake: Wake) -> Response | Pending:
         match path.split("/")[1:-1]:
+            case []:
+                try:
+                    alike = retry_form_of(request.body)
+                except BadQuestionError as error:
+                    return refused(refuse(catalogue.NOT_A_RETRY, str(error)), SAFE)
+                return self._with_retries(alike, wake, lambda answer: _retried_alike(alike.route or "", answer))
             case ["api", "failures"]:
                 try:
                     wanted = retry_of(request.body)
@@ -294,7 +328,7 @@ class AdminServer:
             case ["api", "runs", run]:
                 return self._with_retries(WantRetry(0, [run]), wake, _retried_one)
             case ["runs", run]:
-                return self._with_retries(WantRetry(0, [run]), wake, lambda _: _see_other(f"/runs/{quote(run)}"))
+                return self._with_retries(WantRetry(0, [run]), wake, lambda answer: _retried_here(run, answer))
         return refused(_NOT_FOUND, SAFE)
 
     def _with_retries(
@@ -323,6 +357,7 @@ class _Waiting:
         self._late = late
         self._deadline = deadline
         self._end = end
+        self.is_compressible = False
 
     def resume(self) -> Response | float:
         response = self._look()
@@ -330,7 +365,8 @@ class _Waiting:
         if response is None and remaining > 0:
             return min(remaining, REMIND_SECONDS)
         self._end()
-        return response or self._late()
+        response = response or self._late()
+        return compressed(response) if self.is_compressible else response
 
     def refuse(self, refusal: Refusal) -> Response:
         self._end()
@@ -360,6 +396,15 @@ def _retried_one(answer: Retried) -> Response:
     _, code, message = answer.refused[0]
     row = _NOT_RETRIED[code]
     return refused(refuse(row, message[0].upper() + message[1:]), SAFE)
+
+
+def _retried_here(run: str, answer: Retried) -> Response:
+    return _see_other(f"/runs/{quote(run)}{'' if answer.started else '?refused'}")
+
+
+def _retried_alike(route: str, answer: Retried) -> Response:
+    counts = f"started={len(answer.started)}&refused={len(answer.refused)}"
+    return _see_other(f"/routes/{quote(route, safe='')}?{counts}")
 
 
 def _see_other(location: str) -> Response:

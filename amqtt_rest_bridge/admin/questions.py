@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
+from urllib.parse import parse_qs
 
 import msgspec
+from msgspec.structs import replace
 
+from amqtt_rest_bridge.admin.flow import Node
+from amqtt_rest_bridge.admin.history import RANGES
+from amqtt_rest_bridge.admin.rows import SORTS
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, SHOWN_RUNS, RunQuery, WantRetry
 from amqtt_rest_bridge.records.runs import Outcome
@@ -15,6 +21,7 @@ from amqtt_rest_bridge.topics import check_topic_filter
 
 _AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _MOST_DIGITS: Final = 6  # of a number; Python refuses to read one of thousands
+MOST_PAGE_RUNS: Final = 500
 _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 
 
@@ -51,6 +58,59 @@ def since_of(text: str, now: float) -> float:
         raise BadQuestionError("since is an age such as 10m or 2h, or a time such as 2026-01-31T12:00:00Z") from None
 
 
+@dataclass(frozen=True, slots=True)
+class PageQuery:
+    """What a page is asked for: all routes by `text` and `sort`; of one route a range and filters; what a retry did."""
+
+    text: str = ""
+    sort: str = "health"
+    range: str = "10m"
+    outcome: str = ""
+    topic: str = ""
+    since: str = ""
+    limit: int = SHOWN_RUNS
+    fault: str = ""
+    started: int | None = None
+    refused: int | None = None
+
+
+def page_query_of(
+    query: Mapping[str, Sequence[str]], now: float, route: str | None = None
+) -> tuple[PageQuery, RunQuery]:
+    """Read the parameters of a page, and the runs that it shows of a route; filters that are wrong are left out."""
+    given = {name: values[-1].strip() for name, values in query.items()}
+    filters = {name: given[name] for name in ("outcome", "topic", "since") if given.get(name)}
+    limit, fault = str(MOST_PAGE_RUNS) if "all" in given else str(SHOWN_RUNS), ""
+    try:
+        runs = query_of({name: [value] for name, value in (filters | {"limit": limit}).items()}, now)
+    except BadQuestionError as error:
+        fault, filters, runs = str(error), {}, RunQuery(limit=int(limit))
+    page = PageQuery(
+        text=given.get("q", ""),
+        sort=given["sort"] if given.get("sort") in SORTS else SORTS[0],
+        range=given["range"] if given.get("range") in RANGES else "10m",
+        limit=int(limit),
+        fault=fault,
+        started=_count(given.get("started")),
+        refused=_count(given.get("refused")),
+        **filters,
+    )
+    return page, replace(runs, route=route, tries=True)
+
+
+def focus_of(query: Mapping[str, Sequence[str]]) -> Node | None:
+    """Return the node that the drawing is wanted around; `node` is its kind, a space and its name."""
+    for kind in ("topic", "route", "http"):
+        if query.get(kind):
+            return Node(kind, query[kind][-1])
+    kind, _, name = query.get("node", [""])[-1].partition(" ")
+    return Node(kind, name) if name else None
+
+
+def _count(text: str | None) -> int | None:
+    return int(text) if text is not None and re.fullmatch("[0-9]{1,4}", text, re.ASCII) else None
+
+
 class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
     route: str | None = None
     code: str | None = None
@@ -70,3 +130,12 @@ def retry_of(body: bytes) -> WantRetry:
     if wanted.ids is not None and len(wanted.ids) > MOST_RUNS:
         raise BadQuestionError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")
     return WantRetry(0, wanted.ids, wanted.route, wanted.code)
+
+
+def retry_form_of(body: bytes) -> WantRetry:
+    """Read the form of a page that has failures of a route with one code sent again; raises `BadQuestionError`."""
+    form = parse_qs(body.decode("utf-8", "replace"))
+    route, code = (form.get(name, [""])[-1] for name in ("route", "code"))
+    if not route or not code:
+        raise BadQuestionError("The form names no route and code")
+    return WantRetry(0, None, route, code)

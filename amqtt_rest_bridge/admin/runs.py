@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.link.admin_frames import (
-    SHOWN_FAILURES,
     SHOWN_RUNS,
     FoundRuns,
     Record,
@@ -61,9 +60,13 @@ class Runs:
         """Return the last runs of a route."""
         return [record for record in self.newest() if record.kind != "retry"][:SHOWN_RUNS]
 
-    def last_failures(self) -> list[Record]:
-        """Return the last failures of a route, failed tries among them."""
-        return [record for record in self.newest() if record.code is not None][:SHOWN_FAILURES]
+    def newest_tries(self) -> list[Record]:
+        """Return the runs, and of those that have not ended the newest try that failed."""
+        shown: dict[str | None, Record] = {}
+        for record in self.newest():
+            if record.id not in shown:
+                shown[record.id] = record
+        return list(shown.values())
 
 
 class RunQuestions:

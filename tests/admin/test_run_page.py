@@ -45,7 +45,7 @@ def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
         page.open(url(host))
         assert "the server answered 422" in page.text("[data-problems]")
         assert page.fits()
-        page.evaluate("document.querySelector('[data-problems] a').click()")
+        page.evaluate("document.querySelector('[data-problems] .actions a').click()")
         page.wait("document.querySelector('h1')?.innerText === 'Run' && document.readyState === 'complete'")
         shown = page.text("main")
         assert shown.count(HOSTILE) == 3, "of message, request and response"

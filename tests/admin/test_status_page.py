@@ -27,7 +27,14 @@ from tests.support.waiting import eventually
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script><script>document.title='hacked'</script>"
 LIVE = "document.querySelector('[data-live]').innerText === 'live'"
-CALLS = "document.querySelector('[data-calls]').innerText"
+SEEN = "seen.join(' ')"
+SEE = """
+    globalThis.seen = [];
+    document.addEventListener('DOMContentLoaded', () => {
+        const count = countRun;
+        countRun = (run) => { seen.push(run.topic); count(run); };
+    });
+"""
 FAILING = """DEFINE ROUTE Alarms WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:9" WITH ENABLE_CLIENT "true" WITH RETRIES "0"
         WITH USERNAME "bob" WITH PASSWORD "hush-hush-1"
@@ -136,13 +143,14 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
     with browser.elsewhere() as first:
         tabs = [first, *(first.another() for _ in range(count - 1))]
         for number, tab in enumerate(tabs):
+            tab.before_scripts(SEE)
             tab.open(url(host, ("/", "/routes/Orders", "/routes/Alarms")[number % 3]))
         assert all(tab.evaluate("!document.hidden") for tab in tabs)
         for tab in tabs:
             tab.wait(LIVE)
         with following(host, MOST_FOLLOWERS - 1):  # all that there is room for but one
             client = host.client("done/#")
-            follows = f"{CALLS}.includes('orders/follows')"
+            follows = f"{SEEN}.includes('orders/follows')"
             for tab in tabs[1::3]:  # that the pages follow takes a moment to reach the bridge
                 eventually(  # each call costs all pages that show it processor time
                     lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)), pause_seconds=0.1  # type: ignore[misc]
@@ -153,7 +161,7 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
             for tab in tabs[0::3]:
                 tab.wait(f"{cell} === '{status['messages']['succeeded']}'")
             for tab in tabs[1::3]:
-                tab.wait(f"{CALLS}.split('orders/tabs').length === 2")
+                tab.wait(f"{SEEN}.split('orders/tabs').length === 2")
             later = first.another()
             later.open(url(host, "/routes/Intake"))
             later.wait(LIVE)
@@ -162,20 +170,36 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
 
 @pytest.mark.chromium
 def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_go(
-    host: Host, page: Page
+    host: Host, browser: Page
 ) -> None:
+    with browser.elsewhere() as page:
+        count_while_others_come_and_go(host, page)
+
+
+def count_while_others_come_and_go(host: Host, page: Page) -> None:
+    page.before_scripts(SEE)
     page.open(url(host, "/routes/Orders"))
     page.wait(LIVE)
     client, other = host.client("done/#"), page.another()
-    eventually(lambda: called(client, "probe") and bool(page.evaluate(f"{CALLS}.includes('orders/probe')")))
+    eventually(lambda: called(client, "probe") and bool(page.evaluate(f"{SEEN}.includes('orders/probe')")))
     for number in range(40):
         if number % 10 == 5:
             other.open(url(host, ("/routes/Alarms", "/", "/routes/Intake", "/routes/Alarms")[number // 10]))
         called(client, f"n{number}.")
-    page.wait(f"{CALLS}.includes('orders/n39.')")
+    page.wait(f"{SEEN}.includes('orders/n39.')")
     other.close()
-    shown = re.findall(r"Send\torders/n(\d+)\.", page.evaluate(CALLS))
-    assert shown == [str(number) for number in reversed(range(40))]
+    seen = re.findall(r"orders/n(\d+)\.", page.evaluate(SEEN))
+    assert seen == [str(number) for number in range(40)]
+
+
+STATES = """
+    globalThis.told = [];
+    document.addEventListener('DOMContentLoaded', () => {
+        const state = document.querySelector('[data-live]');
+        const note = () => told.push(state.textContent, banner.hidden ? '' : banner.innerText.slice(0, 18));
+        new MutationObserver(note).observe(state, {childList: true});
+    });
+"""
 
 
 @pytest.mark.chromium
@@ -190,17 +214,14 @@ def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
     ):
         if not shared:
             page.before_scripts(NO_SHARED_WORKER)
-        page.before_scripts(
-            "document.addEventListener('DOMContentLoaded', () => { window.told = []; new MutationObserver(() => "
-            "told.push(document.querySelector('[data-live]').innerText)).observe("
-            "document.querySelector('[data-live]'), {childList: true}) })"
-        )
+        page.before_scripts(SEE)
+        page.before_scripts(STATES)
         page.open(url(running, "/routes/Orders"))
         client = running.client("done/#")
-        eventually(lambda: called(client, "before") and bool(page.evaluate(f"{CALLS}.includes('orders/before')")))
+        eventually(lambda: called(client, "before") and bool(page.evaluate(f"{SEEN}.includes('orders/before')")))
         os.kill(running.plugin.service.processes[0].pid, signal.SIGKILL)
-        page.wait("told.join().endsWith('connection lost, trying again,live')")
-        eventually(lambda: called(client, "after") and bool(page.evaluate(f"{CALLS}.includes('orders/after')")))
+        page.wait("told.join().endsWith('connection lost, trying again,Connection lost on,live,')")
+        eventually(lambda: called(client, "after") and bool(page.evaluate(f"{SEEN}.includes('orders/after')")))
         assert page.errors == []
 
 
@@ -259,26 +280,25 @@ def test_refused_callers_and_requests_to_no_endpoint_appear_live(page: Page) -> 
 
 
 @pytest.mark.chromium
-def test_calls_and_failures_of_a_route_appear_as_they_end_and_a_failure_tells_its_hint(host: Host, page: Page) -> None:
-    page.open(url(host, "/routes/Orders"))
+def test_new_runs_are_announced_and_an_opened_one_stays_where_it_is_until_they_are_asked_for(
+    host: Host, page: Page
+) -> None:
+    page.open(url(host, "/routes/Orders?topic=orders/bad"))
     page.wait(LIVE)
-    client, calls = host.client("done/#"), "document.querySelectorAll('[data-calls] tr').length"
-    newest = "document.querySelector('[data-calls] tr').innerText"
-    before = json.dumps(page.evaluate(newest))
-
-    def shown() -> bool:  # that the page follows takes a moment to reach the bridge
-        client.publish("orders/bad", b"{}")
-        client.message()
-        return bool(page.evaluate(f"{newest} !== {before} && {newest}.includes('404 http_status')"))
-
-    eventually(shown)
-
-    def told() -> bool:  # the entry of a further failure that arrives meanwhile is closed
-        page.evaluate("document.querySelector('[data-failures] summary').click()")
-        return "Check BASE_ADDRESS and ENDPOINT." in page.text("[data-failures] details")
-
-    eventually(told)
-    assert page.evaluate(f"{calls} <= 50")
+    page.evaluate("document.querySelector('[data-runs] summary').click()")
+    place = "document.querySelector('[data-runs] [open]').getBoundingClientRect().top + scrollY"
+    opened = "document.querySelector('[data-runs] [open]').dataset.run"
+    before, name = page.evaluate(place), page.evaluate(opened)
+    assert "Check BASE_ADDRESS and ENDPOINT." in page.text("[data-runs] [open]")
+    client, is_quiet = host.client("done/#"), "document.querySelector('[data-fresh]').hidden"
+    eventually(lambda: called(client, "bad") and not page.evaluate(is_quiet))
+    assert re.fullmatch(r"\d+ new runs?: show", page.text("[data-fresh]"))
+    assert page.evaluate(place) == before
+    count = page.evaluate("document.querySelectorAll('[data-run]').length")
+    page.evaluate("document.querySelector('[data-fresh]').click()")
+    page.wait(f"document.querySelectorAll('[data-run]').length > {count}")
+    assert page.evaluate(opened) == name
+    assert page.evaluate("document.querySelector('[data-fresh]').hidden")
 
 
 @pytest.mark.chromium
@@ -294,17 +314,17 @@ def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, pag
     assert outline == "solid"
     page.press("Enter")
     page.wait("document.title.startsWith('Alarms') && document.readyState === 'complete'")
-    for _ in range(20):
+    for _ in range(30):
         page.press("Tab")
         if page.evaluate("document.activeElement.tagName") == "SUMMARY":
             break
     page.press("Enter")
-    page.wait("document.querySelector('[data-failures] details').open")
-    assert "connection_failed" in page.text("[data-failures] details")
+    page.wait("document.querySelector('[data-runs] details').open")
+    assert "connection_failed" in page.text("[data-runs] details")
 
 
 @pytest.mark.chromium
-@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/graph"])
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Page, path: str, scheme: str) -> None:
     page.size(360, 640)
@@ -319,22 +339,30 @@ def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Pa
     assert (brightness[0] > brightness[1]) is (scheme == "light")
 
 
+SHOWN = "document.querySelector('[data-runs]').textContent"
+
+
+def show(page: Page, topic: str) -> None:
+    """Ask the page for its new runs until one with this topic is among them."""
+    page.evaluate("offerRuns('')")
+    eventually(
+        lambda: page.evaluate("document.querySelector('[data-fresh]').click()") is None
+        and page.evaluate(f"{SHOWN}.includes({json.dumps(topic)})")
+    )
+
+
 @pytest.mark.chromium
 def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(host: Host, page: Page) -> None:
     page.open(url(host, "/routes/Alarms"))
-    shown = page.text("[data-failures] summary")
-    assert HOSTILE.replace("#", "")[:40] in shown
+    assert "alarms/" + HOSTILE.replace("#", "") in page.evaluate(SHOWN)
     page.wait(LIVE)
-    client = host.client()
-
-    def appeared() -> bool:
-        client.publish("alarms/live" + HOSTILE, b"{}")
-        return "alarms/live" in page.text("[data-failures] summary")
-
-    eventually(appeared)
-    assert "<img src=x" in page.text("[data-failures] summary")
+    host.client().publish("alarms/live" + HOSTILE, b"{}")
+    show(page, "alarms/live" + HOSTILE)
     assert page.evaluate("document.images.length") == 0
     assert page.evaluate("document.title").startswith("Alarms")
+    page.evaluate(f"update(document.body, {json.dumps(dict.fromkeys(('reason', 'health', 'ok'), HOSTILE))})")
+    assert page.text("[data-cell=reason]") == HOSTILE
+    assert page.evaluate("[document.scripts.length, document.images.length]") == [2, 0]
 
 
 @pytest.mark.chromium
@@ -345,28 +373,24 @@ def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> N
             peer.send(b"HTTP/1.1 499 " + phrase + b"\r\nX-Error: " + phrase + b"\r\nContent-Length: 0\r\n\r\n")
 
     with Target(hostile) as target, hosting(client_route(f"http://127.0.0.1:{target.port}"), admin_port=0) as running:
-        client = running.client("done/#")
-        client.publish("orders/rendered", b"{}")
-        client.message()
-        page.open(url(running, "/routes/Orders"))
-        page.wait(LIVE)
-
-        def shown() -> bool:
-            client.publish("orders/live", b"{}")
-            client.message()
-            return "orders/live" in page.text("[data-failures]")
-
-        eventually(shown)
-        for entry in ("first", "last"):
-            text = page.evaluate(f"document.querySelector('[data-failures]').{entry}ElementChild.textContent")
-            assert "the server answered 499" in text
         page.open(url(running))
+        page.wait(LIVE)
+        client = running.client("done/#")
+        client.publish("orders/live", b"{}")
+        client.message()
+        problems = "document.querySelector('[data-problems]').textContent"
+        page.wait(f"{problems}.includes('the server answered 499')")
+        live = page.evaluate(problems)
+        page.open(url(running))
+        rendered = page.evaluate(problems)
+        for shown in (live, rendered):
+            assert "the server answered 499" in shown
         assert page.text("[data-route=Orders] [data-cell=error]").startswith("http_status: the server answered 499")
-        assert page.evaluate("document.images.length") == 0
+        assert page.evaluate("[document.scripts.length, document.images.length]") == [2, 0]
 
 
 @pytest.mark.chromium
-def test_a_hostile_path_of_a_request_is_text_in_the_last_calls(page: Page) -> None:
+def test_a_hostile_path_of_a_request_is_text_among_the_runs(page: Page) -> None:
     route = server_route().replace('"/hook"', '"/hook/{name}"').replace('"received"', '"received/{path.name}"')
     with hosting(route, admin_port=0) as running:
         connection = http.client.HTTPConnection("127.0.0.1", running.http_port, timeout=10)
@@ -374,24 +398,10 @@ def test_a_hostile_path_of_a_request_is_text_in_the_last_calls(page: Page) -> No
         assert connection.getresponse().status == 200
         connection.close()
         page.open(url(running, "/routes/Intake"))
-        assert "/hook/<img%20src=x%20onerror=alert(1)>'\"&" in page.text("[data-calls]")
-        assert "received/<img src=x onerror=alert(1)>'\"&" in page.text("[data-calls]")
+        shown = page.evaluate(SHOWN)
+        assert "/hook/<img%20src=x%20onerror=alert(1)>'\"&" in shown
+        assert "received/<img src=x onerror=alert(1)>'\"&" in shown
         assert page.evaluate("document.images.length") == 0
-
-
-@pytest.mark.chromium
-def test_whatever_the_live_stream_holds_is_put_in_as_text(host: Host, page: Page) -> None:
-    fields = ("time", "kind", "event", "topic", "method", "url", "status", "code", "message", "hint", "tries", "ms")
-    page.open(url(host, "/routes/Orders"))
-    page.evaluate(f"showCall({json.dumps(dict.fromkeys(fields, HOSTILE))})")
-    assert HOSTILE in page.evaluate("document.querySelector('[data-failures] details').textContent")
-    assert HOSTILE in page.evaluate("document.querySelector('[data-calls] tr').textContent")
-    page.open(url(host))
-    page.evaluate(f"update(rows.get('Orders'), {json.dumps({'error': HOSTILE, 'health': HOSTILE, 'label': HOSTILE})})")
-    assert page.text("[data-route=Orders] [data-cell=error]") == HOSTILE
-    assert page.evaluate("document.scripts.length") == 2
-    assert page.evaluate("document.images.length") == 0
-    assert page.evaluate("document.title").startswith("Routes")
 
 
 @pytest.mark.chromium
@@ -404,18 +414,18 @@ def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
         assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
         assert "Without JavaScript" in page.text("noscript")
         page.open(url(host, "/routes/Orders"))
-        assert "404 http_status" in page.text("[data-calls]")
-        assert page.evaluate("document.querySelectorAll('[data-failures] details').length") >= 1
+        assert "404 http_status" in page.text("[data-runs]")
 
 
 @pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
-@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/graph"])
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
     page.colours(scheme)
     page.open(url(host, path))
-    page.evaluate("showReasons(['the spool cannot be written']); tell('connection lost, trying again')")
+    page.evaluate("document.querySelector('[data-trouble]')?.removeAttribute('hidden')")
+    page.evaluate("tell('connection lost, trying again')")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
     page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
     found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
@@ -425,7 +435,7 @@ def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str,
 @pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
 def test_an_accessibility_check_finds_nothing_without_routes_and_without_calls(page: Page, tmp_path: Path) -> None:
-    for routes, path in (("", "/"), ("", "/graph"), (server_route(), "/routes/Intake")):
+    for routes, path in (("", "/"), ("", "/flow"), (server_route(), "/routes/Intake")):
         (tmp_path / "a.lot").write_text(routes)
         running = Host(configuration(tmp_path, admin_port=0))
         try:
@@ -449,7 +459,7 @@ def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) ->
 
 def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
     admin = admin_of(host)
-    for path in ("/", "/routes/Orders", "/graph", "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
+    for path in ("/", "/routes/Orders", "/flow", "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
         found = admin.get(path)
         assert found.status == 200
         policy = found.headers["Content-Security-Policy"]
@@ -461,15 +471,15 @@ def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_
         assert not re.search(r"""(?:src|href|url\()=?["']?(?:https?:)?//""", found.text)
 
 
-def test_the_graph_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
-    text = html.unescape(admin_of(host).get("/graph").text)
+def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
+    text = html.unescape(admin_of(host).get("/flow").text)
     for name in ("orders/+", "Orders", "http://127.0.0.1:9", "POST :0/hook", "Intake", "received"):
         assert f"<title>{name}</title>" in text
-    assert text.count('class="edge"') == 6
+    assert text.count('class="edge way"') == 3 + 2 + 2 + 1, "and that of the legend"
 
 
 @pytest.mark.parametrize("count", [250, pytest.param(1000, marks=pytest.mark.long)])
-def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_out(count: int) -> None:
+def test_many_routes_are_shown_and_measured_and_the_drawing_says_what_it_leaves_out(count: int) -> None:
     routes = "".join(server_route(f"R{number}").replace("/hook", f"/hook{number}") for number in range(count))
     with hosting(routes, admin_port=0, processes=1) as running:
         admin = admin_of(running)
@@ -477,4 +487,4 @@ def test_many_routes_are_shown_and_measured_and_the_graph_says_what_it_leaves_ou
         assert [admin.get(f"/routes/R{number}").status for number in range(10)] == [200] * 10
         assert len(admin.get("/api/routes").json["routes"]) == count
         assert sum(name == "rest_bridge_queued" for name, _ in admin.samples()) == count
-        assert f"{count - 200} more routes are not drawn" in admin.get("/graph").text
+        assert f"{count - 200} more routes are not drawn" in admin.get("/flow").text

@@ -10,7 +10,7 @@ import re
 from jinja2 import Environment, PackageLoader
 
 from amqtt_rest_bridge import load_routes
-from amqtt_rest_bridge.admin.pages import drawing
+from amqtt_rest_bridge.admin.flow import drawing, edges
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/pictures/flow.svg"
@@ -21,12 +21,12 @@ def svg() -> str:
     """Draw the shipped routes with the page's macro and the page's colours."""
     macros = Environment(loader=PackageLoader("amqtt_rest_bridge.admin"), autoescape=True).get_template("macros.html")
     routes = load_routes(ROOT / "conf/routes").routes
-    page = str(macros.module.graph(drawing(routes), "The flow of the two routes"))  # type: ignore[attr-defined]
+    page = str(macros.module.flow(drawing(edges(routes), {}), "The flow of the two routes"))  # type: ignore[attr-defined]
     drawn = re.search(r"<svg .*</svg>", page, re.DOTALL)
     assert drawn is not None
     style = STYLE.read_text(encoding="utf-8")
-    colours = re.findall(r"^ +(--paper: .*;)$", style, re.MULTILINE)
-    rules = "\n".join(re.findall(r"^(?:\.graph|\.edge).*}$", style, re.MULTILINE))
+    colours = re.findall(r"^ +(--paper: .*;\n +--edge-box: .*;)$", style, re.MULTILINE)
+    rules = "\n".join(re.findall(r"^(?:\.drawing|\.edge|marker).*}$", style, re.MULTILINE))
     css = f"svg {{ {colours[0]} background: var(--paper); font-family: system-ui, sans-serif; }}\n{rules}\n"
     css += f"@media (prefers-color-scheme: dark) {{ svg {{ {colours[1]} }} }}\n"
     opening, _, rest = drawn[0].partition(">")

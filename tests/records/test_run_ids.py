@@ -49,7 +49,7 @@ def test_a_call_has_one_id_in_log_stream_records_page_and_failure_payload(
         (call,) = admin.calls("Orders")
         assert str(uuid.UUID(call["id"])) == call["id"] == failure["id"]
         assert [(one["kind"], one["id"]) for one in live] == [("retry", call["id"]), ("call", call["id"])]
-        assert f"<code>{call['id']}</code>" in admin.get("/routes/Orders").text
+        assert f"data-run=\"{call['id']}\"" in admin.get("/routes/Orders").text
         eventually(lambda: lines(caplog, f"run {call['id']}: the server answered 503"))
 
 
@@ -100,7 +100,7 @@ def test_the_id_of_a_lossless_call_is_its_idempotency_key_over_retries_and_a_res
         host.client().publish("orders/1", b"1")
         key = target.request().headers["idempotency-key"]
         page = admin_of(host)
-        eventually(lambda: f"<code>{key}</code>" in page.get("/routes/Orders").text)
+        eventually(lambda: f'data-run="{key}"' in page.get("/routes/Orders").text)
     target.answer = lambda _: (200, b"yes")
     with hosting(route, admin_port=0, spool=spool) as host:
         admin = admin_of(host)
@@ -129,4 +129,4 @@ def test_failures_that_only_the_broker_has_are_found_by_their_ids() -> None:
         for number in range(3)
     ]
     records = Runs(RunQuery(), lambda: None, alike[:1], kept=alike)
-    assert [record.id for record in records.last_failures()] == ["2", "1", "0"]
+    assert [record.id for record in records.newest_tries()] == ["2", "1", "0"]

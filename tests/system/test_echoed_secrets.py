@@ -119,7 +119,7 @@ def test_what_a_server_echoes_is_in_no_failure_log_page_or_record(
     with hosting(routes, admin_port=0, secrets_dir=str(folder), status_seconds=1) as host:
         client, admin = host.client("out"), admin_of(host)
         failures = failures_of(host, client)
-        pages = [admin.get(path).text for path in ("/", "/graph", "/metrics", "/api/routes")]
+        pages = [admin.get(path).text for path in ("/", "/flow", "/metrics", "/api/routes")]
         for name in ("Own", "Basic", "Brought"):
             pages += [admin.get(f"/routes/{name}").text, admin.get(f"/api/routes/{name}/calls").text]
     texts = {"failures": "\n".join(json.loads(one)["body"] for one in failures), "log": caplog.text}

@@ -1,29 +1,25 @@
-// Keeps the pages live. Everything that comes is put in as text, never as HTML.
+// Keeps the pages live. Cells and messages are put in as text; sections and charts are HTML of our own port, as the page is.
 "use strict";
 
 const live = document.querySelector("[data-live]");
+const banner = document.querySelector("[data-banner]");
 const rows = new Map([...document.querySelectorAll("[data-route]")].map((row) => [row.dataset.route, row]));
 const page = document.querySelector("[data-page=route]");
+const filter = document.querySelector("[data-filter]");
 const RETRY_MS = 5000;
-const MOST_CALLS = 50;
-const MOST_FAILURES = 20;
+const CHART_MS = 10_000;
 let port = null; // to live.js
+let since = null; // when the connection was lost
+let fresh = 0; // runs that have ended since the list was shown
 
+// The state of the connection, and while there is none a banner that says since when.
 function tell(text) {
   live.hidden = false;
   live.textContent = text;
-}
-
-function update(row, cells) {
-  for (const [name, text] of Object.entries(cells)) {
-    const cell = row.querySelector(`[data-cell="${name}"]`);
-    const line = row.querySelector(`[data-points="${name}"]`);
-    if (line) line.setAttribute("points", text);
-    if (!cell) continue;
-    if (name === "label") cell.setAttribute("aria-label", text);
-    else if (cell.textContent !== text) cell.textContent = text;
-    if (name === "health") cell.dataset.health = text;
-  }
+  since = /lost|not live/.test(text) ? since ?? new Date() : text === "live" ? null : since;
+  banner.hidden = since === null;
+  const said = since && `Connection lost on ${since.toLocaleString()}. The page shows how things were then, and tries again by itself.`;
+  if (said && banner.textContent !== said) banner.textContent = said;
 }
 
 // What keeps the page live runs in live.js: in the SharedWorker, or in a page whose browser has none.
@@ -45,7 +41,7 @@ function connect() {
   port.onmessage = ({ data }) => {
     if (data.state) tell(data.state);
     if (data.routes) showRoutes(data.routes);
-    if (data.call) showCall(data.call);
+    if (data.call) countRun(data.call);
   };
   report(!document.hidden);
 }
@@ -55,9 +51,8 @@ function report(seen) {
 }
 
 function look() {
-  if (document.hidden) report(false);
-  else if (page) location.reload(); // calls have been missed
-  else report(true);
+  report(!document.hidden);
+  if (page && !document.hidden) offerRuns("Runs may have ended meanwhile: show them");
 }
 
 function follow() {
@@ -68,112 +63,117 @@ function follow() {
   addEventListener("pageshow", (event) => event.persisted && look());
 }
 
-function element(tag, text, className) {
-  const made = document.createElement(tag);
-  made.textContent = text;
-  if (className) made.className = className;
-  return made;
-}
+// All routes.
 
-function showCall(call) {
-  if (call.kind !== "retry") {
-    const row = element("tr", "", "new");
-    const id = element("td", "", "wide long");
-    if (call.id) id.append(runLink(call.id, call.id));
-    row.append(
-      element("td", call.time.slice(11, 23)),
-      element("td", call.event ?? "", "wide"),
-      element("td", call.topic ?? "", "long"),
-      element("td", `${call.method ?? ""} ${call.url ?? ""}`, "wide long"),
-      element("td", `${call.status ?? ""} ${call.code ?? ""}${call.kind === "skipped" ? "skipped" : ""}`),
-      element("td", call.tries ?? "", "number wide"),
-      element("td", call.waited_ms ?? "", "number wide"),
-      element("td", call.ms ?? "", "number"),
-      id,
-    );
-    prepend(document.querySelector("[data-calls]"), row, MOST_CALLS);
-  }
-  if (call.code) {
-    const failure = element("details", "", "new");
-    const summary = element("summary", "");
-    summary.append(
-      element("time", call.time.slice(11, 23)), " ", element("code", call.code), ` ${call.topic ?? call.url ?? ""}`,
-    );
-    failure.append(summary, element("p", call.message ?? ""));
-    if (call.hint) failure.append(element("p", call.hint, "hint"));
-    const run = element("p", "Run ");
-    if (call.id) run.append(runLink(call.id, call.id));
-    failure.append(run);
-    prepend(document.querySelector("[data-failures]"), failure, MOST_FAILURES);
-    document.querySelector("[data-none]").hidden = true;
+function update(row, cells) {
+  for (const [name, text] of Object.entries(cells)) {
+    const cell = row.querySelector(`[data-cell="${name}"]`);
+    row.querySelector(`[data-points="${name}"]`)?.setAttribute("d", text);
+    if (!cell) continue;
+    if (name === "label") cell.setAttribute("aria-label", text);
+    else if (cell.textContent !== text) cell.textContent = text;
+    if (name === "health") cell.dataset.health = text;
   }
 }
 
-function prepend(list, entry, most) {
-  list.prepend(entry);
-  while (list.children.length > most) list.lastElementChild.remove();
-}
-
-function showReasons(reasons) {
-  const trouble = document.querySelector("[data-trouble]");
-  if (!trouble) return;
-  trouble.hidden = reasons.length === 0;
-  trouble.querySelector("ul").replaceChildren(...reasons.map((reason) => element("li", reason)));
-}
-
-function showProblems(problems) {
-  const section = document.querySelector("[data-problems]");
-  if (!section) return;
-  section.hidden = problems.length === 0;
-  section.querySelector("ul").replaceChildren(...problems.map((one) => {
-    const item = element("li", "");
-    const first = element("p", "");
-    first.append(element("span", `${one.count} ×`, "count"), " ", element("code", one.code), ` ${one.target}`);
-    item.append(first, element("p", one.message));
-    if (one.hint) item.append(element("p", one.hint, "hint"));
-    const last = element("p", `${one.routes ? `Route ${one.routes} · ` : ""}last ${one.last} UTC`, "note");
-    if (one.run) last.append(" · ", runLink(one.run, "newest run"));
-    item.append(last);
-    return item;
-  }));
-}
-
-function runLink(run, text) {
-  const link = element("a", text);
-  link.href = `/runs/${encodeURIComponent(run)}`;
-  return link;
-}
-
-function showUnmatched(unmatched) {
-  const section = document.querySelector("[data-unmatched]");
-  if (!section) return;
-  section.hidden = unmatched.length === 0;
-  section.querySelector("tbody").replaceChildren(...unmatched.map((one) => {
-    const row = element("tr", "");
-    row.append(
-      element("td", one.count, "number"),
-      element("td", one.request, "long"),
-      element("td", one.port, "wide"),
-      element("td", one.status, "wide"),
-      element("td", one.nearest, "long"),
-      element("td", one.last, "wide"),
-    );
-    return row;
-  }));
-}
-
-function showRoutes({ summary, reasons, problems, unmatched, names, rows: changed }) {
-  showReasons(reasons);
-  showProblems(problems);
-  showUnmatched(unmatched);
+function showRoutes({ summary, sections, names, rows: changed }) {
+  for (const [id, html] of Object.entries(sections)) showSection(document.getElementById(id), html);
   const counts = document.querySelector("[data-summary]");
   if (counts && counts.textContent !== summary) counts.textContent = summary;
-  for (const cells of changed) {
-    const row = rows.get(cells.name);
-    if (row) update(row, cells);
-  }
-  const same = names.length === rows.size && names.every((name) => rows.has(name));
+  for (const cells of changed) if (rows.has(cells.name)) update(rows.get(cells.name), cells);
+  const known = new Set(names);
+  const isFiltered = filter?.elements.q.defaultValue;
+  const same = (isFiltered || names.length === rows.size) && [...rows.keys()].every((name) => known.has(name));
   if (!page && !same) location.reload(); // routes have been added or removed
 }
 
+// What has other entries than before waits until the pointer and the keyboard have left it, so that nothing moves below them.
+function showSection(element, html) {
+  if (!element) return;
+  const keys = (root) => [...root.querySelectorAll("[data-key]")].map((one) => one.dataset.key).join("\n");
+  const body = new DOMParser().parseFromString(html, "text/html").body;
+  element.onpointerleave = element.onfocusout = null;
+  if (keys(body) !== keys(element) && element.matches(":hover, :focus-within")) {
+    element.onpointerleave = element.onfocusout = () => setTimeout(() => showSection(element, html));
+    return;
+  }
+  showTimes(body);
+  merge(element, body);
+}
+
+// Makes the children of one element those of another, but keeps each that is alike: a link that is clicked stays the same.
+function merge(old, wanted) {
+  const [before, after] = [[...old.childNodes], [...wanted.childNodes]];
+  after.forEach((node, place) => {
+    const own = before[place];
+    if (!own) old.append(node);
+    else if (own.nodeName !== node.nodeName) own.replaceWith(node);
+    else if (own.nodeType !== Node.ELEMENT_NODE) own.data = node.data;
+    else if (!own.isEqualNode(node)) {
+      for (const { name } of [...own.attributes]) if (!node.hasAttribute(name)) own.removeAttribute(name);
+      for (const { name, value } of node.attributes) if (own.getAttribute(name) !== value) own.setAttribute(name, value);
+      merge(own, node);
+    }
+  });
+  for (const node of before.slice(after.length)) node.remove();
+}
+
+// Shows the routes whose names have what is typed, and opens the groups that they are in.
+function search() {
+  const wanted = filter.elements.q.value.trim().toLowerCase();
+  for (const [name, row] of rows) row.hidden = !name.toLowerCase().includes(wanted);
+  const found = [...rows.values()].filter((row) => !row.hidden);
+  for (const group of document.querySelectorAll(".group")) {
+    group.hidden = !found.some((row) => group.contains(row));
+    group.open = Boolean(wanted) && !group.hidden;
+  }
+  document.querySelector("[data-nothing]").hidden = found.length > 0;
+}
+
+filter?.elements.q.addEventListener("input", search);
+
+// One route: what is opened stays where it is, new runs are only counted.
+
+function countRun(call) {
+  if (call.kind === "retry") return;
+  fresh += 1;
+  offerRuns(`${fresh} new ${fresh === 1 ? "run" : "runs"}: show`);
+}
+
+function offerRuns(text) {
+  const button = document.querySelector("[data-fresh]");
+  button.hidden = false;
+  button.textContent = text;
+}
+
+async function load(address) {
+  const answer = await fetch(address);
+  return answer.ok ? new DOMParser().parseFromString(await answer.text(), "text/html") : null;
+}
+
+async function showRuns({ currentTarget: button }) {
+  const list = document.getElementById("list");
+  const opened = new Set([...list.querySelectorAll("[open]")].map((run) => run.dataset.run));
+  const shown = (await load(location.href).catch(() => null))?.getElementById("list");
+  if (!shown) return announce("The runs could not be read; try again");
+  showTimes(shown);
+  for (const run of shown.children) run.open = opened.has(run.dataset.run);
+  list.replaceChildren(...shown.childNodes);
+  fresh = 0;
+  button.hidden = true;
+}
+
+async function showChart() {
+  const chart = document.getElementById("chart");
+  if (document.hidden || since) return;
+  const shown = (await load(chart.dataset.chart).catch(() => null))?.getElementById("chart");
+  if (!shown) return;
+  showTimes(shown);
+  merge(chart, shown);
+}
+
+if (page) {
+  document.querySelector("[data-fresh]").addEventListener("click", showRuns);
+  setInterval(showChart, CHART_MS);
+}
 if (rows.size || document.querySelector("[data-summary]")) follow();

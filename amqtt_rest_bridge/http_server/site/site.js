@@ -24,14 +24,19 @@ function age(time) {
   return time.toLocaleString();
 }
 
-// A `time` with `data-age` becomes its age, any other one the local time of the day; the pointer on it shows UTC.
+// A `time` with `data-age` becomes its age, any other one the local time of the day; the pointer on it shows UTC. Texts of
+// a drawing have `data-time`, and no seconds.
 function showTimes(root = document) {
-  for (const element of root.querySelectorAll("time[datetime]")) {
-    const time = new Date(element.dateTime);
+  for (const element of root.querySelectorAll("time[datetime], text[data-time]")) {
+    const text = element.dataset.time ?? element.getAttribute("datetime");
+    const time = new Date(text);
     if (Number.isNaN(time.getTime())) continue;
-    element.title = `${element.dateTime.slice(0, 19).replace("T", " ")} UTC`;
-    const text = "age" in element.dataset ? age(time) : time.toLocaleTimeString([], { hourCycle: "h23" });
-    if (element.textContent !== text) element.textContent = text;
+    const isShort = "time" in element.dataset || "minute" in element.dataset;
+    const form = { hourCycle: "h23", hour: "2-digit", minute: "2-digit", ...(isShort ? {} : { second: "2-digit" }) };
+    const day = /^[A-Z]/.test(element.textContent) ? { weekday: "short" } : {};
+    const local = "age" in element.dataset ? age(time) : time.toLocaleTimeString([], { ...form, ...day });
+    if (element.dateTime) element.title = `${text.slice(0, 19).replace("T", " ")} UTC`;
+    if (element.textContent !== local) element.textContent = local;
   }
 }
 
@@ -66,4 +71,4 @@ addEventListener("keydown", (event) => {
 
 showTimes();
 showCopies();
-setInterval(showTimes, AGES_MS);
+setInterval(() => showTimes(), AGES_MS);

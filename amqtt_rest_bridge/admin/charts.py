@@ -1,0 +1,165 @@
+"""The places of lines, labels and bars in the charts, as numbers that SVG scales to the width. Pure; any thread.
+
+Heights are pixels; what runs along the time is in hundredths of the width, so that texts keep their size on a phone.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import pairwise
+from typing import Any, Final
+
+from amqtt_rest_bridge.admin.history import Sample
+from amqtt_rest_bridge.times import rfc3339
+
+CHART_HEIGHT: Final = 160
+SPARK_HEIGHT: Final = 20
+_SPARK_POINTS: Final = 20
+_MOST_COLUMNS: Final = 120
+_UNITS: Final = ((1, "s"), (60, "min"), (3600, "h"))
+_DAY: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A label at a place of an axis; `anchor` is SVG's text-anchor, `time` RFC 3339 for one of the time axis."""
+
+    at: float
+    text: str
+    anchor: str = "start"
+    time: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Chart:
+    """A chart of so many columns: two areas as SVG paths, the upper one upon the lower one."""
+
+    columns: int
+    succeeded: str
+    failed: str
+    unit: str
+    levels: Sequence[Mark]
+    times: Sequence[Mark]
+    peak: Mark | None
+    peak_y: float
+    label: str
+
+
+def chart(samples: Sequence[Sample], most: int, step_seconds: float, now: float) -> Chart:
+    """Draw the last `most` samples, of which those at the beginning may be missing; `now` is Unix time."""
+    together = math.ceil(most / _MOST_COLUMNS)
+    columns = _columns(samples, together)
+    width, seconds = math.ceil(most / together), together * step_seconds
+    sums = [sum(column) / seconds for column in columns]
+    factor, unit = _unit(max(sums, default=0.0))
+    highest = _round_up(max(sums, default=0.0) * factor)
+    first = width - len(columns)
+
+    def y(count: float) -> float:
+        return round(CHART_HEIGHT * (1 - count * factor / seconds / highest), 1)
+
+    total = Sample(sum(one.succeeded for one in samples), sum(one.failed for one in samples))
+    begin = now - width * seconds
+    peak, peak_y = None, 0.0
+    if total.succeeded or total.failed:
+        place = max(range(len(sums)), key=sums.__getitem__)
+        at = begin + (first + place + 0.5) * seconds
+        text = f"{sums[place] * factor:.3g} a {_NAMES[unit]}"
+        peak, peak_y = Mark(100 * (first + place + 0.5) / width, text, time=rfc3339(at)), y(sum(columns[place]))
+    return Chart(
+        width,
+        _area(first, [(y(0), y(one.succeeded)) for one in columns]),
+        _area(first, [(y(one.succeeded), y(sum(one))) for one in columns]) if total.failed else "",
+        unit,
+        [Mark(CHART_HEIGHT * (1 - part), f"{highest * part:g}/{unit}") for part in (1, 0.5)],
+        _times(begin, now),
+        peak,
+        peak_y,
+        f"{total.succeeded} succeeded, {total.failed} failed" + (f", peak {peak.text}" if peak else ""),
+    )
+
+
+_NAMES: Final[Mapping[str, str]] = {"s": "second", "min": "minute", "h": "hour"}
+
+
+def _columns(samples: Sequence[Sample], together: int) -> list[Sample]:
+    """Add up neighbours, from the newest on, so that a column lasts as long as each other one."""
+    ends = range(len(samples), 0, -together)
+    groups = [samples[max(0, end - together) : end] for end in ends]
+    return [Sample(sum(one.succeeded for one in group), sum(one.failed for one in group)) for group in reversed(groups)]
+
+
+def _unit(highest: float) -> tuple[int, str]:
+    """Return what a second is multiplied by so that the highest rate is 1 at least, and the unit."""
+    return next((unit for unit in _UNITS if highest * unit[0] >= 1), _UNITS[-1] if highest else _UNITS[0])
+
+
+def _round_up(value: float) -> float:
+    """Return 1, 2 or 5 times a power of ten that is not smaller; 1 for 0."""
+    if value <= 0:
+        return 1.0
+    power: float = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * 0.999)
+
+
+def _area(first: int, columns: Sequence[tuple[float, float]]) -> str:
+    """Return the outline of columns as an SVG path: along their upper ends and back along the lower ones."""
+    if not columns:
+        return ""
+    there = "".join(f"V{top:g}h1" for _, top in columns)
+    back = "".join(f"V{bottom:g}h-1" for bottom, _ in reversed(columns))
+    return f"M{first} {columns[0][0]:g}{there}{back}z"
+
+
+def _times(begin: float, now: float) -> list[Mark]:
+    anchors = ("start", "middle", "middle", "middle", "end")
+    form = "%H:%M" if now - begin <= _DAY else "%a %H:%M"
+    marks = []
+    for number, anchor in enumerate(anchors):
+        at = datetime.fromtimestamp(begin + (now - begin) * number / 4, UTC)
+        marks.append(Mark(25.0 * number, f"{at:{form}}", anchor, rfc3339(at.timestamp())))
+    return marks
+
+
+
+def sparks(samples: Sequence[Sample], most: int) -> tuple[str, str]:
+    """Return what succeeded and what failed as SVG paths in a drawing of 19 by 20, relative: short and alike."""
+    columns = _columns(samples, most // _SPARK_POINTS)
+    highest = max((sum(column) for column in columns), default=0)
+    left = _SPARK_POINTS - len(columns)
+    return tuple(_line(left, [column[place] for column in columns], highest) for place in (0, 1))  # type: ignore[return-value]
+
+
+def _line(left: int, values: Sequence[int], highest: int) -> str:
+    if not any(values):
+        return ""
+    heights = [SPARK_HEIGHT - 1 - round(value * (SPARK_HEIGHT - 2) / highest) for value in values]
+    return f"m{left} {heights[0]}" + "".join(f" 1 {after - before}" for before, after in pairwise(heights))
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A try on the time line of a run, in hundredths of its width."""
+
+    left: float
+    width: float
+
+
+def time_line(tries: Sequence[Mapping[str, Any]], waited_ms: float | None) -> tuple[list[Bar], float]:
+    """Return where the tries of a run are, and the seconds from its message to the end of the last one.
+
+    `waited_ms` is what the message waited, which is before the first one or between them.
+    """
+    ends = [datetime.fromisoformat(one["time"]).timestamp() for one in tries]
+    begins = [end - one["ms"] / 1000 for end, one in zip(ends, tries, strict=True)]
+    took_ms = sum(one["ms"] for one in tries)
+    end = max(ends, default=0.0)
+    begin = min([*begins, end - ((waited_ms or 0) + took_ms) / 1000])
+    seconds = end - begin
+    scale = 100 / (seconds or 1.0)
+    bars = [
+        Bar(round((start - begin) * scale, 2), round(max(0.5, (end - start) * scale), 2))
+        for start, end in zip(begins, ends, strict=True)
+    ]
+    return [Bar(min(bar.left, 100 - bar.width), bar.width) for bar in bars], seconds

@@ -1,0 +1,215 @@
+"""The drawing of the routes: topic to route to HTTP to topic, chains through several routes too. Pure; any thread.
+
+Each topic and route is one box, a server or endpoint one for each route that has it; it is in the first column to the
+right of all that leads to it, and in a circle one arrow goes back. Secrets are masked.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+from urllib.parse import quote, urlencode
+
+from amqtt_rest_bridge.masking import masker_of
+from amqtt_rest_bridge.model import ClientEvent, Route
+from amqtt_rest_bridge.placeholders import PlaceholderText
+from amqtt_rest_bridge.topics import TopicIndex
+
+MOST_ROUTES: Final = 200
+_WIDTH: Final = 232
+_COLUMN: Final = 288
+_ROW: Final = 40
+_HEIGHT: Final = 32
+_MARGIN: Final = 24
+_LONGEST: Final = 30  # characters that fit into a box
+_ANY: Final = "\x01"  # text that a message fills in; no topic holds control characters
+
+
+class Node(NamedTuple):
+    """What a box is of; `kind` is "topic", "route" or "http", and then `owner` its route."""
+
+    kind: str
+    name: str
+    owner: str = ""
+
+
+class Edge(NamedTuple):
+    """An arrow; `kind` is "way", "error" (what failed goes there) or "chain" (what is published triggers there)."""
+
+    begin: Node
+    end: Node
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node in its place: `shown` is cut to the width, `note` the rate of a route, `health` its health."""
+
+    x: int
+    y: int
+    node: Node
+    shown: str
+    link: str
+    health: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """Boxes, the arrows between them as SVG paths with their kind, and the size of it all."""
+
+    boxes: Sequence[Box]
+    arrows: Sequence[tuple[str, str]]
+    width: int
+    height: int
+
+
+class RouteState(NamedTuple):
+    """What the drawing shows of a route beside its name."""
+
+    health: str
+    rate: str
+
+
+def edges(routes: Iterable[Route]) -> list[Edge]:
+    """Return the arrows of these routes, each once."""
+    found: dict[Edge, None] = {}
+    published: list[tuple[Node, str]] = []
+    filters: list[tuple[str, Node]] = []
+    for route in routes:
+        for edge, pattern in _route_edges(route):
+            found[edge] = None
+            if pattern is not None:
+                published.append((edge.end, pattern))
+        filters += [(event.source_topic, Node("topic", event.source_topic)) for event in route.client_events]
+    index = TopicIndex(filters)
+    for topic, pattern in published:
+        for follower in index[pattern]:
+            if follower != topic:
+                found[Edge(topic, follower, "chain")] = None
+    return list(found)
+
+
+def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
+    """Yield the arrows of a route, with the topic that is published to as it may match filters."""
+    masker, own = masker_of(route), Node("route", route.name)
+    server = Node("http", masker.address(route.config.server), route.name)
+    for event in route.client_events:
+        yield Edge(Node("topic", event.source_topic), own, "way"), None
+        yield Edge(own, server, "way"), None
+        if event.destination_topic is not None:
+            result = Node("topic", masker.text(event.destination_topic.source))
+            yield Edge(server, result, "way"), _pattern(event.destination_topic, event)
+        if event.error_topic is not None:
+            yield Edge(own, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
+    for served in route.server_events:
+        address = masker.address(f"{served.method} :{route.config.server_port}{served.endpoint}")
+        endpoint = Node("http", address, route.name)
+        if served.destination_topic is None:
+            yield Edge(Node("topic", served.source_topic or ""), own, "way"), None
+            yield Edge(own, endpoint, "way"), None
+            continue
+        yield Edge(endpoint, own, "way"), None
+        topic = Node("topic", masker.text(served.destination_topic.source))
+        yield Edge(own, topic, "way"), _pattern(served.destination_topic, None)
+        if served.reply_topic is not None:
+            yield Edge(Node("topic", masker.text(served.reply_topic.source)), own, "way"), None
+
+
+def _pattern(topic: PlaceholderText, event: ClientEvent | None) -> str:
+    """Return a topic in which each placeholder is a text that no filter names, `{topic}` so many levels as it has."""
+    source = "" if event is None else event.source_topic.replace("+", _ANY).replace("#", _ANY)
+    return "".join(
+        piece if isinstance(piece, str) else source if piece.root == "topic" else _ANY for piece in topic.pieces
+    )
+
+
+def around(arrows: Sequence[Edge], focus: Node) -> list[Edge]:
+    """Return the arrows on all ways that lead to a node or from it; of a server or endpoint, for whatever route."""
+    before = _reached([(edge.end, edge.begin) for edge in arrows], focus)
+    after = _reached([(edge.begin, edge.end) for edge in arrows], focus)
+    return [edge for edge in arrows if {edge.begin, edge.end} <= before or {edge.begin, edge.end} <= after]
+
+
+def _reached(steps: Sequence[tuple[Node, Node]], focus: Node) -> set[Node]:
+    following: dict[Node, list[Node]] = {}
+    reached: set[Node] = set()
+    for begin, end in steps:
+        following.setdefault(begin, []).append(end)
+        reached |= {node for node in (begin, end) if node[:2] == focus[:2]}
+    open_nodes = list(reached)
+    while open_nodes:
+        for node in following.get(open_nodes.pop(), ()):
+            if node not in reached:
+                reached.add(node)
+                open_nodes.append(node)
+    return reached
+
+
+def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing:
+    """Draw the nodes of these arrows; `states` are those of the routes, by name."""
+    columns: list[list[Node]] = []
+    places: dict[Node, tuple[int, int]] = {}
+    for node, column in _columns(arrows).items():
+        while len(columns) <= column:
+            columns.append([])
+        columns[column].append(node)
+    for number, nodes in enumerate(columns):
+        for row, node in enumerate(_in_order(nodes, arrows, places)):
+            places[node] = (_MARGIN + _COLUMN * number, _MARGIN + _ROW * row)
+    boxes = [_box(node, place, states.get(node.name)) for node, place in places.items()]
+    curves = [(_curve(places[edge.begin], places[edge.end]), edge.kind) for edge in arrows]
+    height = max((len(column) for column in columns), default=1) * _ROW + _MARGIN
+    width = max(len(columns), 1) * _COLUMN - _COLUMN + _WIDTH
+    return Drawing(boxes, curves, width + 2 * _MARGIN, height + _MARGIN)
+
+
+def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
+    """Return the column of each node: behind all that lead to it, but where a circle has to begin somewhere."""
+    before: dict[Node, set[Node]] = {}
+    after: dict[Node, list[Node]] = {}
+    for edge in arrows:
+        before.setdefault(edge.begin, set())
+        before.setdefault(edge.end, set()).add(edge.begin)
+        after.setdefault(edge.begin, []).append(edge.end)
+    columns: dict[Node, int] = {}
+    waiting = dict(before)
+    ready = [node for node, own in waiting.items() if not own]
+    while waiting:
+        node = ready.pop(0) if ready else next(iter(waiting))
+        if waiting.pop(node, None) is None:
+            continue
+        columns[node] = max((columns[one] + 1 for one in before[node] if one in columns), default=0)
+        ready += [one for one in after.get(node, ()) if one in waiting and before[one] <= columns.keys()]
+    return columns
+
+
+def _in_order(column: list[Node], arrows: Sequence[Edge], places: Mapping[Node, tuple[int, int]]) -> list[Node]:
+    """Sort a column by how high what leads to each node is, so that few arrows cross."""
+    heights: dict[Node, list[int]] = {}
+    for edge in arrows:
+        if edge.begin in places:
+            heights.setdefault(edge.end, []).append(places[edge.begin][1])
+    mean = {node: sum(own) / len(own) for node, own in heights.items()}
+    return sorted(column, key=lambda node: mean.get(node, 0.0))
+
+
+def _box(node: Node, place: tuple[int, int], state: RouteState | None) -> Box:
+    is_route = node.kind == "route"
+    note = state.rate if is_route and state is not None else ""
+    longest = _LONGEST - (len(note) + 1 if note else 0)
+    shown = node.name if len(node.name) <= longest else f"{node.name[: longest - 1]}…"
+    link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
+    return Box(*place, node, shown, link, state.health if is_route and state is not None else "", note)
+
+
+def focus_link(node: Node) -> str:
+    """Return the address of the drawing around a node."""
+    return f"/flow?{urlencode({node.kind: node.name})}"
+
+
+def _curve(begin: tuple[int, int], end: tuple[int, int]) -> str:
+    x1, y1, x2, y2 = begin[0] + _WIDTH, begin[1] + _HEIGHT // 2, end[0], end[1] + _HEIGHT // 2
+    if x2 > x1:
+        middle = (x1 + x2) // 2
+        return f"M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}"
+    return f"M{x1} {y1}C{x1 + 64} {y1 + 40} {x2 - 64} {y2 + 40} {x2} {y2}"  # back, in a circle

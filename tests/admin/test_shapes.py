@@ -1,0 +1,175 @@
+"""What charts, drawing, folded routes and lines for a shell are made of, without a browser."""
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqtt_rest_bridge import load_routes
+from amqtt_rest_bridge.admin.charts import chart, sparks, time_line
+from amqtt_rest_bridge.admin.command_lines import curl_line, try_line
+from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
+from amqtt_rest_bridge.admin.history import Sample
+from amqtt_rest_bridge.admin.rows import groups, sort_rows
+from amqtt_rest_bridge.model import Route
+from tests.support.admin_client import client_route
+
+NOW = 1_700_000_000.0
+
+
+def routes_of(tmp_path: Path, text: str) -> list[Route]:
+    (tmp_path / "a.lot").write_text(text)
+    return list(load_routes(tmp_path).routes)
+
+
+def test_a_chart_has_its_peak_where_most_went_through_and_axes_that_hold_it() -> None:
+    samples = [Sample(10, 0)] * 10 + [Sample(100, 30)] + [Sample(10, 0)] * 9
+    drawn = chart(samples, 60, 10.0, NOW)
+    assert (drawn.columns, drawn.unit) == (60, "s")
+    assert drawn.peak is not None
+    assert (drawn.peak.text, drawn.peak.time) == ("13 a second", "2023-11-14T22:11:45.000Z")
+    assert [level.text for level in drawn.levels] == ["20/s", "10/s"]
+    assert [mark.time for mark in drawn.times][::4] == ["2023-11-14T22:03:20.000Z", "2023-11-14T22:13:20.000Z"]
+    assert drawn.succeeded.startswith("M40 "), "what was before the first sample is left out"
+    assert drawn.label == "290 succeeded, 30 failed, peak 13 a second"
+
+
+@pytest.mark.parametrize(
+    ("count", "unit", "peak"), [(500, "s", "50 a second"), (3, "min", "18 a minute"), (1, "min", "6 a minute")]
+)
+def test_a_chart_has_the_unit_in_which_its_peak_is_one_at_least(count: int, unit: str, peak: str) -> None:
+    drawn = chart([Sample(0, count)], 60, 10.0, NOW)
+    assert (drawn.unit, drawn.peak and drawn.peak.text) == (unit, peak)
+
+
+def test_a_chart_without_samples_and_one_of_nothing_are_empty() -> None:
+    for samples in ([], [Sample(0, 0)] * 60):
+        drawn = chart(samples, 60, 10.0, NOW)
+        assert drawn.peak is None
+        assert drawn.failed == ""
+    assert sparks([], 60) == ("", "")
+
+
+def test_a_week_is_drawn_in_columns_that_add_up_neighbours() -> None:
+    drawn = chart([Sample(1, 0)] * 2016, 2016, 300.0, NOW)
+    assert drawn.columns <= 120
+    assert drawn.label.startswith("2016 succeeded")
+
+
+def test_tries_are_on_the_time_line_from_the_message_to_their_end() -> None:
+    tries = [
+        {"time": "2026-01-01T00:00:01.000Z", "ms": 500.0},
+        {"time": "2026-01-01T00:00:04.000Z", "ms": 1000.0},
+    ]
+    bars, seconds = time_line(tries, 2500.0)
+    assert seconds == 4
+    assert [(bar.left, bar.width) for bar in bars] == [(12.5, 12.5), (75.0, 25.0)]
+
+
+def chained(tmp_path: Path) -> list[Route]:
+    first = client_route("http://a.test", event='WITH ERROR_TOPIC "failed/orders"')
+    second = client_route("http://b.test", name="Bill").replace('"orders/+"', '"done/#"').replace('"done/{', '"bill/{')
+    third = client_route("http://c.test", name="Mail").replace('"orders/+"', '"failed/#"').replace('"done/{', '"mail/{')
+    other = client_route("http://a.test", name="Other").replace('"orders/+"', '"x/+"').replace('"done/{', '"y/{')
+    return routes_of(tmp_path, first + second + third + other)
+
+
+def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right(tmp_path: Path) -> None:
+    arrows = edges(chained(tmp_path))
+    chains = [(edge.begin.name, edge.end.name) for edge in arrows if edge.kind == "chain"]
+    assert sorted(chains) == [("done/{topic.2}", "done/#"), ("failed/orders", "failed/#")]
+    errors = [(edge.begin.name, edge.end.name) for edge in arrows if edge.kind == "error"]
+    assert errors == [("Orders", "failed/orders")]
+    drawn = drawing(arrows, {"Orders": RouteState("Red", "1.5/s")})
+    places = {(box.node.name, box.node.owner): box.x for box in drawn.boxes}
+    way = [
+        ("orders/+", ""), ("Orders", ""), ("http://a.test", "Orders"), ("done/{topic.2}", ""), ("done/#", ""),
+        ("Bill", ""), ("http://b.test", "Bill"), ("bill/{topic.2}", ""),
+    ]  # fmt: skip
+    assert [places[one] for one in way] == sorted({places[one] for one in way})
+    (orders,) = [box for box in drawn.boxes if box.node == Node("route", "Orders")]
+    assert (orders.health, orders.note, orders.link) == ("Red", "1.5/s", "/routes/Orders")
+    assert len({(box.x, box.y) for box in drawn.boxes}) == len(drawn.boxes), "no box covers another one"
+
+
+def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Path) -> None:
+    arrows = edges(chained(tmp_path))
+
+    def shown(focus: Node) -> set[str]:
+        return {node.name for edge in around(arrows, focus) for node in edge[:2] if node.kind == "route"}
+
+    assert shown(Node("route", "Bill")) == {"Orders", "Bill"}
+    assert shown(Node("topic", "orders/+")) == {"Orders", "Bill", "Mail"}
+    assert shown(Node("http", "http://a.test")) == {"Orders", "Bill", "Other"}, "a server is that of every route"
+    assert shown(Node("topic", "nothing")) == set()
+
+
+def test_a_circle_is_drawn_with_one_arrow_back(tmp_path: Path) -> None:
+    loop = client_route("http://a.test").replace('"done/{topic.2}"', '"orders/again"')
+    drawn = drawing(edges(routes_of(tmp_path, loop)), {})
+    columns = {box.node.name: box.x for box in drawn.boxes}
+    assert len(drawn.arrows) == 4
+    assert columns["orders/+"] < columns["Orders"] < columns["http://a.test"] < columns["orders/again"]
+
+
+def row(name: str, health: str = "Green", **cells: str) -> dict[str, str]:
+    return {"name": name, "health": health, "rate": "-", **cells}
+
+
+def test_many_routes_are_folded_by_what_their_names_begin_with_and_few_are_not() -> None:
+    names = [f"SensorRoom{number}" for number in range(30)] + [f"billing-{number}" for number in range(20)] + ["Odd"]
+    folded = groups(sort_rows([row(name, "Red" if name == "billing-7" else "Green") for name in names], "health"))
+    assert [(group.name, group.summary) for group in folded] == [
+        ("", "1 route: 1 Green"), ("billing", "20 routes: 1 Red, 19 Green"), ("Sensor", "30 routes: 30 Green"),
+    ]  # fmt: skip
+    assert [group.name for group in groups([row(name) for name in names[:40]])] == [""]
+
+
+def test_routes_are_sorted_by_numbers_from_the_highest_on_and_those_without_come_last() -> None:
+    every = [row("a", rate="9.5"), row("b"), row("C", rate="10.0")]
+    assert [one["name"] for one in sort_rows(every, "rate")] == ["C", "a", "b"]
+    assert [one["name"] for one in sort_rows(every, "name")] == ["a", "b", "C"]
+
+
+HOSTILE = "'; echo pwned; $(id) `id` \"\\ \x1b[201~\n\tö %s ***"
+
+
+def run(**members: Any) -> dict[str, Any]:
+    body = {"body": HOSTILE, "body_encoding": "utf-8", "is_cut": False}
+    request = {"method": "POST", "url": "http://h/a?b={1}", "headers": [("X-A", HOSTILE), ("Host", "h")], **body}
+    message = {"topic": HOSTILE, "payload": HOSTILE, "payload_encoding": "utf-8", "is_cut": False}
+    return {"request": request, "message": message, **members}
+
+
+def words(line: str) -> list[str]:
+    """Return the words of a line as bash reads them."""
+    program = f"curl() {{ printf '%s\\0' \"$@\"; }}; rest-bridge() {{ printf '%s\\0' \"$@\"; }}; {line}"
+    return subprocess.run(["bash", "-c", program], capture_output=True, check=True).stdout.decode().split("\0")[:-1]
+
+
+def test_a_line_for_a_shell_is_read_as_the_words_that_were_meant_whatever_they_hold(tmp_path: Path) -> None:
+    route = routes_of(tmp_path, client_route("http://a.test"))[0]
+    curl, trial = curl_line(run(), route), try_line(run(), route)
+    assert curl is not None
+    assert trial is not None
+    for line in (curl, trial):
+        assert not [character for character in line if not character.isprintable()]
+    assert words(curl) == [
+        "-i", "-g", "-X", "POST", "http://h/a?b={1}", "-H", f"X-A: {HOSTILE}", "--data-raw", HOSTILE,
+    ]  # fmt: skip
+    assert words(trial) == ["try", str(tmp_path / "a.lot"), "--topic", HOSTILE, "--payload", HOSTILE]
+
+
+def test_what_is_not_shown_whole_has_no_line(tmp_path: Path) -> None:
+    route = routes_of(tmp_path, client_route("http://a.test"))[0]
+    for change in ({"is_cut": True}, {"body_encoding": "base64", "payload_encoding": "base64"}):
+        one = run()
+        assert curl_line(one | {"request": one["request"] | change}, route) is None
+        assert try_line(one | {"message": one["message"] | change}, route) is None
+    assert curl_line({"request": None}, route) is None
+    assert try_line(run(), None) is None
+    hook = {"method": "POST", "url": "/hook", "headers": [], "body": "1"}
+    assert curl_line({"request": hook}, None) is None
+    assert curl_line({"request": hook}, route) == "curl -i -g -X POST http://127.0.0.1:8080/hook --data-raw 1"
+    assert try_line(run(path="/hook"), route) is None
