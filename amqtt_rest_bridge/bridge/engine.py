@@ -136,7 +136,7 @@ class Engine:
                 self._link.confirm(refused, published=False)
             case Replies(messages):
                 for message in messages:
-                    self._broker.seen(message.topic, message.payload, message.correlation)
+                    self._broker.seen(message.topic, message.payload, message.correlation, message.trace)
             case Withdraw(calls):
                 self._client.withdraw(calls)
             case Latest(messages):

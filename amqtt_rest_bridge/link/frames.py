@@ -26,7 +26,7 @@ import msgspec
 from msgspec import Struct
 
 from amqtt_rest_bridge.link.admin_frames import EndedRequest, Evidence, FromAdmin, ToAdmin
-from amqtt_rest_bridge.model import Message, Publication
+from amqtt_rest_bridge.model import Message, Pairs, Publication
 
 INITIAL_CREDITS: Final = 512
 """Credits of a bridge process that starts: some 8 MiB of publications on their way to the broker at most."""
@@ -86,11 +86,15 @@ class CallResult(Struct, frozen=True, array_like=True):
 
 
 class TopicMessage(Struct, frozen=True, array_like=True):
-    """A payload that was published on `topic`, in `Latest` the topic filter of a read event; its Correlation Data."""
+    """A payload that was published on `topic`, in `Latest` the topic filter of a read event.
+
+    `correlation` is its Correlation Data, `trace` the trace context among its user properties.
+    """
 
     topic: str
     payload: bytes
     correlation: bytes | None = None
+    trace: Pairs = ()
 
 
 class RequestCount(Struct, frozen=True, array_like=True):

@@ -8,7 +8,7 @@ and nothing else is raised, whatever the bytes are. What is written is trusted b
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from amqtt_rest_bridge.mqtt.wire import (
@@ -83,7 +83,10 @@ class Connack:
 
 @dataclass(slots=True)
 class Publish:
-    """A message, section 3.3. `packet_id` is None with QoS 0. `duplicate`: it may have come before."""
+    """A message, section 3.3. `packet_id` is None with QoS 0. `duplicate`: it may have come before.
+
+    `size` is that of topic, properties and payload in the packet it came in, in bytes.
+    """
 
     topic: str
     payload: bytes
@@ -92,6 +95,7 @@ class Publish:
     duplicate: bool
     packet_id: int | None
     properties: Properties
+    size: int = field(default=0, compare=False)
 
 
 @dataclass(slots=True)
@@ -194,11 +198,11 @@ class Decoder:
         self._wanted = wanted
         self._data, self._at = b"", 0
 
-    def _publish(self, first: int, data: bytes, at: int, end: int) -> Publish:
+    def _publish(self, first: int, data: bytes, body: int, end: int) -> Publish:
         qos, duplicate = first >> 1 & 3, bool(first & 8)
         if qos == 3 or (duplicate and not qos):
             raise malformed(f"PUBLISH has QoS {qos}{' and DUP' if duplicate else ''}")
-        topic, at = text(data, at, end)
+        topic, at = text(data, body, end)
         if "+" in topic or "#" in topic:
             raise malformed("the topic of PUBLISH has a wildcard")  # [MQTT-3.3.2-2]
         packet_id = None
@@ -214,7 +218,7 @@ class Decoder:
                 raise protocol_error("the response topic of PUBLISH has a wildcard")  # [MQTT-3.3.2-14]
         if not topic:
             raise protocol_error("PUBLISH has no topic")
-        return Publish(topic, data[at:end], qos, bool(first & 1), duplicate, packet_id, properties)
+        return Publish(topic, data[at:end], qos, bool(first & 1), duplicate, packet_id, properties, end - body)
 
     def _check(self, first: int) -> None:
         """Check type and flags, sections 2.1.2 and 2.1.3, also of a packet that has not come as a whole."""

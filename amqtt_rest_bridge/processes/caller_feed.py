@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
+from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, Replies, TopicMessage
 from amqtt_rest_bridge.model import Message
@@ -58,7 +59,8 @@ class CallerFeed:
         size = len(message.payload)
         correlation = None if message.properties is None else message.properties.correlation
         self._gathered += size
-        self._link.gather(self._replies, [TopicMessage(message.topic, message.payload, correlation)], size)
+        item = TopicMessage(message.topic, message.payload, correlation, trace_of(message.user))
+        self._link.gather(self._replies, [item], size)
         return True
 
     def newest(self, topic_filter: str, payload: bytes) -> None:

@@ -345,7 +345,7 @@ class Intake:
     def _count(self, delivery: "Acknowledgement", change: int) -> None:
         self.held += change
         self.capacity.held += change
-        self.capacity.held_bytes += change * len(delivery.received.payload)
+        self.capacity.held_bytes += change * delivery.size
 
     def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
@@ -395,7 +395,7 @@ class Acknowledgement:
 
     __slots__ = (
         *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded"),
-        *("is_dropped", "is_shared", "received"),
+        *("is_dropped", "is_shared", "received", "size"),
     )
 
     def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
@@ -403,6 +403,7 @@ class Acknowledgement:
         self._holds = 0
         self.connection = connection
         self.received = received
+        self.size = received.size  # properties take memory, too
         self.at_once = False
         """Whether it is acknowledged on arrival."""
         self.is_bounded = True

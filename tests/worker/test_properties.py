@@ -121,6 +121,30 @@ def test_a_request_passes_its_trace_context_on_to_the_message(
     assert passed == [{"traceparent": PARENT, "tracestate": "a=1", "baggage": "k=v"}, {}]
 
 
+def test_the_trace_context_of_a_reply_goes_with_the_response(
+    group: Group, mosquitto: Mosquitto, unused_port: int
+) -> None:
+    group.routes(SERVER.format(port=unused_port))
+    group.start().ready()
+    client = mosquitto.client().subscribe("asked")
+
+    def trace() -> list[str | None]:
+        with urlopen(Request(f"http://127.0.0.1:{unused_port}/own", b"?"), timeout=SECONDS) as response:
+            return [response.headers[name] for name in ("traceparent", "tracestate", "baggage", "other")]
+
+    pairs = ("traceparent", PARENT), ("tracestate", "a=1"), ("baggage", "k=v"), ("other", "x")
+    with ThreadPoolExecutor(2) as callers:
+        for user_properties, carried in (
+            (pairs, [PARENT, "a=1", "k=v", None]),
+            ((("traceparent", PARENT), ("baggage", "malformed")), [PARENT, None, None, None]),
+            ((), [None] * 4),
+        ):
+            answer = callers.submit(trace)
+            topic, mark = asked(client)
+            client.publish(topic, b"reply", correlation=mark, user=user_properties)
+            assert answer.result() == carried
+
+
 def test_replies_on_one_topic_reach_the_requests_that_their_correlation_data_names(
     group: Group, mosquitto: Mosquitto, unused_port: int
 ) -> None:

@@ -184,6 +184,28 @@ def test_a_lossless_call_has_the_publishers_key_or_one_that_stays(group: Group, 
         assert len({*keys[b"c"]}) == 1 and len(target.requests) == 6
 
 
+def test_properties_count_as_the_bytes_of_a_message_do(group: Group, mosquitto: Mosquitto) -> None:
+    released = threading.Event()
+
+    def hanging(peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            released.wait(60)
+            peer.send(reply(seen.body))
+
+    with Target(hanging) as target:
+        config = f'{LOSSLESS} WITH OVERLOAD_BYTES "64KiB"'
+        group.routes(client_route("Slow", target.port, "slow/#", config=config))
+        group.start(slots=1).ready()
+        client = mosquitto.client().subscribe("results/#")
+        for number in range(40):
+            client.publish(f"slow/{number}", b"%d" % number, user=(("large", "x" * 8000),))
+        eventually(lambda: len(target.requests) >= 9, "too few are called")
+        threading.Event().wait(0.5)
+        assert len(target.requests) == 9  # eight have less than 64 KiB
+        released.set()
+        assert {payload for _, payload in client.collect(40)} == {b"%d" % number for number in range(40)}
+
+
 @pytest.mark.parametrize(
     ("config", "settings"),
     [

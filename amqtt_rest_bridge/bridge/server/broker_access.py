@@ -40,7 +40,7 @@ from amqtt_rest_bridge.link.frames import (
     UnmatchedCount,
 )
 from amqtt_rest_bridge.link.frequent import Frequent
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.model import Pairs, Publication
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES
 
@@ -90,10 +90,11 @@ class AwaitedReply:
     `takes_unmarked` none: a wrong one is another request's.
     """
 
-    __slots__ = ("_takes_unmarked", "_wake", "correlation", "dismissed", "payload")
+    __slots__ = ("_takes_unmarked", "_wake", "correlation", "dismissed", "payload", "trace")
 
     def __init__(self, wake: Wake, correlation: bytes | None = None, *, takes_unmarked: bool = True) -> None:
         self.payload: bytes | None = None
+        self.trace: Pairs = ()
         self.dismissed = False
         self.correlation = correlation
         self._takes_unmarked = takes_unmarked
@@ -105,10 +106,10 @@ class AwaitedReply:
             return self._takes_unmarked
         return correlation == self.correlation
 
-    def arrive(self, payload: bytes) -> None:
-        """Store a message; only the first counts."""
+    def arrive(self, payload: bytes, trace: Pairs = ()) -> None:
+        """Store a message and its trace context; only the first counts."""
         if self.payload is None and not self.dismissed:
-            self.payload = payload
+            self.payload, self.trace = payload, trace
             self._wake()
 
     def dismiss(self) -> None:
@@ -232,12 +233,12 @@ class BrokerAccess:
         if topic_filter in self._latest or not self._watches:
             self._latest[topic_filter] = TopicPayload(payload)
 
-    def seen(self, topic: str, payload: bytes, correlation: bytes | None = None) -> None:
+    def seen(self, topic: str, payload: bytes, correlation: bytes | None = None, trace: Pairs = ()) -> None:
         """Pass a message that may be a reply to the requests that wait for it."""
         with self._lock:
             for reply in self.awaited.get(topic, ()):
                 if reply.is_for(correlation):
-                    reply.arrive(payload)
+                    reply.arrive(payload, trace)
 
     def latest(self, topic_filter: str) -> TopicPayload | None:
         """Return the latest payload seen on a watched filter, None before there is one."""

@@ -291,7 +291,7 @@ class _Replying:
             yield from self._publishing.send(request, publication)
             yield from request.until(lambda: reply.payload is not None or reply.dismissed, self._seconds)
         if reply.payload is not None:
-            return _payload_answer(TopicPayload(reply.payload))
+            return _payload_answer(TopicPayload(reply.payload), reply.trace)
         if reply.dismissed:
             message = f"The request was published, but the bridge shut down before a reply came on {topic}"
             raise error(STOPPED_BEFORE_REPLY, message)
