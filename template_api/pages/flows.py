@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final
 
 from markupsafe import Markup
@@ -24,6 +25,7 @@ _SEGMENT: Final = re.compile(r"\{[^{}/\n]{1,256}\}")
 _SIGNATURES: Final = {
     "slack": "X-Slack-Signature", "stripe": "Stripe-Signature", "standard-webhooks": "webhook-signature",
 }  # fmt: skip
+_MOST: Final = 100  # events; the routes of the cells that follow are only counted
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 
@@ -75,13 +77,12 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
     found: list[Flow] = []
     missing = 0
     read: set[str] = set()
-    for notebook in notebooks:
-        for text in lot_texts(json.loads(notebook.cells)):
-            routes = [(route, list(flows(route))) for route in routes_in(text)]
-            found += [flow for _, several in routes for flow in several]
-            whole = sum(len(several) == len(route.events) for route, several in routes)
-            missing += max(0, defined_routes(text).count("REST_API") - whole)
-            read.update(name for name, _ in names_read(text))
+    for text in chain.from_iterable(lot_texts(json.loads(notebook.cells)) for notebook in notebooks):
+        routes = [(route, list(flows(route))) for route in routes_in(text)] if len(found) < _MOST else []
+        found += [flow for _, several in routes for flow in several]
+        whole = sum(len(several) == len(route.events) for route, several in routes)
+        missing += max(0, defined_routes(text).count("REST_API") - whole)
+        read.update(name for route, _ in routes for name, _ in names_read(route))
     return Drawing(found, missing, frozenset(read))
 
 

@@ -8,7 +8,7 @@ A test holds it against the bridge's own reading of every route there is.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 _LONGEST: Final = 100_000  # characters; a longer text is not read
@@ -71,20 +71,16 @@ def routes_in(text: str) -> Iterator[RouteText]:
             continue
 
 
-def names_read(text: str) -> Iterator[tuple[str, bool]]:
-    """Yield the names that the routes of a text read of their surroundings, and whether each one is a secret."""
-    for route in routes_in(text):
-        for settings in (route.config, *(event.settings for event in route.events)):
-            for value in settings.values():
-                yield from read_in(value)
-        for event in route.events:
-            for pair in event.headers:
-                for value in pair:
-                    yield from read_in(value)
+def names_read(route: RouteText) -> Iterator[tuple[str, bool]]:
+    """Yield the names that a route reads of its environment, and whether each one is a secret."""
+    for settings in (route.config, *(event.settings for event in route.events)):
+        for value in settings.values():
+            yield from _read_in(value)
+    for value in chain.from_iterable(pair for event in route.events for pair in event.headers):
+        yield from _read_in(value)
 
 
-def read_in(value: str) -> Iterator[tuple[str, bool]]:
-    """Yield the variables and secrets of one value as `names_read` does."""
+def _read_in(value: str) -> Iterator[tuple[str, bool]]:
     for match in _READ.finditer(value):
         yield match[2], match[1] == "secret"
 

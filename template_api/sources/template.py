@@ -12,7 +12,7 @@ from typing import Any
 from template_api.errors import SourceError, did_you_mean
 from template_api.records import Difficulty, Input, Status
 from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of, time_text
-from template_api.sources.routes import names_read
+from template_api.sources.routes import names_read, routes_in
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
@@ -26,7 +26,7 @@ _KEY = "notebooks"
 _NAMES = ("filename", "file", "name")
 _LONGEST_NAME = 255
 _DEEPEST_CELLS = 100  # Python reads and writes JSON recursively, and answers hold cells some levels down
-_BLOCK_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+_BLOCK_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+(?:\*/)?")  # one that never ends is read once, not from each /*
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -256,7 +256,7 @@ def notebook_source(
     check_storable(where, f"notebook {filename}", stored)
     lot = list(lot_texts(cells))
     types = tuple(route_types("\n".join(lot)))
-    asked = tuple(dict.fromkeys(Input(*each) for cell in lot for each in names_read(cell)))
+    asked = tuple(dict.fromkeys(Input(*each) for cell in lot for one in routes_in(cell) for each in names_read(one)))
     return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), types, asked, role)
 
 

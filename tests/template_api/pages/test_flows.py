@@ -197,8 +197,8 @@ def test_what_routes_read_is_named_once_for_each_use_with_what_it_is() -> None:
         '        WITH BODY \'{"site": "{env.SITE|none}"}\'\n        WITH HEADERS\n'
         '            ADD X-Key "Bearer " + GET SECRET "key" // GET SECRET "unused"\n'
     )
-    assert list(names_read(text)) == [("SITE", False), ("key", True)]
-    assert list(names_read(text.replace("DEFINE ROUTE", "DEFINE MODEL"))) == []
+    assert [each for route in routes_in(text) for each in names_read(route)] == [("SITE", False), ("key", True)]
+    assert list(routes_in(text.replace("DEFINE ROUTE", "DEFINE MODEL"))) == []
 
 
 PARTS = ["DEFINE", "ROUTE", "WITH", "ADD", " ", "\n", '"', "'", "/*", "*/", "//", "\\", "a", "+", "GET", "ENV", "{env."]
@@ -214,6 +214,11 @@ def test_no_text_takes_long(part: str) -> None:
     text = BASIC + part * (90_000 // len(part))
     list(routes_in(text))
     assert drawing([notebook([{"value": text}])]).missing <= 1
+
+
+def test_a_hundred_events_are_drawn_and_the_routes_of_further_cells_counted() -> None:
+    drawn = drawing([notebook([{"value": BASIC * 50}] * 4)])
+    assert (len(drawn.flows), drawn.missing) == (100, 100)
 
 
 def test_what_authors_write_stays_text_in_the_drawing(sqlite_store: Store) -> None:
