@@ -4,28 +4,79 @@ import html
 import json
 import re
 import urllib.request
-from typing import Any
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
 from urllib.error import HTTPError
 
 import pytest
 
-from tests.support.admin_client import admin_of, client_route, refusing_with_reason, runs, server_route
-from tests.support.embedded_broker import Host, hosting
+from amqtt_rest_bridge.admin import port
+from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
+from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.waiting import eventually
 
 MESSAGES, FAILED, TOO_LARGE = 500, 50, 10
-REQUESTS, REFUSED = 300, 9
-"""Beyond ten wrong tokens within a minute the others are answered late."""
+REQUESTS, REFUSED, WRONG, UNANSWERED, SKIPPED = 300, 20, 9, 5, 4
+"""Beyond ten wrong tokens within a minute the others are answered late; the other callers send an encoded body."""
 
 
-def ask(host: Host, *, token: str) -> None:
-    headers = {"Authorization": f"Bearer {token}"}
-    request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}/hook", b"{}", headers, method="POST")
+GUARDED: Final = (
+    server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "right" WITH REQUEST_TIMEOUT 1 WITH SERVER_PORT')
+    + """    ADD EVENT Asked WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "asked"
+        WITH REPLY_TOPIC "a/{request_id}" WITH WHEN '{header.X-Left|no} != "out"'
+"""
+)
+"""A route of server mode whose second event gets no reply."""
+
+
+def ask(host: Host, *, token: str = "right", path: str = "/hook", **fields: str) -> None:
+    headers = {"Authorization": f"Bearer {token}"} | {name.replace("_", "-"): text for name, text in fields.items()}
+    request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}{path}", b"{}", headers, method="POST")
     try:
         urllib.request.urlopen(request).close()
     except HTTPError as refused:
         refused.close()
+
+
+def publish_all(client: Client) -> None:
+    """Publish every message, and wait for its result or failure."""
+    for number in range(MESSAGES):
+        bad = number % (MESSAGES // FAILED) == 0
+        client.publish(f"orders/{number}", b"bad" if bad else b"good")
+    for _ in range(TOO_LARGE):
+        client.publish("orders/large", bytes(101))
+    client.messages(MESSAGES + TOO_LARGE)
+
+
+def ask_all(host: Host) -> None:
+    """Send every request, and wait for its answer."""
+    for number in range(REQUESTS - UNANSWERED - SKIPPED):
+        if number < WRONG:
+            ask(host, token="wrong")
+        elif number < REFUSED:
+            ask(host, Content_Encoding="gzip")
+        else:
+            ask(host)
+    with ThreadPoolExecutor(UNANSWERED) as pool:
+        list(pool.map(lambda _: ask(host, path="/ask"), range(UNANSWERED)))
+    for _ in range(SKIPPED):
+        ask(host, path="/ask", X_Left="out")
+
+
+def series(admin: Admin, route: str) -> dict[str, list[int]]:
+    """Return what the history has of a route."""
+    found: dict[str, list[int]] = admin.get(f"/api/history?route={route}&range=10m").json["series"]
+    return found
+
+
+def published(host: Host, route: str) -> dict[str, Any]:
+    """Return the figures of a route's next status message."""
+    client = host.client()
+    client.subscribe(f"$SYS/broker/routes/{route}/status")
+    client.message()  # retained: the one before
+    found: dict[str, Any] = json.loads(client.message()[1])["messages"]
+    return found
 
 
 def cell(page: str, name: str) -> int:
@@ -34,38 +85,45 @@ def cell(page: str, name: str) -> int:
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-def test_all_figures_of_messages_and_requests_agree(processes: int) -> None:
-    guarded = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "right" WITH SERVER_PORT')
+def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """History is a bridge process's, whose pace a test changes only in a thread."""
+    monkeypatch.setattr(port, "SAMPLE_SECONDS", 0.1)
     with recording() as target:
         target.answer = refusing_with_reason
-        routes = client_route(target.url) + guarded
-        with hosting(routes, admin_port=0, processes=processes, max_message_bytes=100) as host:
+        routes = client_route(target.url) + GUARDED
+        settings: dict[str, Any] = {"processes": processes, "max_message_bytes": 100, "status_seconds": 1}
+        with hosting(routes, admin_port=0, **settings) as host:
             admin, client = admin_of(host), host.client("done/#")
-            for number in range(MESSAGES):
-                bad = number % (MESSAGES // FAILED) == 0
-                client.publish(f"orders/{number}", b"bad" if bad else b"good")
-            for _ in range(TOO_LARGE):
-                client.publish("orders/large", bytes(101))
-            client.messages(MESSAGES + TOO_LARGE)
-            for number in range(REQUESTS):
-                ask(host, token="wrong" if number < REFUSED else "right")
+            if not processes:
+                eventually(lambda: series(admin, "Orders")["succeeded"])
+            publish_all(client)
+            ask_all(host)
 
             def messages() -> dict[str, Any]:
                 return {one["name"]: one["messages"] for one in admin.get("/api/routes").json["routes"]}
 
             eventually(lambda: messages()["Intake"]["total"] == REQUESTS)
+            succeeded = REQUESTS - REFUSED - UNANSWERED - SKIPPED
             orders, intake = messages()["Orders"], messages()["Intake"]
             assert (orders["total"], orders["succeeded"]) == (MESSAGES + TOO_LARGE, MESSAGES - FAILED)
             assert (orders["failed"], orders["refused"]) == (FAILED, TOO_LARGE)
-            assert (intake["succeeded"], intake["failed"], intake["refused"]) == (REQUESTS - REFUSED, 0, REFUSED)
+            assert [intake[kind] for kind in ("succeeded", "failed", "refused", "skipped")] == [
+                succeeded, UNANSWERED, REFUSED, SKIPPED,
+            ]  # fmt: skip
 
             labels = {"route": "Orders", "event": "Send"}
             assert admin.value("rest_bridge_calls_total", outcome="succeeded", **labels) == MESSAGES - FAILED
             assert admin.value("rest_bridge_calls_total", outcome="http_status", **labels) == FAILED
             assert admin.value("rest_bridge_refused_total", **labels) == TOO_LARGE
             of_intake = {"route": "Intake", "event": "Received"}
-            assert admin.value("rest_bridge_requests_total", status="200", **of_intake) == REQUESTS - REFUSED
-            assert admin.value("rest_bridge_requests_total", status="401", **of_intake) == REFUSED
+            asked = {"route": "Intake", "event": "Asked"}
+            assert admin.value("rest_bridge_requests_total", status="200", **of_intake) == succeeded
+            assert admin.value("rest_bridge_requests_total", status="401", **of_intake) == WRONG
+            assert admin.value("rest_bridge_requests_total", status="415", **of_intake) == REFUSED - WRONG
+            assert admin.value("rest_bridge_requests_total", status="504", **asked) == UNANSWERED
+            assert admin.value("rest_bridge_requests_total", status="200", **asked) == SKIPPED
+            assert admin.value("rest_bridge_request_seconds_count", **of_intake) == succeeded
+            assert admin.value("rest_bridge_request_seconds_count", **asked) == UNANSWERED
 
             page = admin.get("/").text
             for name, figures in (("Orders", orders), ("Intake", intake)):
@@ -75,12 +133,28 @@ def test_all_figures_of_messages_and_requests_agree(processes: int) -> None:
                 ]
             problems = {one["code"]: one for one in admin.get("/api/problems").json["problems"]}
             assert {code: one["count"] for code, one in problems.items()} == {
-                "http_status": FAILED, "payload_too_large": TOO_LARGE, "unauthorized": REFUSED,
+                "http_status": FAILED, "payload_too_large": TOO_LARGE, "unauthorized": WRONG,
+                "unsupported_media_type": REFUSED - WRONG, "reply_timeout": UNANSWERED,
             }  # fmt: skip
             for one in problems.values():
-                assert f'{one["count"]} ×</span>' in page
+                assert f"{one['count']} ×</span>" in page
                 assert one["message"] in html.unescape(page)
             assert len(runs(admin, "?route=Orders&outcome=failed&limit=1000")) == FAILED
             assert len(runs(admin, "?route=Orders&outcome=refused&limit=1000")) == TOO_LARGE
+            assert len(runs(admin, "?route=Intake&outcome=failed&limit=1000")) == UNANSWERED
+            assert len(runs(admin, "?route=Intake&outcome=skipped&limit=1000")) == SKIPPED
+            for name, figures in (("Orders", orders), ("Intake", intake)):
+                assert published(host, name) == figures
+                if not processes:
+                    failed = figures["failed"] + figures["refused"]
+                    wanted = {"succeeded": figures["succeeded"], "failed": failed}
+                    eventually(
+                        lambda name=name, wanted=wanted: (
+                            {  # type: ignore[misc]
+                                kind: sum(values) for kind, values in series(admin, name).items()
+                            }
+                            == wanted
+                        )
+                    )
             newest = admin.get(f"/api/runs/{problems['http_status']['run']}").json
             assert json.loads(newest["response"]["body"]) == {"reason": "no such customer"}

@@ -1,12 +1,13 @@
 """Requests of server mode that could not be served are kept with their messages, and these are published again."""
 
+import hmac
 import json
 import os
 import signal
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from urllib.error import HTTPError
 
 import pytest
@@ -175,3 +176,48 @@ def test_a_request_whose_event_is_gone_is_not_published_again_and_says_why(tmp_p
         assert answer["error"]["message"] == "Route Asks has no event Ask any more"
     finally:
         host.stop()
+
+
+SECRETS: Final = ["hush-token-1", "hush-signing-22"]
+"""Of the route: what callers send, and what they sign with."""
+
+
+def signed(body: bytes) -> str:
+    return hmac.digest(SECRETS[1].encode(), body, "sha256").hex()
+
+
+@pytest.mark.parametrize("capture", ["failures", "all"])
+@pytest.mark.parametrize("header", ["X-Hub-Signature-256", "X-Digest"])
+def test_no_secret_of_a_request_is_in_a_run_its_page_or_the_file(tmp_path: Path, capture: str, header: str) -> None:
+    for name, secret in zip(("T", "S"), SECRETS, strict=True):
+        (tmp_path / name).write_text(secret)
+    asks = ASKS.replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN GET SECRET "T" WITH SERVER_PORT')
+    extra = f'WITH SIGNATURE_SECRET GET SECRET "S" WITH SIGNATURE_HEADER "{header}" WITH WHEN'
+    asks, file = asks.replace("WITH WHEN", extra), tmp_path / "failures.db"
+    if capture == "all":
+        asks = asks.replace('WITH REPLY_TOPIC "answers/{request_id}"', "WITH RESPONSE '{payload} {query.api_key}'")
+    settings: dict[str, Any] = {"capture": capture, "failures": str(file), "secrets_dir": str(tmp_path)}
+    carried = ["hush-query-33", "hush-cookie-4", "hush-header-5"]
+    body = json.dumps({"echoed": f"Bearer {SECRETS[0]}", "own": carried}).encode()
+    carried.append(signed(body))
+    with hosting(asks, admin_port=0, admin_token=TOKEN, **settings) as host:
+        admin, client = admin_with_token(host), host.client("asked/#")
+        given = {"Authorization": f"Bearer {SECRETS[0]}", "Cookie": f"id={carried[1]}", "X-Api-Key": carried[2]}
+        path = f"/ask/7?left=0&api_key={carried[0]}"
+        status, name = ask(host, path, body, **given, **{header: f"sha256={carried[3]}"})
+        assert status == (200 if capture == "all" else 504)
+        ids = [kept(admin, name)["id"]]
+        if capture == "failures":
+            client.message()
+            ids.append(post(admin, f"/api/runs/{name}/retry")[1]["id"])
+            assert client.message() == ("asked/7", body)
+            assert admin.get(f"/api/runs/{ids[1]}").json["message"]["payload"] is not None
+        paths = ["/api/runs", "/", "/api/problems", "/routes/Asks", "/api/routes/Asks/calls"]
+        paths += [f"{prefix}/runs/{one}" for one in ids for prefix in ("", "/api")]
+        for path in paths:
+            text = admin.get(path).text
+            assert [secret for secret in (*SECRETS, *carried) if secret in text] == [], path
+        assert ["authorization", "Bearer ***"] in kept(admin, name)["request"]["headers"]
+    content = b"".join(path.read_bytes() for path in tmp_path.glob("failures.db*")).replace(body, b"")  # the message
+    assert name.encode() in content
+    assert [secret for secret in (*SECRETS, *carried) if secret.encode() in content] == []

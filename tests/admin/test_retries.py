@@ -1,10 +1,21 @@
 """Retries: the message of a failure goes through its event again, for those that may, as a new run."""
 
+import asyncio
+import itertools
 import json
+import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
+from amqtt_rest_bridge.model import EventName, Message, RunIds
+from amqtt_rest_bridge.processes.retries import Retries
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
+from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.routing.calls import Delivery
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -182,3 +193,44 @@ def test_a_retry_of_a_lossless_route_is_on_disk_with_a_key_of_its_own(target: Re
         client.message()
         eventually(lambda: outcome(admin, started["id"]) == "succeeded")
         admin.await_value(0, "rest_bridge_spool_messages", route="Orders")
+
+
+def test_a_thousand_are_retried_at_once_at_most_and_none_of_them_twice() -> None:
+    loop, begun = asyncio.new_event_loop(), list[str]()
+    records, numbers = BrokerRecords(RunIds()), itertools.count(1)
+    for number in range(1200):
+        record = Record(float(number), "call", str(number), f"R{number // 100}", "E", "in", code="http_status")
+        records.kept.add(KeptRun(record, f"in/{number}", 0.0, b"1", None))
+
+    def run(_: EventName, message: Message, delivery: Delivery) -> Any:
+        begun.append(message.topic)
+        delivery.hold()  # as a call does that has not ended
+        return SimpleNamespace(run=next(numbers))
+
+    retries, answers = Retries(records, run, lambda *_: None, RunIds(), loop), list[Retried]()
+    for number in range(2):  # twice at once
+        retries.take(WantRetry(number, None, code="http_status"), answers.append)
+    while len(answers) < 2:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert sum(len(answer.started) for answer in answers) == 1000
+    assert len(set(begun)) == len(begun) == 1000
+
+
+def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
+    target.answer = lambda _: (422, b"")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        for number in range(8):
+            client.publish(f"orders/{number}", b"1")
+        client.messages(8)
+        limited = client_route(target.url, more='ADD ROUTE_CONFIG WITH RATE_LIMIT "5/s"')
+        routes = Path(host.plugin.service._settings.route_paths[0])
+        routes.write_text(limited)
+        host.wait(host.plugin.service.reload())
+        target.take_all()
+        began = time.monotonic()
+        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
+        assert (status, len(answer["started"])) == (202, 8)
+        client.messages(8)
+        assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
