@@ -26,7 +26,7 @@ _KEY = "notebooks"
 _NAMES = ("filename", "file", "name")
 _LONGEST_NAME = 255
 _DEEPEST_CELLS = 100  # Python reads and writes JSON recursively, and answers hold cells some levels down
-_BLOCK_COMMENT = re.compile(r"/\*(?:[^*]|\*(?!/))*+(?:\*/)?")  # one that never ends is read once, not from each /*
+_BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # one that never ends is read once, not from each /*
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
