@@ -13,7 +13,10 @@ from tests.support.waiting import SECONDS, eventually
 
 
 class BrokerProcess:
-    """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop)."""
+    """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop).
+
+    So many `bridges` as it has at first are forked with it; with 0 it starts them itself.
+    """
 
     def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
         self.port = steady_port()
@@ -26,6 +29,7 @@ class BrokerProcess:
         }
         self._config = folder / "broker.yaml"
         self._config.write_text(json.dumps(config))  # JSON is YAML
+        self.bridges: int = bridge.get("processes", 1)
         self._running: Forked | None = None
 
     @property
@@ -42,7 +46,8 @@ class BrokerProcess:
     def start(self) -> None:
         """Start and wait until clients can connect."""
         with (self._folder / "broker.log").open("a") as log:
-            self._running = Forked(AMQTT, ["-c", str(self._config)], self._folder, output=log)
+            arguments = ["-c", str(self._config)]
+            self._running = Forked(AMQTT, arguments, self._folder, output=log, bridges=self.bridges)
         eventually(self._accepts, "the broker accepts no connection")
 
     def kill(self) -> None:

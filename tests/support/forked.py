@@ -8,19 +8,25 @@ import importlib
 import logging
 import multiprocessing
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import reduction
 from pathlib import Path
-from typing import IO, Any, Final, TextIO
+from typing import IO, Any, Final, NoReturn, Self, TextIO
+
+from amqtt_rest_bridge.processes.child import ChildProcess
 
 REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.bridge.main"
+_CHILD: Final = "amqtt_rest_bridge.processes.bridge_process.ChildProcess"
 _END_SECONDS: Final = 1.0
 
 _IMPORTED: Final = [
@@ -47,20 +53,24 @@ class Forked:
         environment: Its whole environment; by default that of the test.
         output: The file that takes what it writes; by default `stdout` and `stderr` are pipes.
         constants: What some names of modules are for it, by `module.NAME`: times that a test would have to wait out.
+        bridges: How many of its first bridge processes are forked with it; it starts further ones as elsewhere.
     """
 
     def __init__(
         self, module: str, arguments: Sequence[str], folder: Path, *,
         environment: Mapping[str, str] | None = None, output: IO[Any] | None = None,
-        constants: Mapping[str, object] | None = None,
+        constants: Mapping[str, object] | None = None, bridges: int = 0,
     ) -> None:  # fmt: skip
         given = [output.fileno(), output.fileno()] if output is not None else []
         pipes = [] if output is not None else [os.pipe(), os.pipe()]
         ends = given or [writing for _, writing in pipes]
         self._process = _CONTEXT.Process(
             target=_run,
-            args=(module, list(arguments), folder, dict(environment or os.environ), constants or {}, *map(_Sent, ends)),
-        )
+            args=(
+                module, list(arguments), folder, dict(environment or os.environ), constants or {}, bridges,
+                *map(_Sent, ends),
+            ),
+        )  # fmt: skip
         self._process.start()
         for _, writing in pipes:
             os.close(writing)
@@ -145,18 +155,64 @@ def _text(descriptor: int) -> TextIO:
 
 def _run(
     module: str, arguments: list[str], folder: Path, environment: dict[str, str], constants: Mapping[str, object],
-    out: int, err: int,
+    bridges: int, out: int, err: int,
 ) -> None:  # fmt: skip
     _enter(folder, environment, out, err)
     sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
-    for name, value in constants.items():
+    waiting = [_WaitingBridge() for _ in range(bridges)]
+
+    def child(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> "ChildProcess | _WaitingBridge":
+        return waiting.pop(0).use(arguments, descriptors) if waiting else ChildProcess(module, arguments, descriptors)
+
+    for name, value in {_CHILD: child, **constants}.items():
         owner, _, constant = name.rpartition(".")
         assert hasattr(importlib.import_module(owner), constant), name
         setattr(importlib.import_module(owner), constant, value)
     sys.argv = [module, *arguments]
     sys.exit(importlib.import_module(module).main())
+
+
+class _WaitingBridge:
+    """A bridge process that waits to be used in place of a `ChildProcess`; forked while there is one thread."""
+
+    def __init__(self) -> None:
+        self._sock, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if not self.pid:
+            self._sock.close()
+            _wait_for_link(theirs)
+        theirs.close()
+
+    def use(self, arguments: Sequence[str], descriptors: Sequence[int]) -> Self:
+        """Hand it its link."""
+        with self._sock:
+            socket.send_fds(self._sock, [arguments[1].encode()], descriptors)
+        return self
+
+    def end(self, seconds: float) -> int:
+        """Wait so long for its end, then kill it, and return its status; blocks."""
+        ended = os.pidfd_open(self.pid)
+        if not select.select([ended], [], [], seconds)[0]:
+            os.kill(self.pid, signal.SIGKILL)
+        os.close(ended)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def _wait_for_link(sock: socket.socket) -> NoReturn:
+    status = 1
+    try:
+        level, links, _, _ = socket.recv_fds(sock, 16, 1)
+        sock.close()
+        if links:
+            sys.argv = [_BRIDGE, str(links[0]), level.decode()]
+            importlib.import_module(_BRIDGE).main()
+        status = 0
+    except BaseException:  # noqa: BLE001  # as at the end of an interpreter
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 def _run_bridge(level: int, folder: Path, environment: dict[str, str], link: int, out: int, err: int) -> None:

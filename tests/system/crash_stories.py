@@ -47,7 +47,7 @@ class Broker(BrokerProcess):
         module, environment = crashing.Crash(self.effects, behind, self._file_bytes).of(REST_BRIDGE)
         with (self._folder / "broker.log").open("a") as log:
             arguments = ["serve", "-c", str(self._config)]
-            self._running = Forked(module, arguments, self._folder, environment=environment, output=log)
+            self._running = Forked(module, arguments, self._folder, environment=environment, output=log, bridges=1)
         eventually(lambda: self.has_ended or self._accepts(), "the broker accepts no connection")
 
     @property

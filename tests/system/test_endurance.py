@@ -145,6 +145,7 @@ def running(tmp_path: Path) -> Iterator[tuple[BrokerProcess, int, int]]:
     with recording() as target:
         port = free_port()
         broker = BrokerProcess(tmp_path, routes(target.port, port), spool=str(tmp_path / "spool.db"))
+        broker.bridges = 0
         broker.start()
         try:
             yield broker, target.port, port

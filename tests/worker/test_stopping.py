@@ -54,7 +54,7 @@ def test_every_message_has_a_result_although_workers_stop_in_the_middle(
 def test_a_bridge_process_killed_while_a_worker_starts_is_started_again(group: Group, mosquitto: Mosquitto) -> None:
     with Target(echo) as target:
         group.routes(client_route("Echo", target.port, "in"))
-        worker = group.start()
+        worker = group.start(bridges=0)
         eventually(worker.children)
         os.kill(worker.children()[0], signal.SIGKILL)
         worker.line("ended while it started; it is started again at once")
@@ -67,7 +67,7 @@ def test_a_bridge_process_killed_while_a_worker_starts_is_started_again(group: G
 
 def test_a_worker_that_is_stopped_while_it_starts_starts_no_process_again(group: Group) -> None:
     group.routes(client_route("Echo", 1, "in"))
-    worker = group.start()
+    worker = group.start(bridges=0)
     eventually(worker.children)
     assert worker.stop() == 0
     assert any("SIGTERM: shutting down" in line for line in worker.lines), "\n".join(worker.lines)

@@ -50,10 +50,14 @@ class Worker(Running):
         self.line("ready:")
         return self
 
+    def has_written(self, part: str) -> bool:
+        """Return whether it has written a line that holds a text."""
+        return any(part in line for line in self.lines)
+
     def wrote(self, part: str) -> None:
         """Wait until it has written a line that holds a text, if it has not before."""
         try:
-            eventually(lambda: any(part in line for line in self.lines), f"it has not written {part!r}", SECONDS)
+            eventually(lambda: self.has_written(part), f"it has not written {part!r}", SECONDS)
         except AssertionError as error:
             raise AssertionError("\n".join([f"{error}; its last lines:", *self.lines[-40:]])) from None
 
@@ -100,9 +104,12 @@ class Group:
 
     def start(
         self, slot: int = 0, crash: crashing.Crash | None = None, constants: Mapping[str, object] | None = None,
-        **settings: Any,
+        bridges: int | None = None, **settings: Any,
     ) -> Worker:  # fmt: skip
-        """Start a worker, which may note its effects and crash behind one of them; `ready` waits for it."""
+        """Start a worker, which may note its effects and crash behind one of them; `ready` waits for it.
+
+        As many of its bridge processes as `bridges` are forked with it, by default all; with 0 it starts them itself.
+        """
         configuration = {
             "broker": self.broker.url, "group": "plant", "slots": 2, "slot": slot, "adopt_seconds": 30,
             "routes": str(self.folder / "routes"), "reload_seconds": 0, **settings,
@@ -111,7 +118,10 @@ class Group:
         path.write_text(json.dumps(configuration))
         module, environment = (REST_BRIDGE, None) if crash is None else crash.of(REST_BRIDGE)
         worker = Worker(
-            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants)
-        )
+            Forked(
+                module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants,
+                bridges=settings.get("processes", 1) if bridges is None else bridges,
+            )
+        )  # fmt: skip
         self.workers.append(worker)
         return worker
