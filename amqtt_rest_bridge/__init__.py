@@ -100,11 +100,7 @@ def load_routes(
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used (PEP 562)."""
     if name == "__version__":
-        metadata = import_module("importlib.metadata")
-        try:
-            return metadata.version("amqtt-rest-bridge")
-        except metadata.PackageNotFoundError:  # run from a source tree that is not installed
-            return "unknown"
+        return import_module(f"{__name__}.system").own_version()
     if name in __all__:
         return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'model')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

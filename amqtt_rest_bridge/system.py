@@ -1,11 +1,19 @@
-"""What is asked of the system: what a path leads to before it is opened, what becomes of freed memory. Any thread."""
+"""What is asked of the system, and of SQLite's answers: what a path leads to, whether a disk is full, memory.
+
+Any thread.
+"""
 
 import contextlib
 import ctypes
 import errno
+import importlib.metadata
 import os
 import stat
 from typing import Final
+
+NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Errors of a disk, a quota or a limit that has no room."""
+_NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
 
 _MMAP_THRESHOLD: Final = (-3, "MALLOC_MMAP_THRESHOLD_")
 _TRIM_THRESHOLD: Final = (-1, "MALLOC_TRIM_THRESHOLD_")
@@ -15,6 +23,14 @@ _LARGE: Final = 512 << 10  # bytes; more than the 256 KiB that sockets are read 
 # memory from the system and return it.
 _SPARE: Final = 4 * _LARGE
 _ARENAS: Final = 2
+
+
+def own_version() -> str:
+    """Return the version of the bridge, "unknown" of a source tree that is not installed."""
+    try:
+        return importlib.metadata.version("amqtt-rest-bridge")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def return_large_blocks(*, few_arenas: bool = False) -> None:
@@ -34,6 +50,16 @@ def return_large_blocks(*, few_arenas: bool = False) -> None:
         for (parameter, variable), value in wanted:
             if variable not in os.environ:
                 mallopt(parameter, value)
+
+
+def sqlite_code(error: Exception) -> int:
+    """Return SQLite's primary result code of an error, 0 where it has none."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def is_lack_of_room(error: Exception) -> bool:
+    """Return whether a full disk may be the cause of a failure of SQLite, which has no code of its own for it."""
+    return sqlite_code(error) in _NO_ROOM
 
 
 def regular_file(path: str | os.PathLike[str]) -> os.stat_result:

@@ -18,7 +18,6 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from amqtt_rest_bridge import __version__
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.link.admin_frames import (
     BUCKETS,
@@ -29,8 +28,9 @@ from amqtt_rest_bridge.link.admin_frames import (
     RouteNumbers,
 )
 from amqtt_rest_bridge.model import HEALTHS
+from amqtt_rest_bridge.system import own_version
 
-_BUILD: Final = {"version": __version__, "python": python_version()}
+_BUILD: Final = {"version": own_version(), "python": python_version()}
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 METRICS: Final = {
     "rest_bridge_calls_total": ("counter", "Calls of client mode that ended, by outcome: succeeded or a failure code."),

@@ -1,7 +1,6 @@
 """Requests of calls: from an event and the values of a message to a complete request. Pure."""
 
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.addresses import basic_credentials
@@ -11,8 +10,8 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.system import own_version
 
-_PROJECT = "amqtt-rest-bridge"
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 # Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
@@ -135,7 +134,8 @@ def _filled(text: PlaceholderText) -> str | PlaceholderText:
 
 def _leading(authority: str, given: frozenset[str]) -> Headers:
     """Return what comes before HEADERS; Host is first (RFC 9110 section 7.2)."""
-    offered = (("Host", authority), ("User-Agent", f"{_PROJECT}/{_version()}"), ("Accept-Encoding", "gzip, deflate"))
+    agent = f"amqtt-rest-bridge/{own_version()}"
+    offered = (("Host", authority), ("User-Agent", agent), ("Accept-Encoding", "gzip, deflate"))
     return tuple((name, value) for name, value in offered if name.lower() not in given)
 
 
@@ -170,10 +170,3 @@ def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
         if name.lower() == "content-type" and place_of(value) is not escaped:
             message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
             raise TYPE_OF_BODY.error(message, unsent=True)
-
-
-def _version() -> str:
-    try:
-        return version(_PROJECT)
-    except PackageNotFoundError:  # run from a source tree that was never installed
-        return "0"

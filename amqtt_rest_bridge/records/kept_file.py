@@ -9,7 +9,6 @@ A lock on the file (`flock`) keeps other brokers away, each of which would remov
 """
 
 import contextlib
-import errno
 import fcntl
 import logging
 import os
@@ -23,7 +22,7 @@ import msgspec
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.system import regular_file
+from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, regular_file, sqlite_code
 from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
@@ -33,8 +32,6 @@ _AGAIN_SECONDS: Final = 5.0  # after a write that failed
 _LOG_SECONDS: Final = 60.0
 _CLOSE_SECONDS: Final = 5.0
 _TABLE: Final = "CREATE TABLE runs (id TEXT PRIMARY KEY, run BLOB NOT NULL)"
-_NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
 _DENIED: Final = frozenset({8, 14})  # SQLITE_READONLY, SQLITE_CANTOPEN
 _BUSY: Final = 5
 _encoder: Final = msgspec.msgpack.Encoder()
@@ -121,14 +118,14 @@ class FailureFile:
     def _is_full(self, error: Exception) -> bool:
         """Return whether a full disk is the cause of a failure; SQLite has one code for it and for other causes."""
         if isinstance(error, OSError):
-            return error.errno in _NO_BLOCKS
-        if not isinstance(error, sqlite3.Error) or _code(error) not in _NO_ROOM:
+            return error.errno in NO_BLOCKS
+        if not isinstance(error, sqlite3.Error) or not is_lack_of_room(error):
             return False
         probe = Path(f"{self._path}-probe")
         try:
             probe.write_bytes(bytes(64 << 10))
         except OSError as refused:
-            return refused.errno in _NO_BLOCKS
+            return refused.errno in NO_BLOCKS
         finally:
             with contextlib.suppress(OSError):
                 probe.unlink()
@@ -255,13 +252,9 @@ def _encoded(run: KeptRun) -> bytes | None:
         return None
 
 
-def _code(error: Exception) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
-
 def _hint(error: Exception) -> str:
-    if isinstance(error, OSError) or _code(error) in _DENIED:
+    if isinstance(error, OSError) or sqlite_code(error) in _DENIED:
         return "name a file that can be written, in a folder that can"
-    if _code(error) == _BUSY:
+    if sqlite_code(error) == _BUSY:
         return "another program has it open"
     return "move it away, and a new one is made"

@@ -12,7 +12,6 @@ The broker's loop only, but for checkpoints.
 """
 
 import contextlib
-import errno
 import logging
 import math
 import os
@@ -20,6 +19,8 @@ import resource
 import sqlite3
 from pathlib import Path
 from typing import Final
+
+from amqtt_rest_bridge.system import NO_BLOCKS
 
 log = logging.getLogger(__name__)
 
@@ -31,13 +32,6 @@ _LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tig
 _SMALL_LOG: Final = 4 << 20  # bytes that a checkpoint on the loop may carry; the thread does others
 _LARGE_RESERVE: Final = 64  # steps
 _MOST_PAGES: Final = (1 << 30) - 1
-_NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
-
-
-def is_lack_of_room(error: sqlite3.Error) -> bool:
-    """Return whether a full disk may be the cause of a failure."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _NO_ROOM
 
 
 def size_on_disk(payload: bytes, topic: str) -> int:
@@ -65,7 +59,7 @@ class Reserve:
             os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             os.ftruncate(self._file, before)
-            return error.errno not in _NO_BLOCKS  # a file system that cannot reserve is used without
+            return error.errno not in NO_BLOCKS  # a file system that cannot reserve is used without
         return True
 
     def trim(self, size: int) -> None:

@@ -30,7 +30,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool.disk_space import DiskSpace, Reserve, is_lack_of_room, size_on_disk
+from amqtt_rest_bridge.spool.disk_space import DiskSpace, Reserve, size_on_disk
 from amqtt_rest_bridge.spool.rows import (
     INSERT,
     SCHEMA_VERSION,
@@ -43,7 +43,7 @@ from amqtt_rest_bridge.spool.rows import (
     salvage,
     salvaged,
 )
-from amqtt_rest_bridge.system import regular_file
+from amqtt_rest_bridge.system import is_lack_of_room, regular_file, sqlite_code
 
 log = logging.getLogger(__name__)
 
@@ -224,7 +224,7 @@ class Spool:
                 self._connection.close()
                 if is_lack_of_room(error) and self._reserve.size:
                     self._reserve.trim(0)
-                elif isinstance(error, _DamagedError) or _code(error) == _SQLITE_CORRUPT:
+                elif isinstance(error, _DamagedError) or sqlite_code(error) == _SQLITE_CORRUPT:
                     salvage(self._path, str(error))
                     self._lock.renew()
                 else:
@@ -382,16 +382,13 @@ class _DamagedError(sqlite3.DatabaseError):
     """SQLite's check has found a page that is not as it should be."""
 
 
-def _code(error: Exception) -> int:
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
-
 
 def _hint(error: Exception) -> str:
     """Return the hint for a spool that cannot be used; never to abandon the messages in it."""
     if isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and is_lack_of_room(error)):
         return _MAKE_ROOM
-    if _code(error) == _SQLITE_BUSY:
+    if sqlite_code(error) == _SQLITE_BUSY:
         return "another program has it open"
-    if _code(error) == _SQLITE_READONLY:
+    if sqlite_code(error) == _SQLITE_READONLY:
         return "the broker's user has to be allowed to write it, and its folder"
     return "if it is not a spool name another file; if it was one restore it from a backup. It is left as it is"

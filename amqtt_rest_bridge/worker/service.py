@@ -18,7 +18,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
-from importlib.metadata import version
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
@@ -30,6 +29,7 @@ from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSocke
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.route_set import route_set_hash, server_ports
 from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.group import Differences, event_name, every
@@ -138,7 +138,7 @@ class Worker:
         self._publisher = BrokerPublisher(settings.session_expiry)
         self._leases = Leases(
             settings.group, settings.slots, worker_id(), prefers=settings.slot, adopt_seconds=settings.adopt_seconds,
-            version=version("amqtt-rest-bridge"), clock=time.time(),
+            version=own_version(), clock=time.time(),
         )  # fmt: skip
         self._view = self._leases.view(0.0)
         self._parts = assemble(

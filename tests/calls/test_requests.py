@@ -9,7 +9,6 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from msgspec import structs
 
-from amqtt_rest_bridge.calls import requests
 from amqtt_rest_bridge.calls.call import OpenCall, Verdict
 from amqtt_rest_bridge.calls.requests import BuiltRequest
 from amqtt_rest_bridge.calls.stages import prepare
@@ -287,9 +286,9 @@ def test_base_address_that_cannot_be_used_is_refused_at_load() -> None:
         build(event(), replace(CONFIG, base_address=None))
 
 
-def test_version_is_0_where_the_project_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_version_is_unknown_where_the_project_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(name: str) -> str:
         raise PackageNotFoundError(name)
 
-    monkeypatch.setattr(requests, "version", missing)
-    assert values(build(event()), "User-Agent") == ["amqtt-rest-bridge/0"]
+    monkeypatch.setattr("importlib.metadata.version", missing)
+    assert values(build(event()), "User-Agent") == ["amqtt-rest-bridge/unknown"]

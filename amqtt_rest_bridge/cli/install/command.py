@@ -4,7 +4,6 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment
+from amqtt_rest_bridge.system import own_version
 
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"
 DEFAULT_FOLDER = "conf/routes"
@@ -79,7 +79,7 @@ def run(
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
     try:
-        template = Library(library, f"amqtt-rest-bridge/{version('amqtt-rest-bridge')}").template(slug)
+        template = Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug)
         files = _files(template)
         checked = _check(files, into, secrets_dir)
         shown, others = listed(checked.faults)
