@@ -59,7 +59,8 @@ class Operation(StrEnum):
 class Parameter:
     """One parameter of some operations.
 
-    `low` and `high` bound a number, `high` the characters of a text; `choices` are the words of a choice or of names.
+    `low` and `high` bound a number, `high` the characters of a text, which has the form of `pattern` where there is
+    one; `choices` are the words of a choice or of names.
     `filters` says that it is a member of `filters` in the body of POST, `needs_text` that a list without `q` ignores
     it.
     """
@@ -73,6 +74,7 @@ class Parameter:
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
+    pattern: str = ""
     filters: bool = False
     needs_text: bool = False
     required: bool = False
@@ -81,6 +83,8 @@ class Parameter:
     def allowed(self) -> str:
         """Return in words what the value may be, for messages and tables."""
         match self.kind:
+            case Kind.TEXT if self.pattern:
+                return "what a page of the same search named as its next one, or blank"
             case Kind.TEXT:
                 return f"text, {'not blank and ' if self.low else ''}of at most {self.high} characters"
             case Kind.NUMBER:
@@ -179,7 +183,8 @@ class Parameter:
                 return {"type": "string", "format": "date-time"}
             case Kind.TEXT:
                 not_blank = {"minLength": 1, "pattern": _NOT_BLANK} if self.low else {}
-                return {"type": "string", "maxLength": self.high, **not_blank}
+                form = {"pattern": self.pattern} if self.pattern else {}
+                return {"type": "string", "maxLength": self.high, **not_blank, **form}
             case _:
                 return {"type": "string"}
 
@@ -191,6 +196,8 @@ class Parameter:
             case Kind.TIME:
                 moment = _microseconds(text)
                 return self._refuse(text) if moment is None else moment
+            case _ if self.pattern:
+                return text if len(text) <= self.high and re.fullmatch(self.pattern, text) else self._refuse(text)
             case _:
                 stripped = text.strip(BLANKS)
                 return stripped if len(text) <= self.high and (stripped or not self.low) else self._refuse(text)
@@ -269,7 +276,7 @@ PARAMETERS: Final = (
     ),
     Parameter(
         "cursor", Kind.TEXT, "Where the page before ended: its `next_cursor`, for the same search.", "", default=None,
-        high=LONGEST_CURSOR,
+        high=LONGEST_CURSOR, pattern="^([A-Za-z0-9_-]{15,})?$",
     ),
     Parameter(
         "sort", Kind.CHOICE, "The order: best first, newest first, or by title. Without a text the newest are best.",

@@ -9,6 +9,7 @@ build. Linux only. Searches have three words, one of them misspelt; no two are t
 import http.client
 import itertools
 import json
+import os
 import re
 import sqlite3
 import statistics
@@ -16,7 +17,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -34,14 +35,16 @@ STARTS, SEARCHES, CHANGED = 5, 400, 1000
 class Served:
     """A process that serves the library of a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, program: Sequence[str] = ("-m", "template_api"), tree: Path | None = None) -> None:
         self.port = free_port()
         self.began = monotonic()
-        command = [sys.executable, "-m", "template_api", "serve", "--port", str(self.port)]
-        command += ["--database-url", f"sqlite:///{folder}/library.db", "--index-dir", str(folder / "index")]
+        command = [sys.executable, *program, "serve", "--port", str(self.port)]
+        command += ["--database-url", f"sqlite:///{folder.absolute()}/library.db"]
+        command += ["--index-dir", str(folder.absolute() / "index")]
         self.log = folder / "log"
+        environment = {**os.environ, **({"PYTHONPATH": str(tree)} if tree is not None else {})}
         with self.log.open("w") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log)
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=tree, env=environment)
         self._texts = Texts(seed=self.port)
 
     def seconds_to_first_search(self) -> float:

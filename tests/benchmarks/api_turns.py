@@ -1,0 +1,115 @@
+"""What a request to the template API costs in two checkouts, in turns: list, read, cached search, POST, each with gzip.
+
+    python -m tests.benchmarks.api_turns TREE [rounds [templates]]
+
+TREE is the other checkout, such as `git worktree add /tmp/old a969bac` makes; both run with this Python. Each library
+has the same synthetic templates. Prints medians of the rounds: requests/s with 8 connections, the server's processor
+time for a request, and both as a share of TREE's. Linux only; needs wrk.
+"""
+
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from time import monotonic
+from urllib.error import URLError
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from tests.benchmarks.ranking import Texts
+from tests.benchmarks.template_api import CONNECTIONS, SECONDS, lines
+from tests.support.ports import free_port
+
+HERE = Path(__file__).parents[2]
+TEXT = Texts(seed=3).query(3, 1)
+POST = f"""
+wrk.method = "POST"
+wrk.body = '{{"query": "{TEXT}", "limit": 10}}'
+wrk.headers["Content-Type"] = "application/json"
+"""
+
+
+class Served:
+    """The API of a checkout, in a process of its own."""
+
+    def __init__(self, tree: Path, folder: Path, library: Path) -> None:
+        self.port = free_port()
+        environment = {**os.environ, "PYTHONPATH": str(tree), "XDG_CACHE_HOME": str(folder)}
+        command = [sys.executable, "-m", "template_api"]
+        url = ["--database-url", f"sqlite:///{folder}/library.db"]
+        subprocess.run([*command, "import", str(library), "--quiet", *url], cwd=tree, env=environment, check=True)
+        with (folder / "log").open("w") as log:
+            self.process = subprocess.Popen(
+                [*command, "serve", "--port", str(self.port), *url], cwd=tree, env=environment, stdout=log, stderr=log
+            )
+        while not self._searches():
+            assert self.process.poll() is None, (folder / "log").read_text()
+
+    def _searches(self) -> bool:
+        try:
+            with urlopen(f"http://127.0.0.1:{self.port}/api/search?q=a", timeout=10) as answer:
+                return bool(answer.status == 200)
+        except (URLError, OSError):
+            return False
+
+    def cost(self, path: str, *options: str) -> tuple[float, float]:
+        """Return requests/s, and the microseconds of processor time for each."""
+        command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}", "-H", "Accept-Encoding: gzip", *options]
+        before, began = self._processor_seconds(), monotonic()
+        ran = subprocess.run(
+            [*command, f"http://127.0.0.1:{self.port}{path}"], capture_output=True, text=True, check=True
+        )
+        seconds = monotonic() - began
+        found = re.search(r"(\d+) requests in", ran.stdout)
+        assert found and "Non-2xx" not in ran.stdout, ran.stdout
+        requests = int(found[1])
+        return requests / seconds, (self._processor_seconds() - before) / requests * 1e6
+
+    def _processor_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def served(tree: Path, library: Path) -> Iterator[Served]:
+    """Serve a library by a checkout."""
+    with tempfile.TemporaryDirectory() as folder:
+        api = Served(tree, Path(folder), library)
+        try:
+            yield api
+        finally:
+            api.process.terminate()
+            api.process.wait()
+
+
+def main(tree: Path, rounds: int = 5, templates: int = 2000) -> None:
+    """Import, serve, ask in turns, print."""
+    with ExitStack() as opened:
+        folder = Path(opened.enter_context(tempfile.TemporaryDirectory()))
+        library, script = folder / "library.jsonl", folder / "post.lua"
+        library.write_text("".join(line + "\n" for line in lines(templates, 250)))
+        script.write_text(POST)
+        both = [opened.enter_context(served(each, library)) for each in (HERE, tree.absolute())]
+        for name, path, options in (
+            ("list of 20", "/api/templates", ()),
+            ("read", "/api/templates/t-1", ()),
+            ("cached search", f"/api/search?q={quote(TEXT)}&limit=10", ()),
+            ("POST, the same search", "/api/search", ("-s", str(script))),
+        ):
+            costs: tuple[list[tuple[float, float]], ...] = ([], [])
+            for number in range(rounds):
+                for which in (0, 1) if number % 2 else (1, 0):
+                    costs[which].append(both[which].cost(path, *options))
+            rate, cost = map(statistics.median, zip(*costs[0], strict=True))
+            old_rate, old_cost = map(statistics.median, zip(*costs[1], strict=True))
+            shown = f"{rate:8.0f} /s ({rate / old_rate:.3f}){cost:8.1f} us of processor time ({cost / old_cost:.3f})"
+            print(f"{name:<24}{shown}", flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *map(int, sys.argv[2:]))
