@@ -98,14 +98,19 @@ def page_query(query_string: str) -> TemplateQuery:
     return replace(_asked(given.get("q", ""), given, ()).wanted, limit=DEFAULT_LIMIT)
 
 
-def suggest_text(query_string: str) -> str:
-    """Read the query string of GET /api/suggest, as WSGI hands it over; a blank `q` is an empty text.
+def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
+    """Return the text of GET /api/suggest and the names that mean nothing there; a blank `q` is an empty text.
 
     Raises:
         InvalidParameterError: `q` is missing or breaks its rule.
     """
-    text: str = _parameters(Operation.SUGGEST, query_string)[0]["q"]
-    return text
+    given, ignored = _parameters(Operation.SUGGEST, query_string)
+    return given["q"], ignored
+
+
+def unknown_names(query_string: str) -> tuple[str, ...]:
+    """Return the names in the query string of a request that takes no parameter."""
+    return tuple(filter(None, _pairs(query_string)))
 
 
 def query_string(wanted: TemplateQuery, view: View | None = None) -> str:
@@ -241,8 +246,7 @@ def _asked(text: str, given: Mapping[str, Any], ignored: tuple[str, ...]) -> Ask
 def _parameters(operation: Operation, query_string: str) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Return the values of the known parameters, and the names of the others; of a repeated one the last counts."""
     rows = parameters_of(operation)
-    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
-    pairs = dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
+    pairs = _pairs(query_string)
     given: dict[str, Any] = {}
     for name, row in rows.items():
         if name in pairs:
@@ -258,6 +262,11 @@ def _parameters(operation: Operation, query_string: str) -> tuple[dict[str, Any]
                 f"{name} is required", f"Add the search text as the query parameter {name}."
             )
     return given, tuple(name for name in pairs if name and name not in rows)
+
+
+def _pairs(query_string: str) -> dict[str, str]:
+    text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
+    return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
 def _json(body: bytes) -> Any:

@@ -79,7 +79,7 @@ class Answers:
         reply = self._cache.reply(self._library.edition, (path, wanted, asked.view), make)
         if wanted.text:
             self._searches.count(wanted, reply.total)
-        return reply.beside(("X-Ignored-Parameters", query.ignored_header(asked.ignored))) if asked.ignored else reply
+        return _naming(reply, asked.ignored)
 
     def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
         show = _summary if path == query.LIST_PATH else _result
@@ -103,20 +103,21 @@ class Answers:
 
     def suggestions(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/suggest: titles that complete a text."""
-        text = query.suggest_text(req.query_string)
+        text, ignored = query.suggest_query(req.query_string)
 
         def make() -> Reply:
             suggested = self._library.suggest(text)
             shown = [{"text": each.text, "slug": each.slug} for each in suggested.found]
             return Reply(encoded({"suggestions": shown}), _corrected(suggested.corrected))
 
-        return self._cache.reply(self._library.edition, ("suggestions", text), make)
+        return _naming(self._cache.reply(self._library.edition, ("suggestions", text), make), ignored)
 
-    def facets(self, _req: falcon.Request) -> Reply:
+    def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
-        return self._cache.reply(self._library.edition, "facets", lambda: Reply(encoded(self._library.facets())))
+        reply = self._cache.reply(self._library.edition, "facets", lambda: Reply(encoded(self._library.facets())))
+        return _naming(reply, query.unknown_names(req.query_string))
 
-    def template(self, _req: falcon.Request, id_or_slug: str) -> Reply:
+    def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks.
 
         Raises:
@@ -130,7 +131,13 @@ class Answers:
                 raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
             return Reply(encoded(template_view(template, self._base_url)))
 
-        return self._cache.reply(self._library.edition, ("template", id_or_slug), make)
+        reply = self._cache.reply(self._library.edition, ("template", id_or_slug), make)
+        return _naming(reply, query.unknown_names(req.query_string)) if req.query_string else reply
+
+
+def _naming(reply: Reply, ignored: Sequence[str]) -> Reply:
+    """Return an answer with the header that names the parameters that had no effect, where there are any."""
+    return reply.beside(("X-Ignored-Parameters", query.ignored_header(ignored))) if ignored else reply
 
 
 def _corrected(words: Sequence[Word]) -> list[tuple[str, str]]:

@@ -243,7 +243,12 @@ def test_an_unknown_filter_is_refused_by_name(client: "Client", filters: object,
 
 
 def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
-    for path in ("/api/templates?colour=red&page=2", "/api/search?q=pump&colour=red&page=2&page=3&=&"):
+    paths = (
+        "/api/templates?colour=red&page=2", "/api/search?q=pump&colour=red&page=2&page=3&=&",
+        "/api/suggest?q=pu&colour=red&page=2", "/api/facets?colour=red&page=2",
+        "/api/templates/zebra?colour=red&page=2",
+    )  # fmt: skip
+    for path in paths:
         answer = client.get(path)
         assert answer.headers["X-Ignored-Parameters"] == "colour, page"
         assert answer.json == client.get(path.partition("colour")[0].rstrip("&?")).json
