@@ -275,7 +275,7 @@ PARAMETERS: Final = (
         default=0, high=MOST_OFFSET,
     ),
     Parameter(
-        "cursor", Kind.TEXT, "Where the page before ended: its `next_cursor`, for the same search.", "", default=None,
+        "cursor", Kind.TEXT, "The `next_cursor` of the page before.", "", default=None,
         high=LONGEST_CURSOR, pattern="^([A-Za-z0-9_-]{15,})?$",
     ),
     Parameter(
