@@ -6,7 +6,6 @@ Any thread.
 import contextlib
 import ctypes
 import errno
-import importlib.metadata
 import os
 import stat
 from typing import Final
@@ -27,9 +26,11 @@ _ARENAS: Final = 2
 
 def own_version() -> str:
     """Return the version of the bridge, "unknown" of a source tree that is not installed."""
+    from importlib import metadata
+
     try:
-        return importlib.metadata.version("amqtt-rest-bridge")
-    except importlib.metadata.PackageNotFoundError:
+        return metadata.version("amqtt-rest-bridge")
+    except metadata.PackageNotFoundError:
         return "unknown"
 
 
