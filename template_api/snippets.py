@@ -21,24 +21,31 @@ def snippet(found: Found) -> str:
 
     All is escaped but `<mark>` and `</mark>` around the words that `matched` lists, in whatever form they are there.
     """
-    sought = frozenset(stem(part) for word in found.matched for part in words(word.found))
-    for text in (found.summary.content[:_READ], found.summary.short_description):
-        plain = " ".join(text.split())
-        spans = list(_spans(plain, sought)) if sought else []
-        if spans:
-            return _marked(plain, spans)
-    return _marked(" ".join(found.summary.short_description.split()), [])
+    description = " ".join(found.summary.short_description.split())
+    return excerpt(found) or _marked(description, list(_spans(description, _sought(found))))
+
+
+def excerpt(found: Found) -> str:
+    """Return about 240 characters of the content as `snippet` does, an empty text where no word is in it."""
+    plain = " ".join(found.summary.content[:_READ].split())
+    spans = list(_spans(plain, _sought(found)))
+    return _marked(plain, spans) if spans else ""
 
 
 def marked_text(found: Found, text: str) -> str:
     """Return a whole text as HTML, with the words that `matched` lists in `<mark>`."""
-    sought = frozenset(stem(part) for word in found.matched for part in words(word.found))
-    return _between(text, sorted(_spans(text, sought)) if sought else [], 0, len(text))
+    return _between(text, sorted(_spans(text, _sought(found))), 0, len(text))
+
+
+def _sought(found: Found) -> frozenset[str]:
+    return frozenset(stem(part) for word in found.matched for part in words(word.found))
 
 
 def _spans(text: str, sought: frozenset[str]) -> Iterator[_Span]:
     """Yield where the words are; of scripts without spaces, where the pairs of characters are."""
     known: dict[str, list[str]] = {}
+    if not sought:
+        return
     for run in _RUN.finditer(text):
         written = run[0]
         if written not in known:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 from template_api import query
 from template_api.pages.markup import highlighted, rendered
 from template_api.records import Found, Notebook, Summary, TemplateQuery
-from template_api.snippets import marked_text, snippet
+from template_api.snippets import excerpt, marked_text
 
 _MOST_VALUES: Final = 30
 _SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}
@@ -111,10 +111,7 @@ class Card:
 def card(found: Found) -> Card:
     """Return a result as the page shows it; it has an excerpt where its content has the words."""
     summary = found.summary
-    excerpt = snippet(found)
-    if "<mark>" not in excerpt or excerpt == snippet(replace(found, summary=replace(summary, content=""))):
-        excerpt = ""
-    texts = (marked_text(found, summary.title), marked_text(found, summary.short_description), excerpt)
+    texts = (marked_text(found, summary.title), marked_text(found, summary.short_description), excerpt(found))
     return Card(summary, *map(Markup, texts))  # escaped but for <mark>
 
 

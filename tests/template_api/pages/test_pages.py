@@ -216,6 +216,7 @@ def test_a_template_is_shown_with_its_install_line_text_and_cells(library: Clien
     assert "STOP <RUN>" in page.text
     assert '"x": "<b>"' in page.text
     assert "<h2>Head</h2>\n<p><strong>bold</strong></p>" in library.page("/templates/second").text
+    assert "/api/templates/third" in page.links()
     identity = library.get("/api/templates/third").json["template"]["id"]
     assert library.page(f"/templates/{identity}").text == result.text
 
@@ -225,7 +226,7 @@ def test_what_authors_write_is_text_everywhere(sqlite_store: Store) -> None:
     sqlite_store.bring(
         template(
             "one", title=HOSTILE, short_description=HOSTILE, content=MARKDOWN, tags=[HOSTILE], category=HOSTILE,
-            broker_version=HOSTILE, routes=[HOSTILE],
+            broker_version=HOSTILE, routes=[HOSTILE], inputs=[{"name": "A", "example": HOSTILE}],
             notebooks=[{"filename": f"{HOSTILE}.lotnb".replace("/", ""), "role": HOSTILE, "cells": hostile}],
         )
     )  # fmt: skip
