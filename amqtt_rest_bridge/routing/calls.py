@@ -201,17 +201,17 @@ class Dispatches(Protocol):
         """Set the message that the read events of a topic filter answer with."""
 
 
-def has_room(count: int, waiting_bytes: int, size: int) -> bool:
-    """Return whether a failure of `size` bytes has room beside `count` publications that wait."""
-    return count < MOST_WAITING and (size <= LARGE_FAILURE or waiting_bytes <= MOST_WAITING_BYTES)
-
-
 MOST_WAITING: Final = 10_000
 """Failure payloads that the broker process makes and that wait to be published; a bridge's are bounded by credits."""
 MOST_WAITING_BYTES: Final = 16 << 20
 """Beside so many bytes that wait, failures are published without the messages that they hold (FAILURE_PAYLOAD)."""
 LARGE_FAILURE: Final = 4096
 """Bytes of a failure payload; a larger one holds a message."""
+
+
+def has_room(count: int, waiting_bytes: int, size: int) -> bool:
+    """Return whether a failure of `size` bytes has room beside `count` publications that wait."""
+    return count < MOST_WAITING and (size <= LARGE_FAILURE or waiting_bytes <= MOST_WAITING_BYTES)
 
 
 class Publishes(Protocol):

@@ -11,6 +11,7 @@ The broker runs on a loop of its own in a thread, so tests are plain functions t
 import asyncio
 import concurrent.futures
 import contextlib
+import socket
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
@@ -27,6 +28,7 @@ from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.forked import spawn_bridge
+from tests.support.waiting import eventually
 
 T = TypeVar("T")
 
@@ -110,6 +112,12 @@ class Host:
         """Return the port of server mode, where a test has one."""
         (port,) = self.plugin.server_ports.values()
         return port
+
+    def cut_off(self, sock: socket.socket, client_id: str) -> None:
+        """Cut a client's connection off and wait until the broker is done with it."""
+        session = self.broker._sessions[client_id][0]
+        sock.close()
+        eventually(lambda: not session.transitions.is_connected(), "the broker does not notice")
 
     def wait(self, work: Coroutine[Any, Any, T], seconds: float = 3 * SECONDS) -> T:
         """Run a coroutine on the broker's loop and wait for it."""

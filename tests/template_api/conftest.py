@@ -33,8 +33,7 @@ def new_postgres(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], Postg
     return functools.partial(Postgres, shared / "postgres")
 
 
-@pytest.fixture(scope="session")
-def postgres_server(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
+def _running(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
     server = new_postgres()
     server.start()
     try:
@@ -44,16 +43,9 @@ def postgres_server(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
         server.remove()
 
 
-@pytest.fixture
-def own_postgres(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
-    """A server that a test may stop."""
-    server = new_postgres()
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
-        server.remove()
+postgres_server = pytest.fixture(_running, scope="session", name="postgres_server")
+own_postgres = pytest.fixture(_running, name="own_postgres")
+"""A server that a test may stop."""
 
 
 DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]

@@ -24,7 +24,6 @@ from amqtt_rest_bridge.broker.repairs import start_hooks, stopping
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet
 from tests.support.embedded_broker import SECONDS, Host
-from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
@@ -123,12 +122,6 @@ def connect(host: Host, name: str, client_id: str | None = None, **options: Any)
     return Wire(host.mqtt_port, client_id or name, timeout=SECONDS, login=(name, name), **options)
 
 
-def leave(host: Host, wire: Wire, client_id: str) -> None:
-    session = host.broker._sessions[client_id][0]
-    wire.sock.close()
-    eventually(lambda: not session.transitions.is_connected(), "the broker does not notice")
-
-
 def is_closed(sock: socket.socket, seconds: float) -> bool:
     """Return whether the broker ends a connection, after what it still sends."""
     sock.settimeout(seconds)
@@ -148,7 +141,7 @@ def test_amqtt_sends_a_will_where_its_client_may_not_publish(topic: str, mended:
     """See `wills`."""
     with running(mended, "Rights") as host:
         ann = connect(host, "ann", will=(topic, b"forged"), will_retain=True)
-        leave(host, ann, "ann")
+        host.cut_off(ann.sock, "ann")
         assert (topic in host.broker.retained_messages) != mended
 
 

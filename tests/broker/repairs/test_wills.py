@@ -89,13 +89,6 @@ def user(host: Host, name: str, client_id: str, **options: Any) -> Wire:
     return Wire(host.mqtt_port, client_id, login=(name, name[::-1]), timeout=10, **options)
 
 
-def crash(host: Host, wire: Wire, client_id: str) -> None:
-    """Cut a connection off and wait until the broker is done with it."""
-    session = host.broker._sessions[client_id][0]
-    wire.sock.close()
-    eventually(lambda: not session.transitions.is_connected(), "the broker does not notice")
-
-
 def requests(target: Recorder, last: str) -> list[bytes]:
     """Return what the route has sent, up to a last message."""
     bodies: list[bytes] = []
@@ -110,7 +103,7 @@ def test_the_will_of_a_client_that_may_publish_reaches_subscribers_and_routes_an
 ) -> None:
     listener = Listener(host)
     ann = user(host, "ann", "a", will=("ann/gone", b"bye"), will_retain=True, clean=clean)
-    crash(host, ann, "a")
+    host.cut_off(ann.sock, "a")
     assert listener.until("end") == [("ann/gone", b"bye")]
     assert requests(target, "end") == [b"ann/gone bye"]
     assert bytes(host.broker.retained_messages["ann/gone"].data) == b"bye"
@@ -124,7 +117,7 @@ def test_a_will_goes_nowhere_its_client_might_not_publish(
 ) -> None:
     listener = Listener(host)
     ann = user(host, "ann", "a", will=(topic, b'{"name":"Invented","health":"Green"}'), will_retain=retain)
-    crash(host, ann, "a")
+    host.cut_off(ann.sock, "a")
     assert listener.until("end") == []
     assert requests(target, "end") == []
     assert topic not in host.broker.retained_messages
@@ -137,7 +130,7 @@ def test_a_will_goes_to_no_topic_of_the_broker_even_where_the_acl_permits_it(
 ) -> None:
     listener = Listener(host)
     named_so = user(host, topic.split("/")[0], "a", will=(topic, b"{}"), will_retain=True)
-    crash(host, named_so, "a")
+    host.cut_off(named_so.sock, "a")
     assert listener.until("end") == []
     assert requests(target, "end") == []
     assert topic not in host.broker.retained_messages
@@ -172,7 +165,7 @@ def test_a_client_that_is_refused_changes_nothing_for_the_client_whose_id_it_nam
     assert ann.messages() == [("all/news", b"still here")]
     ann.send(publish_packet("ann/own", b"", 1))
     ann.expect(0x40)
-    crash(host, ann, "a")
+    host.cut_off(ann.sock, "a")
     assert listener.until("end") == [("all/news", b"still here"), ("ann/own", b""), ("ann/gone", b"bye")]
     assert requests(target, "end") == [b"all/news still here", b"ann/own ", b"ann/gone bye"]
     assert set(host.broker.retained_messages) <= {"$SYS/broker/routes/R/status"}
@@ -198,7 +191,7 @@ def test_who_takes_a_session_over_ends_the_earlier_connection_with_its_own_will(
     listener.send(publish_packet("all/news", b"for the session"))
     while ("all/news", b"for the session") not in bob.messages():  # amqtt sends what is retained too
         pass
-    crash(host, bob, "a")
+    host.cut_off(bob.sock, "a")
     assert [topic for topic, _ in listener.until("end")] == ["ann/gone", "all/news", "bob/gone"]
     listener.close()
 
@@ -207,7 +200,7 @@ def test_a_will_is_asked_for_by_the_rights_of_the_connection_that_left_it(host: 
     listener = Listener(host)
     bob = user(host, "bob", "a", will=("ann/gone", b"forged"), clean=False)
     ann = user(host, "ann", "a", clean=False)
-    crash(host, ann, "a")
+    host.cut_off(ann.sock, "a")
     assert listener.until("end") == []
     bob.sock.close()
     listener.close()

@@ -11,6 +11,7 @@ import sqlalchemy as sa
 from template_api.library import import_templates
 from template_api.library.database import SCHEMA_VERSION, open_database
 from template_api.sources.reading import read_templates
+from tests.template_api.library.imports import faults
 
 if TYPE_CHECKING:
     from tests.support.library_store import Store
@@ -62,10 +63,6 @@ def public(tmp_path: Path) -> Path:
     write(root / "cold-chain-monitoring", template__yaml=PUBLIC, README__md=readme,
           truck_simulator__lotnb=CELLS[:1], cold_chain__lotnb=CELLS)  # fmt: skip
     return root
-
-
-def faults(path: Path) -> list[str]:
-    return [str(fault) for reading in read_templates(path) for fault in reading.faults]
 
 
 def test_a_folder_in_the_public_format_is_imported_without_a_complaint(store: "Store", public: Path) -> None:
