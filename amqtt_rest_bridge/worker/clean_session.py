@@ -37,6 +37,7 @@ _RECEIVE_MAXIMUM: Final = 1024
 _LOOK_SECONDS: Final = 0.01
 _AWAY_SECONDS: Final = 2.0
 _MARK: Final = b"mark"
+_MOST_RECORD_BYTES: Final = 64 << 10  # of a worker with 1,000 events with EVERY; longer ones are foreign
 
 
 @dataclass(slots=True, eq=False)
@@ -251,7 +252,7 @@ class CleanSession:
             now = lease_time()
             if received.payload == _MARK and received.topic == self._presence.topic:
                 self._leases.connected(now, connection.silence_seconds)
-            else:
+            elif len(received.payload) <= _MOST_RECORD_BYTES or received.topic == self._presence.topic:
                 self._leases.received(received.topic, received.payload, now, retained=received.retain)
             self._on_record()
         elif received.retain:

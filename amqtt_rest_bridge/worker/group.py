@@ -9,14 +9,17 @@ the clocks of the two machines say.
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import HEALTHS, Route
 from amqtt_rest_bridge.times import rfc3339
+from amqtt_rest_bridge.topics import loggable
 from amqtt_rest_bridge.worker.leases import (
+    MOST_WORKERS,
     GroupView,
     Lease,
     Presence,
@@ -36,6 +39,8 @@ AWAY: Final = "away"
 """The health of routes whose workers are all away."""
 _LATE_SECONDS: Final = 5.0  # that a record may be late; clocks of machines differ, too
 _HEARD_SECONDS: Final = 30.0  # a worker lives after a record that came now, whatever its clock says: adopt_seconds
+_LOG_SECONDS: Final = 1.0  # between two lines about one thing: records may be forged
+_MOST_SHOWN: Final = 8  # values, and workers of each, in one line
 _SUMS: Final = ("messages", "errors")
 _MAXIMA: Final = ("latency_ms", "wait_ms")
 
@@ -217,23 +222,42 @@ def every(routes: Iterable[Route]) -> tuple[str, ...]:
     )
 
 
-class Differences:
-    """Warn of route sets and `slots` that differ, once for each change, and say when they agree again."""
+class Warnings:
+    """Warn of what is wrong in a group, and say when workers agree again: each change once, one line a second."""
 
-    def __init__(self, group: str) -> None:
+    def __init__(self, group: str, slots: int) -> None:
         self._group = group
-        self._shown: dict[str, str] = {}
+        self._slots = slots
+        self._shown: dict[str, tuple[float, str]] = {}
 
-    def changed(self, view: GroupView) -> None:
-        """Look at the group as it is now."""
-        self._compare("route sets", "routes", view.route_sets)
-        self._compare("slots", "slots", view.slot_counts)
+    def look(self, view: GroupView, beyond: Collection[int], now: float) -> None:
+        """Look at the group as it is now; `beyond` are slots that it has no more, see `Leases`."""
+        self._compare("route sets", "routes", view.route_sets, now)
+        self._compare("slots", "slots", view.slot_counts, now)
+        if beyond and len(view.slot_counts) < 2:
+            kept = f"the broker may keep sessions of slots up to {max(beyond)} of group {self._group}, which has slots:"
+            todo = 'their messages reach no worker: see "More or fewer slots" in worker/README.md'
+            self._say("slots beyond", f"{kept} {self._slots}; {todo}", "", now)
+        if len(view.workers) >= MOST_WORKERS:
+            text = f"group {self._group} has {MOST_WORKERS} workers or more, and knows no others: who may publish "
+            self._say("workers", f"{text}bridge/{self._group}/#?", "", now)
 
-    def _compare(self, values: str, same: str, found: Mapping[str, Iterable[str]]) -> None:
-        parts = [f"{value} on {', '.join(workers)}" for value, workers in sorted(found.items())]
-        before, shown = self._shown.get(values, ""), "; ".join(parts) if len(parts) > 1 else ""
-        if shown and shown != before:
-            log.warning("%s differ: %s", values, shown)
-        elif before and not shown:
-            log.info("all workers of group %s have the same %s", self._group, same)
-        self._shown[values] = shown
+    def _compare(self, values: str, same: str, found: Mapping[str, Sequence[str]], now: float) -> None:
+        parts = [f"{loggable(value)} on {_some(workers)}" for value, workers in sorted(found.items())[:_MOST_SHOWN]]
+        more = f"; {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        text = f"{values} differ: {'; '.join(parts)}{more}" if len(parts) > 1 else ""
+        self._say(values, text, f"all workers of group {self._group} have the same {same}", now)
+
+    def _say(self, about: str, text: str, else_text: str, now: float) -> None:
+        when, before = self._shown.get(about, (-math.inf, ""))
+        if text != before and now - when >= _LOG_SECONDS:
+            self._shown[about] = now, text
+            if text:
+                log.warning("%s", text)
+            else:
+                log.info("%s", else_text)
+
+
+def _some(workers: Sequence[str]) -> str:
+    more = [f"{len(workers) - _MOST_SHOWN} more"] if len(workers) > _MOST_SHOWN else []
+    return ", ".join([*map(loggable, workers[:_MOST_SHOWN]), *more])

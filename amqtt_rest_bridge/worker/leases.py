@@ -28,6 +28,8 @@ GONE_SECONDS: Final = 3.0
 """How long a worker whose presence was removed may take to connect again: its slots are free after it."""
 _CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
 _PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: then the worker was stopped
+MOST_WORKERS: Final = 1024
+"""How many workers of a group are known, at most: anyone may forge records where the broker does not forbid it."""
 _MOST_TERM: Final = 1 << 53
 
 
@@ -201,13 +203,10 @@ class Leases:
     """The leases of a group as one worker sees them. Times that come in are monotonic, but for `clock`: epoch seconds.
 
     Args:
-        group: The group ...
-        slots: ... and how many slots it has.
-        worker: The id of this worker ...
-        prefers: ... and the slot that it prefers, None without.
+        group, slots: The group, and how many slots it has.
+        worker, prefers: The id of this worker, and the slot that it prefers, None without.
         adopt_seconds: After how long a worker that is silent counts as gone.
-        version: Of the software.
-        clock: The time of the start, in epoch seconds.
+        version, clock: Of the software, and the time of the start in epoch seconds.
     """
 
     def __init__(
@@ -219,6 +218,8 @@ class Leases:
         self._every: tuple[str, ...] = ()
         self.changes = 0
         """How many times a slot has come to this worker, or has gone."""
+        self.beyond: set[int] = set()
+        """Slots that leases name and the group does not have, or no more."""
         self._group = group
         self._slots = slots
         self._adopt_seconds = adopt_seconds
@@ -231,7 +232,8 @@ class Leases:
         self._free_since: dict[int, float] = {}
         self._connected: float | None = None  # since when
         self._unheard: float | None = None  # since when our presence is on its way and has not come back
-        self._silence, self._looked = math.inf, 0.0  # see `connected`; when `intents` was called last
+        self._silence = math.inf  # of this worker, after which the broker publishes its will
+        self._looked = 0.0  # when `intents` was called last
         self.ordered_until = -math.inf
         """Until then no other worker takes a slot of this one as that of a worker which is gone."""
         self._due = 0.0  # when records are published again
@@ -253,10 +255,7 @@ class Leases:
         self._heard_again = set()
 
     def connected(self, now: float, silence: float = math.inf) -> None:
-        """Note that all retained records have come: what was not among them was removed while this worker was away.
-
-        The broker publishes this worker's will when it was silent for `silence` seconds.
-        """
+        """Note that all retained records have come: what was not among them was removed while this worker was away."""
         self._silence = silence
         self._connected = self._due = self._looked = now
         self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
@@ -273,11 +272,14 @@ class Leases:
             lease = parse_lease(payload)
             if lease is not None and 0 <= slot < self._slots:
                 self._take_lease(slot, lease, retained=retained)
+            elif lease is not None and slot >= self._slots:
+                self.beyond.add(slot)
 
     def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
         known = self._known.get(worker)
         presence = parse_presence(payload)
-        if presence is not None and presence.worker == worker:
+        is_one_too_many = known is None and worker != self.worker and len(self._known) >= MOST_WORKERS
+        if presence is not None and presence.worker == worker and not is_one_too_many:
             self._known[worker] = _Known(presence, now)
             self._heard_again.add(worker)
             if worker == self.worker and self._unheard is not None:

@@ -32,7 +32,7 @@ from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
-from amqtt_rest_bridge.worker.group import Differences, event_name, every
+from amqtt_rest_bridge.worker.group import Warnings, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
 from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord, worker_status_topic
 from amqtt_rest_bridge.worker.slots import Capacities, Plan, Slot, plan
@@ -128,7 +128,7 @@ class Worker:
         self._lost_at: float | None = None  # since when no lease can be renewed
         self._sharing = 1  # workers that share each RATE_LIMIT ...
         self._ordered_until = -math.inf  # ... and until when ORDERED events are called, as the bridge processes know
-        self._differing = Differences(settings.group)
+        self._warnings = Warnings(settings.group, settings.slots)
         self._stopping = False
         self._was_connected = False  # so that others may know of this worker
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
@@ -305,14 +305,14 @@ class Worker:
             for number in sorted(held - set(self._slots) - set(self._leaving)):
                 self._open(number)
             view, self._view = self._view, self._leases.view(now)
+            self._warnings.look(self._view, self._leases.beyond, now)
             if view != self._view:
                 self._group_changed(self._view)
             if not self._leases.share_comes(now) and all(slot.is_tried for slot in self._slots.values()):
                 self._settled.set()
 
     def _group_changed(self, view: GroupView) -> None:
-        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike; warn where they differ."""
-        self._differing.changed(view)
+        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
         if len(view.route_sets) > 1:
             self._capacities.keeps_unserved = True
         elif self._capacities.keeps_unserved:

@@ -11,7 +11,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from amqtt_rest_bridge.worker.leases import (
     GONE_SECONDS,
+    MOST_WORKERS,
     HandOver,
+    Lease,
     Leases,
     PublishRecord,
     lease_topic,
@@ -351,6 +353,19 @@ def test_a_worker_is_not_heard_while_its_presence_does_not_come_back() -> None:
     assert not node.leases.is_heard(announced + ADOPT / 2)
     group.connect(node)
     assert node.leases.is_heard(announced + ADOPT / 2)
+
+
+def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_same() -> None:
+    group = Group()
+    node = group.start()
+    for number in range(2 * MOST_WORKERS):
+        forged = json.loads(node.leases.stop(0).payload) | {"worker": f"w{number}", "leaves": False}
+        node.leases.received(presence_topic("plant", f"w{number}"), json.dumps(forged).encode(), 1000, retained=False)
+    assert len(node.leases.view(1000).workers) == MOST_WORKERS + 1
+    lease = Lease("other", 0.0, "", "1", 5, 0.0).payload
+    for slot in (3, 4, 9999, 10_000):
+        node.leases.received(lease_topic("plant", slot), lease, 1000, retained=True)
+    assert node.leases.beyond == {4, 9999}
 
 
 @pytest.mark.parametrize("silence", [22.5, 3 * ADOPT])

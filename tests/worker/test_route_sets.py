@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from amqtt_rest_bridge.worker.group import Differences, every
+from amqtt_rest_bridge.worker.group import Warnings, every
 from amqtt_rest_bridge.worker.leases import GroupView, Presence, parse_presence
 from tests.support.http_target import Target, echo
 from tests.support.route_text import load_text
@@ -38,10 +38,11 @@ def test_sets_that_differ_are_warned_of_at_each_change_and_once_when_they_agree(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    sets = Differences("plant")
+    warnings = Warnings("plant", 4)
     both, alone = view(a=("old", ()), b=("new", ())), view(a=("old", ()))
-    for group in (alone, both, both, view(a=("old", ()), b=("new", ()), c=("new", ())), alone, alone):
-        sets.changed(group)
+    three = view(a=("old", ()), b=("new", ()), c=("new", ()))
+    for second, group in enumerate((alone, both, both, three, alone, alone)):
+        warnings.look(group, (), second)
     assert caplog.messages == [
         "route sets differ: new on b; old on a",
         "route sets differ: new on b, c; old on a",
@@ -54,11 +55,30 @@ def test_slots_that_differ_are_warned_of_like_route_sets(
 ) -> None:
     caplog.set_level(logging.INFO)
     four, two, other = (Presence(worker, 0, "same", "1", 0, slots) for worker, slots in SLOTS.items())
-    differences = Differences("plant")
-    for workers in ((four, other), (four, two), (two, four), (four, other)):
-        differences.changed(GroupView("a", {one.worker: one for one in workers}, {}))
+    warnings = Warnings("plant", 4)
+    for second, workers in enumerate(((four, other), (four, two), (two, four), (four, other))):
+        warnings.look(GroupView("a", {one.worker: one for one in workers}, {}), (), second)
     assert caplog.messages == ["slots differ: 2 on b; 4 on a", "all workers of group plant have the same slots"]
     assert parse_presence(four.payload) == four
+
+
+def test_what_is_logged_of_many_forged_records_is_bounded_and_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    warnings = Warnings("plant", 4)
+    for number in range(200):
+        forged = {f"{worker}\nready: x" * 20: (f"hash\n{worker}" * 20, ()) for worker in range(number)}
+        warnings.look(view(**forged), (), number / 100)
+    assert len(caplog.messages) == 2
+    assert all(message.isprintable() and len(message) < 5000 for message in caplog.messages), caplog.messages
+
+
+def test_sessions_of_slots_that_are_no_more_are_warned_of_once_with_what_to_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    warnings = Warnings("plant", 2)
+    for second in range(3):
+        warnings.look(view(a=("same", ())), {2, 3}, second)
+    (message,) = caplog.messages
+    assert message.startswith("the broker may keep sessions of slots up to 3 of group plant, which has slots: 2;")
 
 
 SLOTS = {"a": 4, "b": 2, "c": 4}
