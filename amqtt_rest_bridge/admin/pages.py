@@ -2,7 +2,7 @@
 
 jinja2 (templates beside this module) escapes everything that is inserted; the Content-Security-Policy lets nothing run
 and nothing load but our own scripts and style sheet. What pages show is shaped in `rows`, `charts`, `flow` and
-`shown_runs`. On the port's thread.
+`shown`. On the port's thread.
 """
 
 import time
