@@ -211,13 +211,13 @@ class BridgeRecords:
         seconds = 0.0 if began is None or began > now else now - began
         raw = _Raw(now, kind, of, request.id, topic, request.method, target, answer.status, failure, None, seconds)
         self._add(raw)
-        if self._is_kept(kind, failure):
+        if (failure is not None or self._captures is Capture.ALL) and self._is_kept(kind, failure):
             self._keep(_Ended(raw, request, answer, publication, now if began is None else began))
 
     def _is_kept(self, kind: str, failure: Failure | None) -> bool:
         if self._captures is Capture.NONE or kind == SKIPPED:
             return False
-        return self._captures is Capture.ALL if failure is None else failure[0] in NOT_SERVED_CODES
+        return failure is None or failure[0] in NOT_SERVED_CODES
 
     def _keep(self, ended: _Ended) -> None:
         """Queue a request to be kept by the broker process."""
@@ -232,22 +232,22 @@ class BridgeRecords:
         self._after(0.0, self._leave)
 
     def _leave(self) -> None:
-        if self.flush():
-            self._after(_KEEP_SECONDS, self._leave)
+        with self._lock:
+            self._is_leaving = bool(self._ended)
+        if self._is_leaving:
+            self._after(_KEEP_SECONDS, self._leave)  # before the others: an error ends this round only
+            self.flush()
 
-    def flush(self) -> bool:
-        """Send the requests that are to be kept, as far as there is room; return whether there were any."""
+    def flush(self) -> None:
+        """Send the requests that are to be kept, as far as there is room."""
         with self._lock:
             ended, self._ended, self._ended_bytes = self._ended, deque(), 0
-            self._is_leaving = bool(ended)
-        had_any = bool(ended)
         while ended and self._offer_kept(ended[0]):
             ended.popleft()
         if ended:
             with self._lock:
                 self._ended.extendleft(reversed(ended))
                 self._ended_bytes += sum(one.size for one in ended)
-        return had_any
 
     def _offer_kept(self, ended: _Ended) -> bool:
         raw, request, answer, publication = ended.raw, ended.request, ended.answer, ended.publication
