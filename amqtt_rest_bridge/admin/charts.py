@@ -14,8 +14,8 @@ from amqtt_rest_bridge.admin.history import Sample
 from amqtt_rest_bridge.times import rfc3339
 
 CHART_HEIGHT: Final = 160
-SPARK_HEIGHT: Final = 20
-_SPARK_POINTS: Final = 20
+SPARK_HEIGHT: Final = 12
+_SPARK_POINTS: Final = 15
 _MOST_COLUMNS: Final = 120
 _UNITS: Final = ((1, "s"), (60, "min"), (3600, "h"))
 _DAY: Final = 86_400
@@ -124,7 +124,7 @@ def _times(begin: float, now: float) -> list[Mark]:
 
 
 def sparks(samples: Sequence[Sample], most: int) -> tuple[str, str]:
-    """Return what succeeded and what failed as SVG paths in a drawing of 19 by 20, relative: short and alike."""
+    """Return what succeeded and what failed as SVG paths in a drawing of 14 by 12, relative: short and alike."""
     columns = _columns(samples, most // _SPARK_POINTS)
     highest = max((sum(column) for column in columns), default=0)
     left = _SPARK_POINTS - len(columns)

@@ -9,7 +9,7 @@ from typing import Final
 from amqtt_rest_bridge.http_server import Response
 
 _COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway
-_LEVEL: Final = 6
+_LEVEL: Final = 7
 _NEVER: Final = re.compile(r"\s*q\s*=\s*0(\.0*)?\s*")
 
 

@@ -22,7 +22,7 @@ _PREFIX: Final = re.compile(r"[^\W\d_]+?(?=[-_./: \d]|(?<=[a-z])[A-Z])|[^-_./: ]
 
 
 def row(route: RouteNumbers, history: History) -> Row:
-    """Return the cells of a route; `ok` and `bad` are lines in a drawing of 19 by 20."""
+    """Return the cells of a route; `ok` and `bad` are lines in a drawing of 14 by 12."""
     status: Mapping[str, Any] = route.status or {}
     latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
     samples, rate = history.of(route.name), history.rate(route.name)
@@ -125,9 +125,8 @@ def summary(all_rows: Sequence[Row]) -> str:
 
 
 def _label(samples: Sequence[Sample]) -> str:
-    ok, bad = sum(sample.succeeded for sample in samples), sum(sample.failed for sample in samples)
     peak = max((sum(sample) for sample in samples), default=0) / SAMPLE_SECONDS
-    return f"last ten minutes: {ok} succeeded, {bad} failed, at most {peak:.1f} a second"
+    return f"last ten minutes, at most {peak:.1f} a second"
 
 
 def _milliseconds(value: float | None) -> str:

@@ -1,10 +1,7 @@
 """/readyz of a running broker: 503 with each reason while something is wrong, 200 when it has passed."""
 
 import os
-import resource
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +9,7 @@ import pytest
 
 from tests.support.admin_client import Admin, admin_of, client_route, server_route
 from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.full_disk import full_disk, tidy
 from tests.support.http_recorder import recording
 from tests.support.http_target import CERTIFICATES
 from tests.support.waiting import eventually
@@ -25,24 +23,6 @@ def reasons(admin: Admin) -> list[str]:
     found = answer.json["reasons"]
     assert isinstance(found, list)
     return found
-
-
-@contextmanager
-def full_disk() -> Iterator[None]:
-    """Refuse every write of this process beyond the first bytes of a file, as a full disk does."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-async def tidy(host: Host) -> None:
-    """Do what the plugin does every second with its spool."""
-    lossless: Any = host.plugin._lossless
-    lossless._spool.checkpoint()
-    lossless._spool.settle()
 
 
 def test_a_spool_that_refuses_makes_its_routes_red_and_the_bridge_unready_until_it_keeps_again(tmp_path: Path) -> None:

@@ -1,16 +1,30 @@
 """From the status page to a successful retry, in a real browser: at most three clicks, on a phone too."""
 
+import html
 import http.client
+import json
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from urllib.error import HTTPError
 
 import pytest
 
-from tests.support.admin_client import TOKEN, admin_of, admin_with_token, client_route, outcome, runs, server_route
+from amqtt_rest_bridge import load_routes
+from tests.support.admin_client import (
+    TOKEN,
+    admin_of,
+    admin_with_token,
+    client_route,
+    outcome,
+    post,
+    runs,
+    server_route,
+)
 from tests.support.browser import Page
-from tests.support.embedded_broker import Host, hosting
+from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.full_disk import full_disk, tidy
 from tests.support.http_recorder import Recorder, recording
 from tests.support.waiting import eventually
 
@@ -87,6 +101,111 @@ def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder,
         page.size(360, 640)
         assert page.fits()
         assert page.errors == []
+
+
+def click(page: Page, selector: str, then: str) -> None:
+    """Click, and wait for a page whose text has `then`."""
+    page.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
+    page.wait(f"document.readyState === 'complete' && document.querySelector('main')?.innerText.includes({then!r})")
+
+
+@pytest.mark.chromium
+def test_a_message_that_a_full_disk_refused_is_sent_again_in_three_clicks(
+    target: Recorder, page: Page, tmp_path: Path
+) -> None:
+    target.answer = lambda _: (200, b"{}")
+    lossless = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
+    with hosting(lossless, admin_port=0, admin_token=TOKEN, spool=str(tmp_path / "spool.db")) as host:
+        client = host.client("done/#")
+        page.size(360, 640)
+        page.open(url(host))
+        with full_disk():
+            client.publish("orders/1", b"1" * 10_000)
+            client.message()
+            cause = "could not be written to the spool"
+            page.wait(f"document.querySelector('[data-problems]').innerText.includes({cause!r})")
+            assert "the spool refuses messages" in page.text("[data-trouble]")
+        host.wait(tidy(host))
+        click(page, "[data-problems] .actions a", "1111111111")
+        click(page, "form button", "Sent again as")
+        assert client.message() == ("done/1", b"{}")
+        (again,) = [run for run in runs(admin_with_token(host)) if run["retry_of"]]
+        eventually(lambda: outcome(admin_with_token(host), again["id"]) == "succeeded")
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+def test_a_message_to_a_dead_target_is_sent_again_in_three_clicks_once_it_lives(page: Page) -> None:
+    with recording() as gone:
+        port = gone.port
+    routes = client_route(f"http://127.0.0.1:{port}", config="WITH RETRIES 0")
+    with hosting(routes, admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("done/#")
+        page.size(360, 640)
+        page.open(url(host))
+        client.publish("orders/1", b"2222222222")
+        client.message()
+        page.wait("document.querySelector('[data-problems]').innerText.includes('refused the connection')")
+        with recording(port) as target:
+            click(page, "[data-problems] .actions a", "2222222222")
+            click(page, "form button", "Sent again as")
+            client.message()
+            assert [seen.body for seen in target.take_all()] == [b"2222222222"]
+
+
+@pytest.mark.chromium
+def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(target: Recorder, page: Page) -> None:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("done/#")
+        for number in range(5):
+            client.publish(f"orders/{number}", b"{}")
+        client.messages(5)
+        target.answer = lambda _: (200, b"{}")
+        page.open(url(host))
+        page.wait("document.querySelector('[data-problems] .count')?.innerText === '5 ×'")
+        click(page, "[data-problems] .actions a", "Retry all like this")
+        click(page, "form.inline button", "5 sent again.")
+        assert sorted(topic for topic, _ in client.messages(5)) == [f"done/{number}" for number in range(5)]
+        page.evaluate("document.querySelector('.filters select').value = 'failed'")
+        click(page, ".filters button", "orders/4")
+        assert page.evaluate("document.querySelectorAll('[data-outcome=succeeded]').length") == 0
+        assert "sent again as" in page.evaluate("document.querySelector('[data-run]').textContent")
+        status, answer = post(admin_with_token(host), "/retry", b"route=Orders&code=http_status")
+        assert (status, answer) == (303, "/routes/Orders?started=0&refused=0")
+        assert post(admin_with_token(host), "/retry", b"route=Orders")[0] == 400
+        assert post(admin_with_token(host), "/retry", b"route=Orders&code=x", Origin="http://evil.example")[0] == 403
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+def test_the_slash_key_searches_routes_and_opens_the_groups_that_have_them(page: Page) -> None:
+    names = [f"Gate{number}" for number in range(30)] + [f"Lamp{number}" for number in range(15)]
+    routes = "".join(server_route(name).replace("/hook", f"/{name}") for name in names)
+    with hosting(routes, admin_port=0) as host:
+        page.open(f"http://127.0.0.1:{admin_of(host).port}/")
+        shown = "[...document.querySelectorAll('[data-route]')].filter((row) => row.checkVisibility()).length"
+        assert page.evaluate(shown) == 0, "all are folded"
+        for key in "/lamp1":
+            page.press(key)
+        page.wait(f"{shown} === 6")
+        assert page.evaluate("document.activeElement.value") == "lamp1"
+        page.press("Enter")
+        page.wait(f"location.search === '?q=lamp1' && document.readyState === 'complete' && {shown} === 6")
+        page.wait("document.querySelector('[data-live]').textContent === 'live'")
+        page.wait("document.querySelector('[data-summary]').innerText === '45 routes: 45 Green'")
+        assert page.errors == []
+
+
+def test_without_routes_the_page_shows_the_folder_a_first_route_and_the_library(tmp_path: Path) -> None:
+    host = Host(configuration(tmp_path, admin_port=0))
+    try:
+        page = html.unescape(admin_of(host).get("/").text)
+        for part in (str(tmp_path), "DEFINE ROUTE First WITH TYPE REST_API", 'href="http://127.0.0.1:8000/"'):
+            assert part in page
+        (tmp_path / "first.lot").write_text(page.partition('id="first">')[2].partition("<")[0])
+        assert [route.name for route in load_routes(tmp_path).routes] == ["First"]
+    finally:
+        host.stop()
 
 
 def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder) -> None:

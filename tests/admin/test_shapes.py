@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,9 +10,16 @@ import pytest
 from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.charts import chart, sparks, time_line
 from amqtt_rest_bridge.admin.command_lines import curl_line, try_line
+from amqtt_rest_bridge.admin.compression import compressed, takes_gzip
 from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
-from amqtt_rest_bridge.admin.history import Sample
+from amqtt_rest_bridge.admin.history import History, Sample
+from amqtt_rest_bridge.admin.live import Followers
+from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
+from amqtt_rest_bridge.admin.pages import StatusPages
+from amqtt_rest_bridge.admin.questions import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.rows import groups, sort_rows
+from amqtt_rest_bridge.http_server import Response
+from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, RouteNumbers
 from amqtt_rest_bridge.model import Route
 from tests.support.admin_client import client_route
 
@@ -173,3 +181,56 @@ def test_what_is_not_shown_whole_has_no_line(tmp_path: Path) -> None:
     assert curl_line({"request": hook}, None) is None
     assert curl_line({"request": hook}, route) == "curl -i -g -X POST http://127.0.0.1:8080/hook --data-raw 1"
     assert try_line(run(path="/hook"), route) is None
+
+
+def numbers_of(count: int, counted: dict[str, tuple[int, int]], random: Random) -> Numbers:
+    """Return numbers of routes that are all busy, each in its own way."""
+    found = {}
+    for number in range(count):
+        name = f"{('Sensor', 'Billing', 'Gate', 'Camera', 'Order')[number % 5]}{number:04d}"
+        ok, bad = counted.get(name, (random.randrange(100_000), random.randrange(50)))
+        ok, bad = counted[name] = ok + random.randrange(300 * (number % 7 + 1)), bad + (random.random() < 0.02)
+        status = {
+            "health": "Green", "connection": "connected", "latency_ms": {"p50": 20 * random.random(), "p99": 99.9},
+            "wait_ms": {"p50": 1.2, "p99": 9 * random.random()}, "last_error": None,
+        }  # fmt: skip
+        found[name] = RouteNumbers(name, "Green", {}, ok, bad, 0, 0, number % 3, 0, 0, None, status)
+    return Numbers(0.0, dict(sorted(found.items())), BrokerNumbers(0, 0, []))
+
+
+def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_takes_gzip() -> None:
+    random, counted, history = Random(1), dict[str, tuple[int, int]](), History()
+    for _ in range(61):
+        numbers = numbers_of(1000, counted, random)
+        history.add(numbers)
+    pages = StatusPages(NumbersCache(lambda _: None), history, Followers(lambda _: None), "conf", may_retry=True)
+    page = pages.overview(numbers, PageQuery())
+    assert page.body.count(b"<tbody data-route=") == 1000
+    assert page.body.count(b'<details class="group">') == 5
+    assert len(compressed(page).body) < 60_000
+
+
+@pytest.mark.parametrize(
+    ("accepted", "taken"),
+    [("", False), ("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("gzip; q=0.00", False)],
+)
+def test_answers_are_compressed_for_callers_that_take_gzip(accepted: str, taken: bool) -> None:
+    assert takes_gzip({"accept-encoding": accepted}) is taken
+    assert takes_gzip({}) is False
+
+
+def test_a_small_answer_is_not_compressed() -> None:
+    small = Response("200 OK", (), bytes(100))
+    assert compressed(small) is small
+
+
+def test_what_a_page_is_asked_for_wrongly_is_left_out_and_said() -> None:
+    for query in ({"outcome": ["x"]}, {"topic": ["a/#/b"]}, {"since": ["never"]}):
+        page, wanted = page_query_of(query, NOW, "Orders")
+        assert page.fault
+        assert (page.outcome, page.topic, page.since) == ("", "", "")
+        assert (wanted.route, wanted.outcome, wanted.topic, wanted.since) == ("Orders", None, None, 0.0)
+    page, wanted = page_query_of({"outcome": ["failed"], "since": ["1h"], "sort": ["x"], "range": ["y"]}, NOW, "Orders")
+    assert (page.fault, page.sort, page.range) == ("", "health", "10m")
+    assert (wanted.outcome, wanted.since, wanted.limit) == ("failed", NOW - 3600, 50)
+    assert page_query_of({"started": ["<b>"], "refused": ["12"]}, NOW)[0].started is None
