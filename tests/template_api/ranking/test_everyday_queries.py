@@ -20,7 +20,9 @@ LEAST_SHARE = 0.92
 # Words for things that the library has nothing of: no answer, or one that says what it was found by.
 UNKNOWN = """
 bicicleta Fahrrad bicycle zebra Kartoffel espresso dentist guitar piano football recipe wedding insurance passport
-dinosaur volcano knitting shampoo mortgage Bundesliga croissant zoo
+dinosaur volcano knitting shampoo mortgage Bundesliga croissant zoo blockchain barcode garage bluetooth zigbee invoice
+payroll drone salesforce fingerprint aquarium glucose Rechnung Drucker Staubsauger Aufzug Bibliothek Hundefutter
+imprimante facture aspirateur impressora fatura piscina impresora ascensor serrure tradução riego Heizung
 """.split()  # noqa: SIM905 - a list of words is easier to read so
 
 
