@@ -149,8 +149,8 @@ class Settings:
     )
     capture: str = _setting(
         "failures",
-        "what is kept of calls for pages and retries, where there is `admin_port` or `failures`: `failures` (of each "
-        "route the last 100, with message, request and response), `all` (the last 20 successes too), `none`",
+        "what is kept of calls and requests for pages and retries, with `admin_port` or `failures`: `failures` (of "
+        "each route the last 100, with message, request and response), `all` (the last 20 successes too), `none`",
         "all",
     )
     failures: str | None = _setting(
