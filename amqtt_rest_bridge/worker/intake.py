@@ -175,8 +175,9 @@ class Intake:
 
         `events` are the client events of all routes.
         """
-        before, self._feeds = self._feeds, {feed.identifier: feed for feed in feeds}
-        self._wanted = [Subscription(feed.topic_filter, number) for number, feed in self._feeds.items()]
+        before, feeds = self._feeds, list(feeds)
+        self._feeds = {feed.identifier: feed for feed in feeds}
+        self._wanted = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
         self._all = events
         self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
         self._choices = {}
