@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 
 import pytest
 
+from amqtt_rest_bridge.__main__ import main
 from tests.support.admin_client import TOKEN, Admin, admin_with_token, outcome, post, runs
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.waiting import eventually
@@ -221,3 +222,27 @@ def test_no_secret_of_a_request_is_in_a_run_its_page_or_the_file(tmp_path: Path,
     content = b"".join(path.read_bytes() for path in tmp_path.glob("failures.db*")).replace(body, b"")  # the message
     assert name.encode() in content
     assert [secret for secret in (*SECRETS, *carried) if secret.encode() in content] == []
+
+
+def test_commands_and_the_page_of_its_run_retry_a_request(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("asked/#")
+        _, name = ask(host)
+        kept(admin, name)
+        client.message()
+        ask(host, "/newest", None)  # its caller's fault, and not kept
+        at = ["--admin", f"http://127.0.0.1:{admin.port}"]
+        assert main(["failures", *at]) == 0
+        line, count = capsys.readouterr().out.splitlines()
+        assert f"{name}  Asks/Ask  asked/7  504 reply_timeout" in line
+        assert count == "1 failure"
+        assert main(["retry", "--route", "Asks", "--code", "reply_timeout", "--yes", *at]) == 0
+        assert "1 message sent again" in capsys.readouterr().out
+        assert client.message() == ("asked/7", b'{"n": 1}')
+        assert f'action="/runs/{name}/retry"' in admin.get(f"/runs/{name}").text
+        own = f"http://127.0.0.1:{admin.port}"
+        assert post(admin, f"/runs/{name}/retry", Origin=own)[0] == 303
+        assert client.message() == ("asked/7", b'{"n": 1}')
