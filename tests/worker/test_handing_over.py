@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from tests.support.gate import Gate
 from tests.support.http_target import Peer, Target, echo, reply
 from tests.support.waiting import eventually
 from tests.worker.mosquitto import Client, Mosquitto
@@ -202,6 +203,38 @@ def test_no_event_of_a_message_is_called_twice_where_another_one_of_it_waits_at_
         assert [worker.stop() for worker in (first, second)] == [0, 0]
         called = Counter((seen.path, seen.body) for seen in target.requests)
         assert set(called.values()) == {1}, called.most_common(3)
+
+
+def test_a_reload_in_the_middle_of_a_hand_over_loses_doubles_and_disorders_nothing(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    """The holder waits for calls that run, with its slot's next holder there, when both read a route more."""
+    gate = Gate()
+    with Target(gate.before(echo)) as target, Target(echo) as added:
+        in_order = client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED)
+        group.routes(in_order)
+        first = group.start(0).ready()
+        client = mosquitto.client("publisher")
+        publish_all(client, ordered_topic, range(100))
+        eventually(lambda: target.connections >= TOPICS, "nothing is called")
+        second = group.start(1)
+        first.wrote("slot 1 of group plant is handed over")
+        group.routes(in_order + client_route("Added", added.port, "in/#", config=LOSSLESS))
+        second.wrote("event loop")
+        eventually(second.children, "the second worker does not start")
+        for worker in (first, second):
+            worker.send(signal.SIGHUP)
+            worker.wrote("routes reloaded")
+        assert not second.has_written("is taken here")
+        publish_all(client, ordered_topic, range(100, 200))
+        gate.open.set()
+        second.wrote("slot 1 of group plant is taken here")
+        eventually(lambda: all(worker.has_written("ready:") for worker in (first, second)))
+        publish_all(client, ordered_topic, range(200, 300))
+        eventually(are_called(target, 300), "not all were called")
+        check(target, 300)
+        eventually(lambda: {int(seen.body) for seen in list(added.requests)} >= set(range(200, 300)), "not all were")
+        assert max(Counter(seen.body for seen in added.requests).values()) == 1
 
 
 def test_a_fresh_group_with_one_of_four_slots_up_misses_no_message(group: Group, mosquitto: Mosquitto) -> None:
