@@ -419,13 +419,14 @@ def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
 
 @pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
-@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow"])
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/flow?route=Orders", "/runs/"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
     page.colours(scheme)
-    page.open(url(host, path))
+    run = admin_of(host).calls("Alarms")[0]["id"]
+    page.open(url(host, path.replace("/runs/", f"/runs/{run}")))
     page.evaluate("document.querySelector('[data-trouble]')?.removeAttribute('hidden')")
-    page.evaluate("tell('connection lost, trying again')")
+    page.evaluate("tell('connection lost, trying again'); true")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")
     page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
     found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
@@ -474,7 +475,7 @@ def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_
 def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
     text = html.unescape(admin_of(host).get("/flow").text)
     for name in ("orders/+", "Orders", "http://127.0.0.1:9", "POST :0/hook", "Intake", "received"):
-        assert f"<title>{name}</title>" in text
+        assert f"<title>{name}" in text
     assert text.count('class="edge way"') == 3 + 2 + 2 + 1, "and that of the legend"
 
 
