@@ -65,11 +65,13 @@ class Postgres:
                 os.kill(pid, number)
 
     def new_database(self) -> str:
+        """Return the URL of an empty library: a user's own schema, since a database costs 300 files and 0.1 s."""
         name = f"library_{uuid.uuid4().hex}"
         address = f"host=127.0.0.1 port={self.port} user=library dbname=postgres"
         with psycopg.connect(address, autocommit=True) as connection:
-            connection.execute(f"CREATE DATABASE {name} TEMPLATE template0")
-        return f"postgresql+psycopg://library@127.0.0.1:{self.port}/{name}"
+            connection.execute(f"CREATE ROLE {name} LOGIN")
+            connection.execute(f"CREATE SCHEMA AUTHORIZATION {name}")
+        return f"postgresql+psycopg://{name}@127.0.0.1:{self.port}/postgres"
 
     def remove(self) -> None:
         shutil.rmtree(self.folder)
