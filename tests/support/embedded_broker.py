@@ -27,7 +27,7 @@ from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
-from tests.support.forked import spawn_bridge
+from tests.support.forked import await_server, spawn_bridge
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -187,6 +187,8 @@ def configuration(
     """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
     plugin = PLUGIN
+    if bridge["processes"]:
+        await_server()
     if times is not None or code is not None or bridge["processes"]:
         members = {"code": code or CODE, "times": times or Times()}
         globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name

@@ -4,6 +4,7 @@
 What a start itself does (imports, `sitecustomize`, the installed scripts) is for the tests that run an interpreter.
 """
 
+import functools
 import importlib
 import logging
 import multiprocessing
@@ -114,6 +115,14 @@ def run(
         errors = reader.submit(process.stderr.read)
         output = process.stdout.read()
         return subprocess.CompletedProcess(arguments, process.wait(timeout), output, errors.result())
+
+
+@functools.cache
+def await_server() -> None:
+    """Wait until the fork server has imported everything, so that no start has to; once."""
+    process = _CONTEXT.Process(target=int)
+    process.start()
+    process.join()
 
 
 def spawn_bridge(sock: socket.socket) -> tuple[int, Callable[[], None]]:
