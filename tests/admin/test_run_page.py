@@ -178,6 +178,26 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(target
 
 
 @pytest.mark.chromium
+def test_problems_do_not_move_below_a_link_that_is_about_to_be_used(target: Recorder, page: Page) -> None:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("done/#")
+        page.open(url(host))
+        client.publish("orders/1", b"{}")
+        page.wait("document.querySelectorAll('[data-problems] li').length === 1")
+        page.evaluate("link = document.querySelector('[data-problems] .actions a'); link.focus()")
+        target.answer = lambda _: (503, b"")
+        for _ in range(3):
+            client.publish("orders/2", b"{}")
+        client.messages(4)
+        page.wait("document.querySelector('[data-cell=failed]').innerText === '4'")
+        assert page.evaluate("document.querySelectorAll('[data-problems] li').length") == 1
+        assert page.evaluate("document.activeElement === link")
+        page.evaluate("link.blur()")
+        page.wait("document.querySelectorAll('[data-problems] li').length === 2")
+        assert page.errors == []
+
+
+@pytest.mark.chromium
 def test_the_slash_key_searches_routes_and_opens_the_groups_that_have_them(page: Page) -> None:
     names = [f"Gate{number}" for number in range(30)] + [f"Lamp{number}" for number in range(15)]
     routes = "".join(server_route(name).replace("/hook", f"/{name}") for name in names)

@@ -10,6 +10,7 @@ const RETRY_MS = 5000;
 const CHART_MS = 10_000;
 let port = null; // to live.js
 let since = null; // when the connection was lost
+const held = new Map(); // sections that wait, by their id
 let fresh = 0; // runs that have ended since the list was shown
 
 // The state of the connection, and while there is none a banner that says since when.
@@ -77,7 +78,7 @@ function update(row, cells) {
 }
 
 function showRoutes({ summary, sections, names, rows: changed }) {
-  for (const [id, html] of Object.entries(sections)) showSection(document.getElementById(id), html);
+  for (const [id, html] of Object.entries(sections)) showSection(id, html);
   const counts = document.querySelector("[data-summary]");
   if (counts && counts.textContent !== summary) counts.textContent = summary;
   for (const cells of changed) if (rows.has(cells.name)) update(rows.get(cells.name), cells);
@@ -88,18 +89,25 @@ function showRoutes({ summary, sections, names, rows: changed }) {
 }
 
 // What has other entries than before waits until the pointer and the keyboard have left it, so that nothing moves below them.
-function showSection(element, html) {
+function showSection(id, html) {
+  const element = document.getElementById(id);
   if (!element) return;
   const keys = (root) => [...root.querySelectorAll("[data-key]")].map((one) => one.dataset.key).join("\n");
   const body = new DOMParser().parseFromString(html, "text/html").body;
-  element.onpointerleave = element.onfocusout = null;
+  held.delete(id);
   if (keys(body) !== keys(element) && element.matches(":hover, :focus-within")) {
-    element.onpointerleave = element.onfocusout = () => setTimeout(() => showSection(element, html));
+    held.set(id, html);
     return;
   }
   showTimes(body);
   merge(element, body);
 }
+
+function release() {
+  setTimeout(() => held.forEach((html, id) => showSection(id, html))); // once the browser knows what the pointer left
+}
+
+for (const type of ["pointerout", "focusout"]) addEventListener(type, release);
 
 // Makes the children of one element those of another, but keeps each that is alike: a link that is clicked stays the same.
 function merge(old, wanted) {
