@@ -3,6 +3,7 @@
 import http.client
 import json
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -19,6 +20,7 @@ DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _CONNECT_SECONDS: Final = 10.0
 _NOT_HERE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+_TOKEN: Final = re.compile(r"[\x20-\x7e]*")
 _MOST_NAMES: Final = 10  # that an error lists
 _MOST_SHOWN: Final = 200  # characters of what another server answers
 
@@ -41,7 +43,8 @@ class AdminPort:
 
     def get(self, path: str, member: str, query: Mapping[str, str] | None = None) -> Any:
         """Return the JSON object that is answered, which has to have a member; raises `AdminError`."""
-        with self.asking("GET", f"{path}?{urlencode(query)}" if query else path) as response:
+        asked = f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
+        with self.asking("GET", asked) as response:
             return self._read(response, member)
 
     def post(self, path: str, member: str, members: Mapping[str, Any]) -> Any:
@@ -69,6 +72,8 @@ class AdminPort:
     def asking(self, method: str, target: str, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
         """Ask, and read the answer within the block; raises `AdminError` where the connection fails in it."""
         token = os.environ.get(TOKEN_VARIABLE)
+        if token is not None and _TOKEN.fullmatch(token) is None:  # it is not quoted: most of it may be the secret
+            raise AdminError(f"{TOKEN_VARIABLE} has a line break or a letter that is in no token; write it once more")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             self.connection.request(method, f"{self._base}{target}", body, headers)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Annotated, Any, Final
+from urllib.parse import quote
 
 import typer
 
@@ -60,7 +61,7 @@ def run(
     try:
         with closing(AdminPort(admin)) as port:
             if words:
-                found: Any = port.get(f"/api/runs/{words[1]}", "id")
+                found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
                 print(json.dumps(found) if as_json else "\n".join(_whole(found)))
                 return 0
             failures = kept_failures(port, {"route": route, "code": code, "since": since})

@@ -94,7 +94,7 @@ def _events(port: AdminPort, query: Mapping[str, str]) -> Iterator[tuple[str, di
     """Yield the names and values of the server-sent events; raises `AdminError` when they end."""
     if "route" in query:
         port.check_route(query["route"])
-    with port.asking("GET", f"/api/live?{urlencode(query)}") as response:
+    with port.asking("GET", f"/api/live?{urlencode(query, errors='surrogateescape')}") as response:
         if port.connection.sock is not None:
             port.connection.sock.settimeout(_SILENCE_SECONDS)
         if response.status == HTTPStatus.NOT_FOUND:  # of a port of server mode, or of any other server

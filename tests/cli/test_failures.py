@@ -190,3 +190,26 @@ def test_a_wrong_token_and_a_bridge_that_is_away_are_reported(
         assert "set REST_BRIDGE_ADMIN_TOKEN" in capsys.readouterr().err
         assert main([*command, "--admin", f"http://127.0.0.1:{unused_port}"]) == 1
         assert "is admin_port set, and the bridge up?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["a b", "\u00e9", "\udcff", "x?y", ".."])
+def test_an_id_or_a_name_of_any_letters_is_asked_for_as_it_is(
+    text: str, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["failures", "show", text, *at(admin)]) == 1
+    assert "There is no run with this id" in capsys.readouterr().err
+    for command in ("failures", "trace"):
+        assert main([command, "--route", text, *at(admin)]) == 1
+        assert "there is no route" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("token", [f"{TOKEN}\n", f"{TOKEN}\u20ac", f"{TOKEN}\udcff"])
+@pytest.mark.parametrize("command", [["failures"], ["retry", "x"], ["trace"]])
+def test_a_token_that_cannot_be_sent_is_said_and_not_shown(
+    command: list[str], token: str, admin: Admin, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", token)
+    assert main([*command, *at(admin)]) == 1
+    shown = capsys.readouterr().err
+    assert "REST_BRIDGE_ADMIN_TOKEN has a line break" in shown
+    assert TOKEN not in shown
