@@ -23,6 +23,10 @@ _SHORTEST: Final = 3
 _SHORTEST_PUBLISHED: Final = 6
 _NO_CREDENTIALS: Final = ("idempotency-key", "www-authenticate", "proxy-authenticate")
 _CREDENTIAL_WORDS: Final = ("auth", "cookie", "credential", "key", "password", "secret", "signature", "token")
+_ADDRESSES: Final = frozenset(
+    {"location", "content-location", "refresh", "referer", "link", "x-original-uri", "x-original-url"}
+    | {"x-forwarded-uri", "x-rewrite-url"}  # proxies repeat the whole target in these
+)
 _QUERY_VALUE = re.compile(r"([?&;])([^=&;#\s]{1,200})=([^&;#\s\"'<>]+)")
 
 
@@ -65,7 +69,7 @@ class Masker:
             return f"{self.text(value.split()[0])} {MASK}"
         if is_credential(name):
             return MASK
-        return self.address(value) if lower in ("location", "content-location", "refresh") else self.text(value)
+        return self.address(value) if lower in _ADDRESSES else self.text(value)
 
     def body(self, body: bytes, *, shown: bool = False) -> bytes:
         """Mask secrets of six characters or more in a body, shorter ones where it is only shown; JSON stays JSON."""
@@ -106,9 +110,15 @@ def is_credential_parameter(name: str) -> bool:
 
 
 def credentials_of(headers: Iterable[tuple[str, str]], url: str = "") -> frozenset[str]:
-    """Return the credentials in a request, by the names of headers and query parameters: whole, and their parts."""
+    """Return the credentials in a request, by the names of headers and query parameters: whole, and their parts.
+
+    Headers that hold addresses, such as Referer, have query parameters too.
+    """
     found: set[str] = set()
+    addresses = [url]
     for name, value in headers:
+        if name.lower() in _ADDRESSES:
+            addresses.append(value)
         if is_credential(name):
             scheme, _, rest = value.partition(" ")
             credentials = rest.strip() or scheme
@@ -116,7 +126,7 @@ def credentials_of(headers: Iterable[tuple[str, str]], url: str = "") -> frozens
             if scheme.lower() == "basic":
                 with contextlib.suppress(ValueError):
                     found |= basic_parts(base64.b64decode(rest).decode())
-    for parameter in _QUERY_VALUE.finditer(url):
+    for parameter in (one for address in addresses for one in _QUERY_VALUE.finditer(address)):
         if is_credential_parameter(parameter[2]):
             found |= {parameter[3], unquote(parameter[3])}
     return frozenset(found)

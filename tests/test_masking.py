@@ -120,7 +120,8 @@ def test_urls_show_no_values_of_variables_and_no_credentials_of_parameters() -> 
     assert masker.address(url) == "***/***/x?q=1&api_key=***&X-Amz-Signature=***&s=***&design=***"
     assert masker.address("http://h/x?t%6Fken=abc;Sig=1") == "http://h/x?t%6Fken=***;Sig=***"
     assert masker.text("tenant 7") == "tenant 7"
-    assert masker.header("Location", "/x?token=abc") == "/x?token=***"
+    for name in ("Location", "Referer", "X-Original-URI", "x-forwarded-uri"):
+        assert masker.header(name, "/x?a=1&token=abc") == "/x?a=1&token=***"
 
 
 def test_the_credentials_of_a_request_are_known_by_name_whole_and_in_parts() -> None:
@@ -131,9 +132,11 @@ def test_the_credentials_of_a_request_are_known_by_name_whole_and_in_parts() -> 
         ("Cookie", "sid=abc; lang=en"),
         ("Accept", "text/html"),
         ("Idempotency-Key", "7"),
+        ("Referer", "http://h/?code=1&access_token=from%20referer"),
     ]
     found = credentials_of(headers, "http://h/x?a=1&token=a%20b")
     expected = {f"Basic {pair}", pair, "pass word", "k-1", "sid=abc; lang=en", "abc", "en", "a%20b", "a b"}
+    expected |= {"from%20referer", "from referer"}
     assert found >= expected
     assert not found & {"text/html", "7", "1"}
 
