@@ -1,13 +1,13 @@
 """A run as lines for a shell: what it sent with curl, and its message with `rest-bridge try`. Pure; any thread.
 
 Each value is quoted, so that what a message holds is a word and nothing else; control characters, by which a pasted
-text could end the paste, are escaped as bash and zsh read them. Secrets were masked before: to send the line, fill them
-in.
+text could end the paste, are escaped as bash and zsh read them. NUL is in no word of a line: there is no line for what
+holds it. Secrets were masked before: to send the line, fill them in.
 """
 
 import re
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Route
@@ -32,7 +32,7 @@ def curl_line(run: Mapping[str, Any], route: Route | None) -> str | None:
     words = ["curl", "-i", "-g", "-X", request["method"], url]
     for name, value in request["headers"]:
         if name.lower() not in _CURL_OWN:
-            words += ["-H", f"{name}: {value}"]
+            words += ["-H", f"{name}: {value}" if value else f"{name};"]  # `NAME:` would leave the header out
     if request.get("body"):
         words += ["--data-raw", request["body"]]
     return _line(words)
@@ -49,8 +49,8 @@ def try_line(run: Mapping[str, Any], route: Route | None) -> str | None:
     return _line(["rest-bridge", "try", route.path, *(word for pair in options.items() for word in pair)])
 
 
-def _line(words: Iterable[str]) -> str:
-    return " ".join(_quoted(word) for word in words)
+def _line(words: Sequence[str]) -> str | None:
+    return None if any("\0" in word for word in words) else " ".join(_quoted(word) for word in words)
 
 
 def _quoted(word: str) -> str:

@@ -175,8 +175,14 @@ def test_what_is_not_shown_whole_has_no_line(tmp_path: Path) -> None:
         one = run()
         assert curl_line(one | {"request": one["request"] | change}, route) is None
         assert try_line(one | {"message": one["message"] | change}, route) is None
+    for held in ("a\0b", "\0"):  # no word of a shell holds NUL: what is behind it would be left out without a word
+        one = run()
+        assert curl_line(one | {"request": one["request"] | {"body": held}}, route) is None
+        assert try_line(one | {"message": one["message"] | {"payload": held}}, route) is None
     assert curl_line({"request": None}, route) is None
     assert try_line(run(), None) is None
+    empty = curl_line({"request": {"method": "GET", "url": "http://h/", "headers": [("X-A", "")]}}, route)
+    assert empty == "curl -i -g -X GET http://h/ -H 'X-A;'"  # with a colon curl would leave the header out
     hook = {"method": "POST", "url": "/hook", "headers": [], "body": "1"}
     assert curl_line({"request": hook}, None) is None
     assert curl_line({"request": hook}, route) == "curl -i -g -X POST http://127.0.0.1:8080/hook --data-raw 1"
