@@ -3,6 +3,9 @@
 A retry is a new call by the definition in use now, admitted like any other: it takes its place in the route's queue,
 keeps to its RATE_LIMIT, and is on disk first where the route is lossless. What a request of server mode has published,
 or would have, is published. While a retry has not ended its failure is not retried once more.
+
+Decision: that a failure was sent again is in the file of failures once its retry has ended, or is in the spool: what a
+stop or a kill leaves unsent can be retried after the next start, and what was being sent may be sent twice.
 """
 
 import asyncio
@@ -52,6 +55,7 @@ class _Retry(LocalDelivery):
     message: Message
     ended: Callable[["_Retry"], None]
     of: str
+    is_stored: bool = True  # as soon as its call has a key
 
     def release(self) -> None:
         self.holds -= 1
@@ -60,6 +64,7 @@ class _Retry(LocalDelivery):
 
     def key(self, _: EventName) -> str:
         """Return the Idempotency-Key of a lossless call: a new one, as a server may answer a known one from memory."""
+        self.is_stored = False  # there is no store to give it one
         return str(uuid.uuid4())
 
 
@@ -91,9 +96,11 @@ class Retries:
 
     def take(self, wanted: WantRetry, answer: Callable[[Retried], None]) -> None:
         """Begin the retries that are asked for; `answer` is called once all have begun, or been refused."""
-        is_search = wanted.ids is None
-        ids = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))
-        self._begin(deque(ids[:MOST_RUNS]), Retried(wanted.number, [], []), answer, is_search)
+        is_search, kept = wanted.ids is None, self._records.kept
+        ids = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
+        # What is named is held: those that fail again at once may take its place before its turn comes.
+        left = deque((name, None if is_search else kept.get(name)) for name in ids)
+        self._begin(left, Retried(wanted.number, [], []), answer, is_search)
 
     def _matching(self, wanted: WantRetry) -> list[str]:
         """Return the failures that are asked for, the oldest first, without those that have been sent again."""
@@ -107,10 +114,12 @@ class Retries:
         ]
         return found[:MOST_RUNS][::-1]
 
-    def _begin(self, ids: deque[str], done: Retried, answer: Callable[[Retried], None], is_search: bool) -> None:
-        for _ in range(min(_AT_ONCE, len(ids))):
-            name = ids.popleft()
-            kept = self._records.kept.get(name)
+    def _begin(
+        self, left: deque[tuple[str, KeptRun | None]], done: Retried, answer: Callable[[Retried], None], is_search: bool
+    ) -> None:
+        for _ in range(min(_AT_ONCE, len(left))):
+            name, held = left.popleft()
+            kept = self._records.kept.get(name) or held
             if is_search and kept is not None and kept.record.retried_as is not None:  # meanwhile, by another one
                 continue
             try:
@@ -119,8 +128,8 @@ class Retries:
                 done.refused.append((name, refused.code, str(refused)))
             except BrokerFullError as error:
                 done.refused.append((name, BROKER_FULL, str(error)))
-        if ids:
-            self._loop.call_soon(self._begin, ids, done, answer, is_search)
+        if left:
+            self._loop.call_soon(self._begin, left, done, answer, is_search)
         else:
             answer(done)
 
@@ -154,6 +163,8 @@ class Retries:
             started = None if call is None else self._runs.of(call.run, *event)
             if started is not None:
                 self._records.kept.retried(name, started)
+            if call is not None and call.key is not None and retry.is_stored:
+                self._records.kept.retry_ended(name)
         finally:
             retry.release()
         return started
@@ -162,7 +173,7 @@ class Retries:
         self._under_way.add(name)
         started = None
         try:
-            started = self._publish(kept, lambda: self._under_way.discard(name))
+            started = self._publish(kept, lambda: self._request_ended(name))
             if started is not None:
                 self._records.kept.retried(name, started)
         finally:
@@ -170,7 +181,12 @@ class Retries:
                 self._under_way.discard(name)
         return started
 
+    def _request_ended(self, name: str) -> None:
+        self._under_way.discard(name)
+        self._records.kept.retry_ended(name)
+
     def _ended(self, retry: _Retry) -> None:
         self._under_way.discard(retry.of)
+        self._records.kept.retry_ended(retry.of)
         self._records.retries.pop(id(retry.message), None)
 

@@ -112,12 +112,17 @@ class KeptRuns:
         return run
 
     def retried(self, name: str, run: str) -> None:
-        """Note the newest run that sends the message of a kept one again."""
+        """Note the newest run that sends the message of a kept one again; see `retry_ended`."""
         kept = self._runs.get(name)
         if kept is not None:
             kept = replace(kept, record=replace(kept.record, retried_as=run))
             self._runs[name] = kept
             self._part(kept)[name] = kept
+
+    def retry_ended(self, name: str) -> None:
+        """Pass on what `retried` noted: a copy that outlives this process must not say so of a retry that did not."""
+        kept = self._runs.get(name)
+        if kept is not None:
             self._changed(name, kept)
 
     def get(self, name: str) -> KeptRun | None:

@@ -13,6 +13,7 @@ import pytest
 from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
 from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.processes.retries import Retries
+from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.routing.calls import Delivery
@@ -205,7 +206,7 @@ def test_a_thousand_are_retried_at_once_at_most_and_none_of_them_twice() -> None
     def run(_: EventName, message: Message, delivery: Delivery) -> Any:
         begun.append(message.topic)
         delivery.hold()  # as a call does that has not ended
-        return SimpleNamespace(run=next(numbers))
+        return SimpleNamespace(run=next(numbers), key=None)
 
     retries, answers = Retries(records, run, lambda *_: None, RunIds(), loop), list[Retried]()
     for number in range(2):  # twice at once
@@ -215,6 +216,29 @@ def test_a_thousand_are_retried_at_once_at_most_and_none_of_them_twice() -> None
     loop.close()
     assert sum(len(answer.started) for answer in answers) == 1000
     assert len(set(begun)) == len(begun) == 1000
+
+
+def test_none_that_is_named_is_lost_to_those_that_fail_again_at_once() -> None:
+    loop, answers = asyncio.new_event_loop(), list[Retried]()
+    records, numbers = BrokerRecords(RunIds()), itertools.count(100)
+
+    def keep(number: int, topic: str) -> None:
+        record = Record(float(number), "refused", str(number), "R", "E", "in", code="overloaded")
+        records.kept.add(KeptRun(record, topic, 0.0, b"1", None))
+
+    def run(_: EventName, message: Message, __: Delivery) -> Any:
+        keep(number := next(numbers), message.topic)
+        return SimpleNamespace(run=number, key=None)
+
+    for number in range(100):
+        keep(number, f"in/{number}")
+    retries = Retries(records, run, lambda *_: None, RunIds(), loop)
+    retries.take(WantRetry(1, [str(number) for number in reversed(range(100))]), answers.append)  # the newest first
+    while not answers:
+        loop.run_until_complete(asyncio.sleep(0))
+    loop.close()
+    assert (len(answers[0].started), answers[0].refused) == (100, [])
+    assert {kept.topic for kept in records.kept.newest()} == {f"in/{number}" for number in range(100)}
 
 
 def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
@@ -234,3 +258,27 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
         assert (status, len(answer["started"])) == (202, 8)
         client.messages(8)
         assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
+
+
+def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(target: Recorder, tmp_path: Path) -> None:
+    target.answer, gate = (lambda _: (422, b"")), Gate()
+    file, times = str(tmp_path / "failures.db"), Times(grace=0.1)
+    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": file, "times": times}
+    with hosting(client_route(target.url), **settings) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        name = json.loads(client.message()[1])["id"]
+        target.answer = gate.before(lambda _: (200, b"{}"))
+        assert post(admin, f"/api/runs/{name}/retry")[0] == 202
+        gate.entered.get(timeout=20)
+    gate.open.set()
+    target.answer = lambda _: (200, b"{}")
+    with hosting(client_route(target.url), **settings) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        assert admin.get(f"/api/runs/{name}").json["retried_as"] is None
+        status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
+        assert (status, [one["retry_of"] for one in answer["started"]]) == (202, [name])
+        client.message()
+    with hosting(client_route(target.url), **settings) as host:
+        admin = admin_with_token(host)
+        assert admin.get(f"/api/runs/{name}").json["retried_as"] == answer["started"][0]["id"]
