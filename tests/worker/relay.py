@@ -7,7 +7,9 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
+
+_CONNECT_SECONDS: Final = 5.0
 
 
 @dataclass
@@ -34,13 +36,14 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._relayed: list[_Relayed] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     @property
     def url(self) -> str:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._accepting.start()
         return self
 
     def __exit__(
@@ -49,6 +52,7 @@ class Relay:
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
+        self._accepting.join()  # a client may just have connected
         for one in self._relayed:
             one.cut()
             for sock in one.sockets:
@@ -100,16 +104,27 @@ class Relay:
         return found
 
     def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
+        while True:
+            try:
                 client, _ = self._listener.accept()
-                broker = socket.create_connection(("127.0.0.1", self._broker))
-                relayed = _Relayed(client.recv(65_536), (client, broker))
-                relayed.passes.set()
-                self._relayed.append(relayed)
-                broker.sendall(relayed.connect)
-                for ends in ((client, broker), (broker, client)):
-                    threading.Thread(target=self._pass, args=(*ends, relayed.passes), daemon=True).start()
+            except OSError:
+                return
+            try:
+                self._relay(client)
+            except OSError:  # of this client: others are served all the same
+                client.close()
+
+    def _relay(self, client: socket.socket) -> None:
+        client.settimeout(_CONNECT_SECONDS)
+        connect = client.recv(65_536)
+        client.settimeout(None)
+        broker = socket.create_connection(("127.0.0.1", self._broker))
+        relayed = _Relayed(connect, (client, broker))
+        relayed.passes.set()
+        self._relayed.append(relayed)
+        broker.sendall(connect)
+        for ends in ((client, broker), (broker, client)):
+            threading.Thread(target=self._pass, args=(*ends, relayed.passes), daemon=True).start()
 
     def _pass(self, source: socket.socket, target: socket.socket, passes: threading.Event) -> None:
         with contextlib.suppress(OSError):
