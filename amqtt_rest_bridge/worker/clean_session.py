@@ -101,7 +101,7 @@ class BrokerPublisher:
         return True
 
     def put_record(self, publication: Publication, *, expires: int) -> None:
-        """Queue what the broker retains, for so many seconds; 0: for ever."""
+        """Queue a record, also where there is no room; the broker drops it after so many seconds; 0: never."""
         self._append(_Item(publication, 1, None, None, expires if publication.payload else 0))
         self.resume()
 
@@ -229,7 +229,7 @@ class CleanSession:
         self._subscribed = set()
         self._leases.connecting(lease_time())
         await self._subscribe(connection)
-        self._publisher.put(Publication(self._presence.topic, _MARK), 1)
+        self._publisher.put_record(Publication(self._presence.topic, _MARK), expires=0)  # however much waits
         self._publisher.up(connection)
 
     def _down(self, _why: str) -> None:

@@ -28,6 +28,7 @@ GONE_SECONDS: Final = 3.0
 """How long a worker whose presence was removed may take to connect again: its slots are free after it."""
 _CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
 _PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: then the worker was stopped
+_ANSWER: Final = 1 / 6  # of `adopt_seconds`, for one's own record to come back before others are taken for silent
 MOST_WORKERS: Final = 1024
 """How many workers of a group are known, at most: anyone may forge records where the broker does not forbid it."""
 _MOST_TERM: Final = 1 << 53
@@ -326,6 +327,10 @@ class Leases:
         """
         return self._unheard is None or now - self._unheard < max(self._adopt_seconds / 2, 1.0)
 
+    def is_deaf(self, now: float) -> bool:
+        """Return whether records have not come back for so long that the connection which they come by is given up."""
+        return self._unheard is not None and now - self._unheard >= max(self._adopt_seconds, self._silence)
+
     @property
     def held(self) -> frozenset[int]:
         """Return the slots that this worker holds."""
@@ -352,11 +357,13 @@ class Leases:
         for known in self._known.values() if now - self._looked > _PAUSE_SECONDS else ():  # whose records wait unread
             known.heard += now - self._looked if known.heard <= self._looked else 0.0
         self._looked = now
+        is_answered = self._unheard is None or now - self._unheard < self._adopt_seconds * _ANSWER
         beat = [self._beat(now, clock)] if now >= self._due else []
         again = self._published_again(now, clock)
         holders, wanted = self._holders(now), self._shares(now)
         moved = [HandOver(slot) for slot, holder in holders.items() if holder == self.worker != wanted[slot]]
-        free = [slot for slot, holder in holders.items() if holder is None]
+        # Where nothing comes, silence says nothing about others: a claim would take from them later what they hold.
+        free = [slot for slot, holder in holders.items() if holder is None and is_answered]
         return [*beat, *again, *moved, *self._claims(free, wanted, now, clock)]
 
     def _beat(self, now: float, clock: float) -> PublishRecord:

@@ -287,6 +287,9 @@ class Worker:
             self._lost_at = None
             return
         self._connected.clear()
+        # While others hear a worker that hears nothing, they leave it slots that nobody serves.
+        if self._leases.is_deaf(now) and (connection := self._clean_session.client.connection) is not None:
+            connection.abort("the records of this worker do not come back")
         if self._lost_at is None:
             self._lost_at = now
         if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:

@@ -355,6 +355,30 @@ def test_a_worker_is_not_heard_while_its_presence_does_not_come_back() -> None:
     assert node.leases.is_heard(announced + ADOPT / 2)
 
 
+def test_a_worker_whose_records_do_not_come_back_claims_nothing_of_those_that_it_does_not_hear() -> None:
+    """The claim would reach the others later, and take from them what they hold and serve."""
+    group = Group()
+    first, second = group.start(), group.start()
+    group.run(60)
+    for _ in range(int(3 * ADOPT / TICK)):
+        group.now += TICK
+        intents = first.leases.intents(group.now, group.now)
+        published = [one.topic for one in intents if isinstance(one, PublishRecord)]
+        assert not {lease_topic("plant", slot) for slot in second.leases.held} & set(published)
+    assert sorted(first.leases.view(group.now).workers) == [first.name]
+
+
+def test_a_connection_by_which_no_record_comes_is_given_up_later_than_the_broker_would_have_noticed() -> None:
+    group = Group()
+    node = group.start()
+    group.deliver(node)
+    node.leases.connected(group.now, 22.5)
+    assert node.leases.intents(group.now, group.now)
+    assert not node.leases.is_deaf(group.now + ADOPT - 1) and node.leases.is_deaf(group.now + ADOPT)
+    node.leases.connecting(group.now + ADOPT)
+    assert not node.leases.is_deaf(group.now + 2 * ADOPT)
+
+
 def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_same() -> None:
     group = Group()
     node = group.start()

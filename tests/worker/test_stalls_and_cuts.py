@@ -1,9 +1,11 @@
 """The bad days of a group behind a relay that stalls its connections to the broker and cuts them."""
 
+import os
 import signal
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -231,3 +233,24 @@ def test_metrics_and_status_know_what_stalls_cuts_and_a_death_did(
         eventually(lambda: [one["health"] for one in seen(mosquitto, capsys)["routes"]] == ["Green"])
         worker.kill()
         eventually(lambda: [one["health"] for one in seen(mosquitto, capsys)["routes"]] == ["away"])
+
+
+def test_a_worker_that_is_heard_and_hears_nothing_leaves_its_slots_to_others(tmp_path: Path) -> None:
+    """Who runs the broker forbids one user to read the records, and lets it publish them."""
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite #\nuser deaf\ntopic readwrite #\n")
+    quick = {**SOON, "amqtt_rest_bridge.mqtt.connection.KEEP_ALIVE_SECONDS": 2}
+    with (
+        Mosquitto(tmp_path, f"acl_file {acl}\n") as broker, Group(tmp_path, broker) as group, Target(echo) as target
+    ):  # fmt: skip
+        group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
+        url = broker.url.replace("mqtt://", "mqtt://deaf@")
+        deaf = group.start(0, constants=quick, adopt_seconds=3, broker=url).ready()
+        other = group.start(1, constants=quick, adopt_seconds=3).ready()
+        other.wrote("slot 1 of group plant is taken here")
+        acl.write_text("topic readwrite #\nuser deaf\ntopic write #\ntopic readwrite in/#\n")
+        os.kill(broker.pid, signal.SIGHUP)
+        deaf.wrote("group plant does not hear this worker: its slots are left to others")
+        other.wrote("slot 0 of group plant has lost its worker")
+        publish_all(broker.client(), ordered_topic, range(40))
+        eventually(are_called(target, 40), "not all were called")
