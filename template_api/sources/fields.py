@@ -36,7 +36,7 @@ class NamedSource:
 
 
 class Fields:
-    """Read the members of one template; `faults` holds what was wrong with those read so far.
+    """Read the members of one template; `faults` are what was wrong with those read so far.
 
     Args:
         path: the file, for messages.
@@ -47,7 +47,7 @@ class Fields:
     def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
         self.path = path
         self.members = members
-        self.faults: list[SourceError] = []
+        self._faults: dict[str, SourceError] = {}
         self._lines = lines
         self._line = line
 
@@ -65,10 +65,14 @@ class Fields:
             self.note(exc)
             return instead
 
+    @property
+    def faults(self) -> Sequence[SourceError]:
+        """Return the faults in the order in which they were noted."""
+        return tuple(self._faults.values())
+
     def note(self, fault: SourceError) -> None:
         """Add a fault, once."""
-        if str(fault) not in map(str, self.faults):
-            self.faults.append(fault)
+        self._faults.setdefault(str(fault), fault)
 
     def found_faults(self) -> tuple[SourceError, ...]:
         """Return the faults: those of this file by line, then those of other files."""

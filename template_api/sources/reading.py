@@ -111,7 +111,7 @@ def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None,
 
 def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
     """Yield the notebooks that the template lists, in that order, then the others of its folder by name."""
-    listed = {each.filename: each for each in listed_notebooks(fields)}
+    listed = {each.filename: each for each in listed_notebooks(fields, with_cells=False)}
     present = sorted(each.name for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
     for filename in listed.keys() - set(present):
         reason = f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder"
@@ -158,7 +158,7 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
     if content is not None and not isinstance(content, str):
         fields.note(fields.fault("content", "must be text"))
         content = ""
-    listed = listed_notebooks(fields)
+    listed = listed_notebooks(fields, with_cells=True)
     primary = primary_names(listed, [each.filename for each in listed])
     notebooks = []
     for each in listed:

@@ -25,6 +25,8 @@ PRIMARY_ROLE = "solution"
 _KEY = "notebooks"
 _NAMES = ("filename", "file", "name")
 _LONGEST_NAME = 255
+_LONGEST_SHOWN = 60
+_MOST_NOTEBOOKS = 1000  # of a template; aliases of YAML can list each of many names for each of many roles
 _DEEPEST_CELLS = 100  # Python reads and writes JSON recursively, and answers hold cells some levels down
 _BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # one that never ends is read once, not from each /*
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
@@ -189,19 +191,26 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     return None, slug
 
 
-def listed_notebooks(fields: Fields) -> list[Listed]:
+def listed_notebooks(fields: Fields, *, with_cells: bool) -> list[Listed]:
     """Return the notebooks that a template lists, in order; a fault in one is noted in `fields`.
 
-    `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them.
+    `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them. Cells are
+    kept `with_cells` only: those of YAML may be aliases, which take for ever to compare.
     """
     given = fields.members.get(_KEY)
+    pairs: Iterator[tuple[object, object]]
     if isinstance(given, Mapping) and not any(name in given for name in _NAMES):
-        pairs = [(role, item) for role, held in given.items() for item in (held if isinstance(held, list) else [held])]
+        pairs = ((role, one) for role, held in given.items() for one in (held if isinstance(held, list) else [held]))
     else:
-        pairs = [(None, item) for item in fields.items(_KEY)]
+        pairs = ((None, item) for item in fields.items(_KEY))
     found: dict[str, Listed] = {}
-    for role, item in pairs:
+    for number, (role, item) in enumerate(pairs):
+        if number == _MOST_NOTEBOOKS:
+            fields.note(fields.fault(_KEY, f"must name at most {_MOST_NOTEBOOKS} files"))
+            break
         each = fields.checked(None, _listed, fields, role, item) if item not in (None, "") else None
+        if each is not None and not with_cells:
+            each = replace(each, cells=None)
         if each is None:
             continue
         if each.filename in found and each != found[each.filename]:
@@ -228,7 +237,8 @@ def _listed(fields: Fields, role: object, item: object) -> Listed:
         raise fields.fault(_KEY, "must hold file names, objects with filename and is_primary, or map roles to these")
     named = given.get("role") if role is None else role
     if named is not None and not (isinstance(named, str) and 0 < len(named.strip()) <= _LONGEST_NAME):
-        raise fields.fault(_KEY, f"has a role that is not a name: {named!r}")
+        shown = f"{named[:_LONGEST_SHOWN]!r}" if isinstance(named, str) else "a list or an object"
+        raise fields.fault(_KEY, f"has a role that is not a name: {shown}")
     check_storable(fields.where(_KEY), f"{_KEY}: a role", named or "")
     is_primary = fields.flag(_KEY, given.get("is_primary", given.get("primary")))
     return Listed(filename, named and named.strip(), is_primary, given.get("cells"))

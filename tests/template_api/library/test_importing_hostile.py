@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,7 @@ def test_a_line_without_end_costs_only_itself(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         pytest.param("notebooks: [{filename: n.lotnb, is_primary: *a14}]\n", "must be text", id="flag"),
+        pytest.param("notebooks: [{filename: n.lotnb, role: *a14}]\n", "not a name: a list or an object", id="role"),
         pytest.param("tags: *a14\n", "must be text", id="tags"),
         pytest.param("title: *a14\n", "must be text", id="title"),
         pytest.param("id: &i [*i]\n", "is not YAML", id="in itself"),
@@ -104,6 +106,25 @@ def test_a_yaml_bomb_is_a_fault_like_any_other(tmp_path: Path, text: str, reason
     title = "" if text.startswith("title") else "title: One\n"
     write(tmp_path, text=title + _BOMB + text).joinpath("n.lotnb").write_text("[]")
     assert reason in fault(tmp_path)
+
+
+def test_many_roles_that_share_a_list_of_names_are_not_multiplied(tmp_path: Path) -> None:
+    roles = "".join(f", r{number}: *all" for number in range(20_000))
+    write(tmp_path, text=f"title: One\nnotebooks: {{r: &all [{'n.lotnb,' * 20_000}]{roles}}}\n")
+    assert "notebooks must name at most 1000 files" in "\n".join(map(str, only(tmp_path).faults))
+
+
+def test_cells_of_yaml_are_not_compared(tmp_path: Path) -> None:
+    cells = "notebooks: [{filename: n.lotnb, cells: *a14}, {filename: n.lotnb, cells: *b14}]\n"
+    write(tmp_path, text=f"title: One\n{_BOMB}{_BOMB.replace('a', 'b')}{cells}").joinpath("n.lotnb").write_text("[]")
+    assert only(tmp_path).faults == ()
+
+
+def test_a_hundred_thousand_faults_are_noted_in_seconds(tmp_path: Path) -> None:
+    write(tmp_path, text=f"title: One\ninputs: [{'a b,' * 100_000}]\n")
+    began = time.process_time()
+    assert len(only(tmp_path).faults) == 100_000
+    assert time.process_time() - began < 30  # 10 minutes when each fault was compared with all before it
 
 
 @pytest.mark.parametrize(
