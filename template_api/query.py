@@ -25,6 +25,7 @@ MAX_BODY_BYTES = 65536
 ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
 _CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small
 _CHECKSUM_BYTES: Final = 6
+_MOST_SHOWN: Final = 2**31  # before the place of a cursor; a forged one at the end of 32 bits has no next one
 _MOST_NAMES = 20  # of ignored parameters, in a header
 _LONGEST_NAME = 60
 _HEADER_LENGTH = 4096  # a longer header would not pass every proxy
@@ -171,10 +172,14 @@ def body_query(body: bytes) -> Asked:
 
 
 def ignored_header(names: Iterable[str]) -> str:
-    """Return the value of X-Ignored-Parameters: at most twenty names, percent-encoded."""
-    listed = list(dict.fromkeys(name[:_LONGEST_NAME] for name in names))
-    shown_names = [quote(name, safe="", errors="replace") for name in listed[:_MOST_NAMES]]
-    return ", ".join([*shown_names, *(["..."] if len(listed) > _MOST_NAMES else [])])
+    """Return the value of X-Ignored-Parameters: at most twenty names and 4,096 characters, percent-encoded."""
+    value = ""
+    for number, name in enumerate(dict.fromkeys(name[:_LONGEST_NAME] for name in names)):
+        longer = f"{value}{', ' if value else ''}{quote(name, safe='', errors='replace')}"
+        if number == _MOST_NAMES or len(longer) > _HEADER_LENGTH - len(", ..."):
+            return f"{value}, ..."
+        value = longer
+    return value
 
 
 def corrected_header(corrected: Iterable[tuple[str, str]]) -> str:
@@ -215,7 +220,8 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
     except (ValueError, struct.error):
         raise _FOREIGN_CURSOR from None
     is_whole = checksum == _checksum(wanted, packed) and cursor_text(replace(wanted, place=place)) == cursor
-    if not is_whole or bool(is_list) != wanted.is_listed or not all(map(str.isprintable, place.after or ())):
+    is_possible = number <= _MOST_SHOWN and bool(is_list) == wanted.is_listed
+    if not is_whole or not is_possible or not all(map(str.isprintable, place.after or ())):
         raise _FOREIGN_CURSOR
     return place
 
@@ -289,11 +295,11 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Refuse a name that comes twice: parsers disagree on which one counts (RFC 8259 section 4)."""
-    members = dict(pairs)
-    if len(members) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise InvalidBodyError(f"the member {shown(twice)} comes twice in one object")
+    members: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in members:
+            raise InvalidBodyError(f"the member {shown(name)} comes twice in one object")
+        members[name] = value
     return members
 
 

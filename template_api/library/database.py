@@ -222,7 +222,7 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         return
     if found > schema:
         raise StartError(
-            f"the library's database has schema version {found}, this software supports up to {schema}:  "
+            f"the library's database has schema version {found}, this software supports up to {schema}: "
             "install the newer version that wrote it, or use another database"
         )
     for version in range(found, schema):

@@ -103,6 +103,39 @@ def test_a_cursor_of_a_search_remembers_two_hundred_templates(sqlite_store: "Sto
     assert len(longest.headers["Link"]) < 2000
 
 
+def test_a_large_import_between_two_pages_shows_nothing_again(sqlite_store: "Store", make_template: Make) -> None:
+    sqlite_store.bring(*pumps(make_template, range(300)))
+    client = sqlite_store.client()
+
+    def between(number: int) -> None:
+        if number == 8:  # 270 were shown, of which the cursor names 200
+            sqlite_store.bring(*pumps(make_template, range(300, 700), published_at="2026-02-02"))
+
+    seen = walk(client, "/api/search?q=pump&limit=30&sort=newest&fields=slug", between)
+    assert len(seen) == len(set(seen))
+    assert {f"t{n:03}" for n in range(300)} <= set(seen)
+
+
+def test_when_all_that_a_cursor_names_are_hidden_nothing_is_missed(sqlite_store: "Store", make_template: Make) -> None:
+    sqlite_store.bring(*pumps(make_template, range(300)))
+    client = sqlite_store.client()
+    seen: list[str] = []
+
+    def slugs(path: str) -> str | None:
+        page = client.get(path)
+        seen.extend(each["slug"] for each in page.json["results"])
+        return following(page)
+
+    path: str | None = "/api/search?q=pump&limit=30&sort=title"
+    for _ in range(8):
+        assert path is not None
+        path = slugs(path)
+    for slug in seen[-200:]:
+        set_status(sqlite_store.url, slug, Status.HIDDEN)
+    seen += walk(client, path)
+    assert len(seen) == len(set(seen)) == 300
+
+
 def test_meta_and_post_have_the_cursor_too(sqlite_store: "Store", make_template: Make) -> None:
     sqlite_store.bring(*pumps(make_template, range(9)))
     client = sqlite_store.client()
@@ -155,6 +188,7 @@ def test_whatever_is_changed_in_a_cursor_is_refused(sqlite_store: "Store", make_
         Place(2**32 - 1, (1, 2)),
         Place(2**32 - 1),
         Place(0, tuple(range(200))),
+        Place(2**32 - 1, (), ("9999", "x")),
         Place(5, (), ("9999", "x")),
         Place(5, (), ("", "")),
         Place(5, (), ("\0", "\0")),

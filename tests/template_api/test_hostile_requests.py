@@ -162,3 +162,10 @@ def test_long_filters_do_not_fill_the_memory() -> None:
         assert tracemalloc.get_traced_memory()[0] < 2_000_000  # they occupy 25 MB
     finally:
         tracemalloc.stop()
+
+
+def test_the_header_of_ignored_parameters_passes_a_proxy(client: "Client") -> None:
+    answer = client.get("/api/templates?limit=1&" + "&".join(f"{'%F0%9F%98%80' * 57}{number}=" for number in range(30)))
+    named = answer.headers["X-Ignored-Parameters"]
+    assert len(named) <= 4096
+    assert named.endswith("4, ...")
