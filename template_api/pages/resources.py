@@ -143,7 +143,7 @@ class Pages:
                 summary=template.summary,
                 drawing=drawing(template.notebooks),
                 content=rendered(template.summary.content, below=1),
-                notebooks=[(notebook, list(shown.cells(notebook))) for notebook in template.notebooks],
+                notebooks=list(shown.with_cells(template.notebooks)),
                 install=shown.install_line(template.summary, self._base_url),
             )
 

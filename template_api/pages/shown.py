@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, urlencode
@@ -15,6 +15,7 @@ from template_api.records import Found, Notebook, Summary, TemplateQuery
 from template_api.snippets import excerpt, marked_text
 
 _MOST_VALUES: Final = 30
+_MOST_RENDERED: Final = 500_000  # characters, 1.5 s of CPU
 _SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}
 _SEVERAL: Final = {
     "tags": ("Tags", "tag_ids"),
@@ -125,14 +126,25 @@ def template_path(id_or_slug: str) -> str:
     return f"/templates/{quote(id_or_slug, safe='')}"
 
 
-def cells(notebook: Notebook) -> Iterator[Cell]:
-    """Yield the cells of a notebook; Markdown is rendered below headings of level 2, code is highlighted."""
-    for cell in json.loads(notebook.cells):
-        text, language = _text(cell.get("value")), _text(cell.get("language")) or "text"
-        if language.lower() in ("markdown", "md"):
-            yield Cell("", rendered(text, below=2))
-        else:
-            yield Cell(language, highlighted(text, language))
+def with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[Cell]]]:
+    """Yield notebooks with their cells; Markdown is rendered below headings of level 2, code is highlighted.
+
+    Decision: beyond 500,000 characters of a page cells are shown as they are, as rendering them might take minutes.
+    """
+    left = _MOST_RENDERED
+    for notebook in notebooks:
+        found = []
+        for cell in json.loads(notebook.cells):
+            text, language = _text(cell.get("value")), _text(cell.get("language")) or "text"
+            left -= len(text)
+            found.append(_cell(text, language) if left >= 0 else Cell(language, Markup.escape(text)))
+        yield notebook, found
+
+
+def _cell(text: str, language: str) -> Cell:
+    if language.lower() in ("markdown", "md"):
+        return Cell("", rendered(text, below=2))
+    return Cell(language, highlighted(text, language))
 
 
 def _text(value: object) -> str:

@@ -234,3 +234,10 @@ def test_what_authors_write_stays_text_in_the_drawing(sqlite_store: Store) -> No
     assert "<img" not in page
     assert "<script>" not in page
     assert "<b>" not in page
+
+
+def test_routes_beyond_half_a_million_characters_are_only_counted() -> None:
+    long = {"language": "lot", "value": "DEFINE ROUTE broken WITH TYPE REST_API\n" + "a " * 49_000}
+    whole = {"language": "lot", "value": BASIC}
+    drawn = drawing([notebook([*[long] * 5, whole]), notebook([long, whole])])
+    assert (len(drawn.flows), drawn.missing) == (1, 7)
