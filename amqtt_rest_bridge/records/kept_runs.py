@@ -17,7 +17,9 @@ from amqtt_rest_bridge.records.runs import Outcome, outcome_of
 MOST_BYTES: Final = 16 << 20
 MOST_FAILURES: Final = 100
 MOST_OTHERS: Final = 20
-_RUN_BYTES: Final = 1024  # what a run takes beside payload and bodies
+_RUN_BYTES: Final = 1280  # what a run takes beside what is counted
+_PAIR_BYTES: Final = 160  # a header or user property beside its letters, of which a peer may send many that are empty
+_TRY_BYTES: Final = 200
 
 
 class KeptRun(Struct, frozen=True, array_like=True):
@@ -36,17 +38,19 @@ class KeptRun(Struct, frozen=True, array_like=True):
     @property
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        size, evidence = _RUN_BYTES + len(self.payload or b"") + len(self.topic), self.evidence
+        record, evidence, pairs = self.record, self.evidence, list[tuple[str, str]]()
+        size = _RUN_BYTES + len(self.payload or b"") + len(self.topic) + len(record.topic or "") + len(record.url or "")
+        size += len(record.message or "")
         if self.properties is not None:
-            size += sum(len(name) + len(value) for name, value in self.properties.user)
+            pairs += self.properties.user
             size += len(self.properties.correlation or b"")
-        if evidence is None:
-            return size
-        response = evidence.response
-        for body in (evidence.payload, evidence.body, None if response is None else response.body):
-            size += 0 if body is None else len(body.data)
-        headers = [*evidence.headers, *(() if response is None else response.headers)]
-        return size + sum(len(header) + len(value) for header, value in headers)
+        if evidence is not None:
+            response = evidence.response
+            for body in (evidence.payload, evidence.body, None if response is None else response.body):
+                size += 0 if body is None else len(body.data)
+            pairs += evidence.headers if response is None else [*evidence.headers, *response.headers]
+            size += len(evidence.url or "") + _TRY_BYTES * (len(evidence.attempts) + len(record.attempts))
+        return size + sum(len(name) + len(value) for name, value in pairs) + _PAIR_BYTES * len(pairs)
 
     @property
     def is_failure(self) -> bool:
@@ -85,6 +89,7 @@ class KeptRuns:
         self._most = most_bytes
         self._runs: dict[str, KeptRun] = {}  # the oldest first
         self._parts: dict[_Part, dict[str, KeptRun]] = {}
+        self._sizes: dict[str, int] = {}  # of the runs: to measure one takes some microseconds
         self._bytes: dict[str, int] = {}  # by route
         self.bytes = 0
         """About how many bytes they take."""
@@ -101,9 +106,10 @@ class KeptRuns:
         name = run.record.id or ""
         if name in self._runs:
             self._remove(name)
-        if run.size > self._most:
+        if (size := run.size) > self._most:
             run = replace(run, payload=None)
-        part = self._put(name, run)
+            size = run.size
+        part = self._put(name, run, size)
         if len(part) > (MOST_FAILURES if run.is_failure else MOST_OTHERS):
             self._drop(next(iter(part)))
         while self.bytes > self._most:
@@ -139,9 +145,10 @@ class KeptRuns:
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
         return self._parts.setdefault((run.record.route or "", run.is_failure), {})
 
-    def _put(self, name: str, run: KeptRun) -> dict[str, KeptRun]:
-        route, part, size = run.record.route or "", self._part(run), run.size
+    def _put(self, name: str, run: KeptRun, size: int) -> dict[str, KeptRun]:
+        route, part = run.record.route or "", self._part(run)
         self._runs[name] = part[name] = run
+        self._sizes[name] = size
         self._bytes[route] = self._bytes.get(route, 0) + size
         self.bytes += size
         return part
@@ -155,7 +162,7 @@ class KeptRuns:
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)
-        route, part, size = run.record.route or "", self._part(run), run.size
+        route, part, size = run.record.route or "", self._part(run), self._sizes.pop(name)
         del part[name]
         if not part:
             del self._parts[route, run.is_failure]

@@ -1,6 +1,13 @@
 """What the broker process keeps of runs is bounded in number and in bytes."""
 
-from amqtt_rest_bridge.link.admin_frames import Record
+import tracemalloc
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from amqtt_rest_bridge.link.admin_frames import Evidence, Record, ShownBody, ShownResponse
+from amqtt_rest_bridge.model import MessageProperties, Try
 from amqtt_rest_bridge.records.kept_runs import MOST_BYTES, KeptRun, KeptRuns
 
 
@@ -33,6 +40,29 @@ def test_all_together_take_no_more_than_their_bytes_and_the_largest_route_gives_
     assert kept.bytes <= MOST_BYTES
     assert names(kept, "Small") == ["Small0"]
     assert names(kept, "Large") == [f"Large{number}" for number in range(99, 84, -1)]
+
+
+@pytest.mark.parametrize("many", ["headers", "properties", "tries", "letters"])
+def test_the_bytes_are_those_of_the_memory_that_runs_take(many: str) -> None:
+    pairs = tuple((f"x-{number}", "") for number in range(100))
+    tries = [Try(float(number), 500, "http_status", 1.0) for number in range(20)]
+    response = ShownResponse(422, "", list(pairs) if many == "headers" else [], ShownBody(b"", 0))
+    shown = Evidence("", "http://h/", 1, [], ShownBody(b"1", 1), False, [("Host", "h")], ShownBody(b"1", 1), response)
+    one = replace(
+        run(0), evidence=shown, properties=MessageProperties(pairs if many == "properties" else ()),
+        record=replace(
+            run(0).record, attempts=tries if many == "tries" else [], url="u" * (1000 if many == "letters" else 9)
+        ),
+    )  # fmt: skip
+    sent, kept = msgspec.msgpack.encode(one), KeptRuns(most_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        for number in range(1000):
+            came = msgspec.msgpack.decode(sent, type=KeptRun)  # as over the link: nothing is shared
+            kept.add(replace(came, record=replace(came.record, id=str(number), route=str(number // 50))))
+        assert tracemalloc.get_traced_memory()[0] < 2 * kept.bytes <= 2 << 20
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_payload_that_has_no_room_at_all_is_left_out_and_its_run_is_kept() -> None:
