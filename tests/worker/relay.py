@@ -36,6 +36,8 @@ class Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._relayed: list[_Relayed] = []
+        self.cuts = 0
+        """How often `disturbing` has cut connections."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
 
     @property
@@ -85,9 +87,11 @@ class Relay:
                 for one in chosen:
                     one.passes.clear()
                 ended.wait(seconds * chance.random())
+                cut = [one for one in chosen if chance.random() < 0.5]
+                self.cuts += bool(cut)
                 for one in chosen:
                     one.passes.set()
-                    if chance.random() < 0.5:
+                    if one in cut:
                         one.cut()
 
         thread = threading.Thread(target=disturb)
