@@ -33,6 +33,7 @@ LONGEST_IDLE: Final = 55.0  # seconds
 _KEEP_ALIVE_TIMEOUT = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
 _CHUNK_OVERHEAD: Final = 8  # bytes on the wire for one of the body, when each has a chunk of its own
 _SLACK = 0.01  # seconds that a socket's timeout may lie beyond the deadline, to save a system call for each read
+_LATE_LOOK = 0.001  # seconds for a response that may have come while this process was stopped beyond the deadline
 _JOINED = 65_536  # bytes of a request that go out in one write
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 
@@ -473,7 +474,7 @@ class DeadlineSocket:
         """Wait for bytes until the deadline; 0 at the end of the stream."""
         if self._ended:
             return 0
-        self._limit()
+        self._limit(0.0 if self.received else _LATE_LOOK)
         if self.received and _QUICK_ACK is not None:
             # What has come is acknowledged at once, where the system can. Many small servers send head and body apart,
             # and wait with the second for the acknowledgement of the first, which the system would delay by 40 ms
@@ -490,8 +491,8 @@ class DeadlineSocket:
             raise HeadTooLargeError
         return count
 
-    def _limit(self) -> None:
-        remaining = self._deadline - self._clock()
+    def _limit(self, least: float = 0.0) -> None:
+        remaining = max(self._deadline - self._clock(), least)
         if remaining <= 0:
             raise TimeoutError
         # settimeout is a system call. The usual exchange needs none, because the one before it left the same timeout.

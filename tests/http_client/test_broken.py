@@ -68,3 +68,32 @@ def test_tls_server_that_hung_up_before_the_request_is_asked_why() -> None:
             with pytest.raises(BrokenPipeError):  # here it closed in order, which says nothing more
                 exchange(connect(HTTPConnection("localhost"), wire), "POST", "/", (), None, 100)
     assert not wire.sent
+
+
+class LateSocket(socket.socket):
+    """A socket whose process is stopped beyond its deadline once the request is out."""
+
+    now = 0.0
+
+    def send(self, data: "Buffer", flags: int = 0, /) -> int:
+        self.now = 60.0
+        return super().send(data, flags)
+
+
+def exchange_late(response: bytes) -> Received:
+    ours, theirs = socket.socketpair()
+    with LateSocket(fileno=ours.detach()) as sock, theirs:
+        theirs.sendall(response)
+        wire = DeadlineSocket(sock, lambda: sock.now, 5.0)
+        return exchange(connect(HTTPConnection("late.test"), wire), "POST", "/", (), b"x", 100)
+
+
+def test_a_response_that_came_while_its_reader_was_stopped_beyond_the_deadline_is_read() -> None:
+    """The server has done what it was asked for: asked again it would do it twice."""
+    assert exchange_late(reply(b"done")).body == b"done"
+
+
+@pytest.mark.parametrize("response", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n12"])
+def test_a_response_that_is_not_there_after_the_deadline_is_waited_for_no_more(response: bytes) -> None:
+    with pytest.raises(TimeoutError):
+        exchange_late(response)
