@@ -1,5 +1,6 @@
 """`template-api serve` as a process: stop, freshness, several processes, settings, what it cannot start with."""
 
+import ctypes
 import json
 import os
 import signal
@@ -56,6 +57,17 @@ def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, endi
         assert idle.recv(1000) in {b"", b'{"status":"ok"}'}
         assert "template API stopped" in served.log.read_text()
         assert "Traceback" not in served.log.read_text()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a signal for one thread needs Linux")
+def test_a_signal_that_any_other_thread_takes_ends_the_server(serve: Serve, sqlite_url: str) -> None:
+    with serve("--database-url", sqlite_url) as served:
+        served.get("/ready")
+        pid = served.process.pid
+        other = max(int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir())
+        assert other != pid
+        assert not ctypes.CDLL(None).tgkill(pid, other, signal.SIGTERM)
+        assert served.process.wait(10) == 0
 
 
 def test_a_change_by_another_process_is_seen_by_itself(
