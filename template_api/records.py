@@ -129,16 +129,17 @@ class Place:
     """Where a page ended, so that the next one begins there whatever is published meanwhile.
 
     Pages of the database's list go on after the date and id in `after`. Those of a search, whose order changes with
-    each publication, go on with what was not `seen`: the marks (`mark_of`) of the last templates shown.
+    each publication, go on with what was not `seen`: the marks (`mark_of`) of the templates shown that come last in the
+    order, the last one last.
     """
 
     shown: int
     seen: tuple[int, ...] = ()
     after: tuple[str, str] | None = None
 
-    def following(self, ids: Sequence[str]) -> "Place":
-        """Return the place after more templates of a search were shown."""
-        return Place(self.shown + len(ids), (*self.seen, *map(mark_of, ids))[-_MOST_SEEN:])
+    def following(self, count: int, seen: Sequence[int]) -> "Place":
+        """Return the place after `count` more templates of a search were shown; `seen` in their order of now."""
+        return Place(self.shown + count, tuple(seen[-_MOST_SEEN:]))
 
 
 def mark_of(id_: str) -> int:

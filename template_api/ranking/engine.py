@@ -136,7 +136,7 @@ class Ranking:
         query = filtered(every() if takes_all else either(map(self._clause, wanted)), filters, since)
         order = sort if wanted or sort is Sort.TITLE else Sort.NEWEST
         begin = place or Place(offset)
-        page, total = self._page(query, wanted, order, begin, limit)
+        page, total, seen = self._page(query, wanted, order, begin, limit)
         ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
         shown = page[:limit]
@@ -144,7 +144,7 @@ class Ranking:
             hits = tuple(Hit(self._stored(each, "key"), 0.0, ()) for each in shown)
         else:
             hits = tuple(self._hits(shown if order is Sort.RELEVANCE else self._scored(query, shown), wanted, ideal))
-        ended = begin.following([hit.key for hit in hits]) if len(page) > limit else None
+        ended = begin.following(len(hits), seen) if len(page) > limit else None
         return Ranked(hits, total, meaning.corrected, meaning.ignored, ended)
 
     def suggest(self, text: str, limit: int) -> Suggested:
@@ -229,31 +229,42 @@ class Ranking:
 
     def _page(
         self, query: Query, wanted: Sequence[Wanted], order: Sort, begin: Place, limit: int
-    ) -> tuple[list[_Candidate], int]:
+    ) -> tuple[list[_Candidate], int, list[int]]:
         """Return the `limit` templates after a place in their order, one more where there is, and the number of all.
 
-        What was seen before is left out, wherever it is by now. Marks that the place has forgotten are before the first
-        one that it has, however many were published before that one. Reads all that come before the page: 140 ms for
-        the last of 50,000, measured.
+        The last is the marks of what was seen, these templates included, in their order. What was seen before is left
+        out, wherever it is by now. Templates that the place has forgotten are before the first quarter of those that it
+        names, however many were published before these; a few of them may have moved to the front meanwhile. Reads all
+        that come before the page: 140 ms for the last of 50,000, measured.
         """
         count = max(min(begin.shown + limit + 1, self._searcher.num_docs), _REORDERED)
         while True:
             best, total = self._best(query, count, order, self._searcher.num_docs if begin.seen else _MOST_TIES)
             ordered = self._reordered(best, wanted) if order is Sort.RELEVANCE and wanted else best
             if not begin.seen:
-                return ordered[begin.shown : begin.shown + limit + 1], total
-            marks = self._searcher.fast_field_values("mark", [each.address for each in ordered])
-            forgotten = max(0, begin.shown - len(begin.seen))
+                page = ordered[begin.shown : begin.shown + limit + 1]
+                return page, total, self._marks(page[:limit])
+            marks = self._marks(ordered)
             seen = frozenset(begin.seen)
-            first = next((at for at, mark in enumerate(marks) if mark in seen), None) if forgotten else 0
-            if first is None and count < total:
-                count *= 2
-                continue
-            first = forgotten if first is None else first  # all that were seen have left the library
-            page = [each for each, mark in zip(ordered[first:], marks[first:], strict=True) if mark not in seen]
-            if len(page) > limit or count >= total:
-                return page[: limit + 1], total
+            forgotten = max(0, begin.shown - len(begin.seen))
+            known = [at for at, mark in enumerate(marks) if mark in seen]
+            if not forgotten:
+                first = 0
+            elif known:
+                first = known[len(known) // 4]
+            else:  # many were published before them, or all have left the library
+                first = len(ordered) if count < total else forgotten
+            places = [at for at in range(first, len(ordered)) if marks[at] not in seen]
+            if len(places) > limit or count >= total:
+                gone = sorted(seen.difference(marks))
+                in_order = sorted([*known, *places[:limit]])
+                after = [*gone, *(marks[at] for at in in_order)]
+                return [ordered[at] for at in places[: limit + 1]], total, after
             count *= 2
+
+    def _marks(self, several: Sequence[_Candidate]) -> list[int]:
+        found = self._searcher.fast_field_values("mark", [each.address for each in several])
+        return [int(mark or 0) for mark in found]
 
     def _scored(self, query: Query, page: Sequence[_Candidate]) -> list[_Candidate]:
         """Return the templates of a page, ordered by something else, with their scores."""
