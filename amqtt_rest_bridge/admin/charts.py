@@ -18,6 +18,7 @@ SPARK_HEIGHT: Final = 12
 _SPARK_POINTS: Final = 15
 _MOST_COLUMNS: Final = 120
 _UNITS: Final = ((1, "s"), (60, "min"), (3600, "h"))
+_TEN_MINUTES: Final = 600
 _DAY: Final = 86_400
 
 
@@ -113,14 +114,14 @@ def _area(first: int, columns: Sequence[tuple[float, float]]) -> str:
 
 
 def _times(begin: float, now: float) -> list[Mark]:
-    anchors = ("start", "middle", "middle", "middle", "end")
+    parts = 5 if now - begin <= _TEN_MINUTES else 4  # so that labels are whole minutes apart
     form = "%H:%M" if now - begin <= _DAY else "%a %H:%M"
     marks = []
-    for number, anchor in enumerate(anchors):
-        at = datetime.fromtimestamp(begin + (now - begin) * number / 4, UTC)
-        marks.append(Mark(25.0 * number, f"{at:{form}}", anchor, rfc3339(at.timestamp())))
+    for number in range(parts + 1):
+        anchor = {0: "start", parts: "end"}.get(number, "middle")
+        at = datetime.fromtimestamp(begin + (now - begin) * number / parts, UTC)
+        marks.append(Mark(100 / parts * number, f"{at:{form}}", anchor, rfc3339(at.timestamp())))
     return marks
-
 
 
 def sparks(samples: Sequence[Sample], most: int) -> tuple[str, str]:

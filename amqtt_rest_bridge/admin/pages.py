@@ -5,6 +5,7 @@ and nothing load but our own scripts and style sheet. What pages show is shaped 
 `shown`. On the port's thread.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -12,6 +13,7 @@ from importlib.resources import files
 from typing import Any, Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 from amqtt_rest_bridge.admin import charts, flow
 from amqtt_rest_bridge.admin.command_lines import curl_line, try_line
@@ -28,6 +30,7 @@ from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
 
 CHANGE_SECONDS: Final = 2.0
+_CODE: Final = re.compile(r"`([^`]+)`")
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -81,6 +84,7 @@ class StatusPages:
             loader=PackageLoader("amqtt_rest_bridge.admin"), autoescape=True, undefined=StrictUndefined,
             trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
+        environment.filters["prose"] = _prose
         self._templates = {name: environment.get_template(f"{name}.html") for name in _PAGES}
 
     def overview(self, numbers: Numbers, query: PageQuery) -> Response:
@@ -119,6 +123,7 @@ class StatusPages:
         return self._page(
             "flow",
             drawing=flow.drawing(arrows, states),
+            kinds={edge.kind for edge in arrows},
             focus=focus,
             nodes=nodes,
             left_out=len(names) - len(drawn),
@@ -193,6 +198,11 @@ class StatusPages:
     def _page(self, name: str, **values: Any) -> Response:
         headers = (*_SAFE_PAGE, ("Content-Type", "text/html; charset=utf-8"))
         return Response("200 OK", headers, self._templates[name].render(values).encode("utf-8", "replace"))
+
+
+def _prose(text: str) -> Markup:
+    """Return a text as HTML, with code between backticks."""
+    return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - all but our own tag is escaped
 
 
 class _Changes:

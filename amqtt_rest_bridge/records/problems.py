@@ -115,6 +115,7 @@ class Problems:
             counted = self._counted[kind] = _Counted(now, now)
         counted.count += count
         counted.last = now
-        counted.message, counted.hint, counted.run = about
+        counted.message, counted.hint, run = about
+        counted.run = run or counted.run  # a try that failed has no page, the call before it that ended has
         if len(counted.routes) < _MOST_ROUTES:
             counted.routes[name[0]] = None

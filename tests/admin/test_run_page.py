@@ -98,6 +98,8 @@ def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder,
         codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized", "404 not_found"]
         text = "document.querySelector('[data-problems]').innerText"
         page.wait(f"{codes}.every((code) => {text}.includes(code))")
+        (unsigned,) = [run for run in runs(admin_with_token(host)) if run["code"] == "invalid_signature"]
+        assert "its caller has to mend" in admin_with_token(host).get(f"/runs/{unsigned['id']}").text
         page.size(360, 640)
         assert page.fits()
         assert page.errors == []
@@ -151,6 +153,41 @@ def test_a_message_to_a_dead_target_is_sent_again_in_three_clicks_once_it_lives(
             click(page, "form button", "Sent again as")
             client.message()
             assert [seen.body for seen in target.take_all()] == [b"2222222222"]
+
+
+@pytest.mark.chromium
+def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(page: Page, tmp_path: Path) -> None:
+    dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0")
+    more = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
+    kept = client_route("http://127.0.0.1:9", name="Kept", more=more).replace("orders/+", "kept/+")
+    with hosting(dead + kept, admin_port=0, admin_token=TOKEN, spool=str(tmp_path / "spool.db")) as host:
+        client = host.client("done/#")
+        client.publish("orders/1", b"3333333333")
+        client.message()
+        client.publish("kept/1", b"{}")
+        page.size(360, 640)
+        page.open(url(host))
+        page.wait("document.querySelector('[data-problems]').innerText.includes('Kept')")
+        assert "`" not in page.text("[data-problems]")
+        click(page, "[data-problems] .actions a", "3333333333")
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("width", [360, 800])
+def test_numbers_of_a_route_with_an_error_stay_on_one_line(page: Page, width: int) -> None:
+    with hosting(client_route("http://127.0.0.1:9", config="WITH RETRIES 0"), admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("done/#")
+        client.publish("orders/1", b"{}")
+        client.message()
+        page.size(width, 640)
+        page.open(url(host))
+        page.wait("document.querySelector('[data-cell=error]').innerText.includes('refused the connection')")
+        for cell in ("rate", "failed"):
+            shown = f"document.querySelector('[data-cell={cell}]')"
+            page.evaluate(f"{shown}.textContent = '88.8'")
+            assert page.evaluate(f"{shown}.clientHeight") < 40, cell
+            assert page.evaluate(f"{shown}.clientWidth") >= 0.15 * (width - 32), cell
 
 
 @pytest.mark.chromium
