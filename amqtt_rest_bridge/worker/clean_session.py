@@ -28,8 +28,9 @@ from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of
-from amqtt_rest_bridge.worker.leases import Leases, lease_topic, presence_topic
+from amqtt_rest_bridge.worker.leases import Leases
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.worker.records import lease_topic, presence_topic
 
 log = logging.getLogger(__name__)
 

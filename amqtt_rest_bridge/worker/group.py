@@ -18,9 +18,8 @@ from typing import Any, Final
 from amqtt_rest_bridge.model import HEALTHS, Route
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
-from amqtt_rest_bridge.worker.leases import (
-    MOST_WORKERS,
-    GroupView,
+from amqtt_rest_bridge.worker.leases import MOST_WORKERS, GroupView, workers_by
+from amqtt_rest_bridge.worker.records import (
     Lease,
     Presence,
     lease_topic,
@@ -28,7 +27,6 @@ from amqtt_rest_bridge.worker.leases import (
     parse_presence,
     presence_topic,
     worker_status_topic,
-    workers_by,
 )
 
 log = logging.getLogger(__name__)

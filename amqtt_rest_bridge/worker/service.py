@@ -34,7 +34,8 @@ from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.group import Warnings, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
-from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord, worker_status_topic
+from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord
+from amqtt_rest_bridge.worker.records import worker_status_topic
 from amqtt_rest_bridge.worker.slots import Capacities, Plan, Slot, plan
 
 log = logging.getLogger(__name__)
@@ -287,7 +288,7 @@ class Worker:
             self._lost_at = None
             return
         self._connected.clear()
-        # While others hear a worker that hears nothing, they leave it slots that nobody serves.
+        # While others hear a worker that hears nothing, they leave it slots that no worker serves.
         if self._leases.is_deaf(now) and (connection := self._clean_session.client.connection) is not None:
             connection.abort("the records of this worker do not come back")
         if self._lost_at is None:

@@ -151,7 +151,7 @@ def test_the_password_is_read_again_before_each_connection() -> None:
 
 @pytest.mark.mosquitto
 def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_connects(mosquitto: Mosquitto) -> None:
-    """What marks the end of retained records is no failure, for which there is no room."""
+    """The mark that ends retained records is sent though there is no room for another failure."""
 
     async def use() -> None:
         publisher = BrokerPublisher()

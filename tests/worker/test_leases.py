@@ -9,19 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from amqtt_rest_bridge.worker.leases import (
-    GONE_SECONDS,
-    MOST_WORKERS,
-    HandOver,
-    Lease,
-    Leases,
-    PublishRecord,
-    lease_topic,
-    parse_lease,
-    parse_presence,
-    presence_topic,
-    shares,
-)
+from amqtt_rest_bridge.worker.leases import GONE_SECONDS, MOST_WORKERS, HandOver, Leases, PublishRecord, shares
+from amqtt_rest_bridge.worker.records import Lease, lease_topic, parse_lease, parse_presence, presence_topic
 
 SLOTS = 4
 ADOPT = 30.0

@@ -5,7 +5,8 @@ import logging
 import pytest
 
 from amqtt_rest_bridge.worker.group import Warnings, every
-from amqtt_rest_bridge.worker.leases import GroupView, Presence, parse_presence
+from amqtt_rest_bridge.worker.leases import GroupView
+from amqtt_rest_bridge.worker.records import Presence, parse_presence
 from tests.support.http_target import Target, echo
 from tests.support.route_text import load_text
 from tests.worker.mosquitto import Mosquitto
