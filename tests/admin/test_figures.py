@@ -66,7 +66,7 @@ def ask_all(host: Host) -> None:
 
 def series(admin: Admin, route: str) -> dict[str, list[int]]:
     """Return what the history has of a route."""
-    found: dict[str, list[int]] = admin.get(f"/api/history?route={route}&range=10m").json["series"]
+    found: dict[str, list[int]] = admin.get(f"/api/history?route={route}&range=24h").json["series"]
     return found
 
 
