@@ -131,6 +131,7 @@ class ClientEvent:
 
     `payload` and `destination_topic` may hold placeholders of the response. `every` is the seconds from one run to the
     next; an event that only runs so has its `schedule_topic` as `source_topic`. `retry_on` are statuses.
+    `on_change_for` are seconds, None for any time.
     """
 
     name: str
@@ -150,11 +151,21 @@ class ClientEvent:
     every: int | None = None
     retry_on: tuple[int, ...] = ()
     failure_payload: bool = False
+    on_change: PlaceholderText | None = None
+    on_change_for: int | None = None
+
+    @property
+    def is_in_order(self) -> bool:
+        """Return whether calls of one topic run one after the other: ON_CHANGE has to know how the last one ended."""
+        return self.ordered or self.on_change is not None
 
     @property
     def texts(self) -> tuple[PlaceholderText, ...]:
         """Return its texts with placeholders."""
-        texts = (self.endpoint, self.body, self.destination_topic, self.payload, *(text for _, text in self.headers))
+        texts = (
+            *(self.endpoint, self.body, self.destination_topic, self.payload, self.on_change),
+            *(text for _, text in self.headers),
+        )
         return tuple(text for text in texts if text is not None)
 
 

@@ -4,7 +4,7 @@ The code of a running bridge builds requests, results and answers; here is only 
 server and of the broker. Main thread.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
@@ -32,7 +32,23 @@ def try_call(
     key: str | None = None,
 ) -> Verdict:
     """Return the verdict on the one try of a call; `send` may raise `CallError`."""
-    call = OpenCall(0, prepare(route, event, max_body_bytes=MAX_BYTES), message, key)
+    return try_calls(route, event, [message], send, key=key)[0]
+
+
+def try_calls(
+    route: Route,
+    event: ClientEvent,
+    messages: Iterable[Message],
+    send: Callable[[HttpRequest], HttpResponse],
+    *,
+    key: str | None = None,
+) -> list[Verdict]:
+    """Return the verdicts on the one try of each call, of messages that come one after the other."""
+    prepared = prepare(route, event, max_body_bytes=MAX_BYTES)
+    return [_try_once(OpenCall(0, prepared, message, key), send) for message in messages]
+
+
+def _try_once(call: OpenCall, send: Callable[[HttpRequest], HttpResponse]) -> Verdict:
     begun = call.event.begin(call)
     if isinstance(begun, Verdict):
         return begun

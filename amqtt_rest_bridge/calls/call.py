@@ -87,7 +87,7 @@ class CallState(StrEnum):
 
 
 class SkippedError(BridgeError):
-    """A call sends no request and does not fail: its WHEN is false."""
+    """A call sends no request and does not fail: its WHEN is false, or its ON_CHANGE is the last text of its topic."""
 
 
 def _stay(_: "OpenCall") -> None:
@@ -119,6 +119,7 @@ class OpenCall(Struct, eq=False):
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     has_payload: bool = True
     kept: int = 0
+    text: bytes | None = None  # digest of what ON_CHANGE compares
 
     @property
     def run(self) -> RunKey:

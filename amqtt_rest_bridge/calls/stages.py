@@ -5,26 +5,36 @@ A new capability is a class here (or, beyond a few lines, a module beside this o
 
 import hashlib
 import hmac
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Verdict
+from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.calls.retries import Retries
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
-from amqtt_rest_bridge.placeholders import Condition, MessageValues, predicate
+from amqtt_rest_bridge.placeholders import Condition, MessageValues, PlaceholderText, predicate
 
 _TRIAL: Final = RunIds("00000000-0000-4000-8000-")  # the same id whenever a call is tried
 
 
+def _still() -> float:
+    """Return the time of a trial, in which none passes."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What comes from outside: Unix time, a number from 0 to 1, ids of calls, and what records verdicts, if any."""
+    """What comes from outside: Unix time, a number from 0 to 1, ids of calls, and what records verdicts, if any.
+
+    `monotonic` is the time that nothing sets.
+    """
 
     now: Callable[[], float]
     random: Callable[[], float]
     runs: RunIds
     record: Callable[[OpenCall, Verdict], None] | None = None
+    monotonic: Callable[[], float] = _still
 
 
 def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Means | None = None) -> PreparedEvent:
@@ -36,10 +46,12 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
     """
+    monotonic = _still if means is None else means.monotonic
     tries_again = route.is_lossless or route.config.retries > 0
     life = (
-        Ordered(route, event) if event.ordered else None,
+        Ordered(route, event) if event.is_in_order else None,
         When(event.when) if event.when is not None else None,
+        OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
         Signed(event.signature) if event.signature is not None else None,
         Retries(route, event, means.now, means.random) if means is not None and tries_again else None,
         Recorded(means.record) if means is not None and means.record is not None else None,
@@ -50,7 +62,7 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
 
 
 class Ordered(Stage):
-    """ORDERED: calls of one topic run one after the other."""
+    """ORDERED, and ON_CHANGE: calls of one topic run one after the other."""
 
     def __init__(self, route: Route, event: ClientEvent) -> None:
         self._names = route.name, event.name
@@ -70,6 +82,55 @@ class When(Stage):
         """Skip the call, unless its condition is true."""
         if not self._is_wanted(values):
             raise SkippedError
+
+
+MOST_TOPICS: Final = 100_000
+"""Topics of an event whose last text is known: 29 MB. Those beyond it push out the ones that were sent longest ago."""
+
+
+class OnChange(Stage):
+    """ON_CHANGE: a call whose text is the one that its topic's last successful call had sends nothing.
+
+    Only digests are kept. Calls of one topic run one after the other, so that two threads never share an entry, and
+    each step on the `OrderedDict` is one call of C. A publisher that invents topics has others sent once more.
+
+    Args:
+        text: What is compared.
+        seconds: After which the same text is sent again, None for never.
+        monotonic: Returns the time that nothing sets.
+        most: Topics that are known.
+    """
+
+    def __init__(
+        self, text: PlaceholderText, seconds: int | None, monotonic: Callable[[], float], most: int = MOST_TOPICS
+    ) -> None:
+        self._text = text
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._most = most
+        self._last: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()  # by topic; the one sent last at the end
+
+    def admit(self, call: OpenCall, values: MessageValues) -> None:
+        """Skip the call if its topic's last text is the same, and still counts."""
+        call.text = _digest(self._text.fill_bytes(values))
+        last = self._last.get(_digest(call.message.topic.encode()))
+        if last is None or last[0] != call.text:
+            return
+        if self._seconds is None or self._monotonic() - last[1] < self._seconds:
+            raise SkippedError
+
+    def ended(self, call: OpenCall, verdict: Verdict) -> None:
+        """Keep the text of a call that has succeeded; one that failed was not seen."""
+        if verdict.step is Step.DONE and call.text is not None:
+            topic = _digest(call.message.topic.encode())
+            self._last.pop(topic, None)
+            self._last[topic] = call.text, self._monotonic()
+            if len(self._last) > self._most:
+                self._last.popitem(last=False)
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=16).digest()
 
 
 class Signed(Stage):

@@ -99,12 +99,13 @@ class ExpectedAnswer(_Content, frozen=True):
 
 
 class Case(_Member, frozen=True):
-    """One test; expectations that are None are not compared."""
+    """One test; expectations that are None are not compared. With `twice` the message comes a second time."""
 
     name: Scalar = ""
     time: datetime | None = None
     message: SourceMessage | None = None
     request: CallerRequest | None = None
+    twice: bool = False
     response: ServerResponse | None = None
     responses: list[ServerResponse] = []
     latest: Any = None

@@ -16,7 +16,7 @@ import typer
 from msgspec import UNSET
 
 from amqtt_rest_bridge.bridge.server.callers import sign
-from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_call, try_request
+from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.calls.call import Step, Verdict
 from amqtt_rest_bridge.cli.route_test_files import (
     CallerRequest,
@@ -186,7 +186,7 @@ def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> I
         properties = MessageProperties(tuple((name, str(text)) for name, text in given.properties.items()))
         message = Message(topic, octets(given.payload, given.payload_base64), case.now, properties)
         key = _KEY if route.is_lossless else None
-        trials.append(try_call(route, event, message, server.send, key=key))
+        trials += try_calls(route, event, [message] * (1 + case.twice), server.send, key=key)
     if not trials:
         yield Difference("message", "an event that it triggers", f"no event listens on {given.topic or given.event}")
     publications = [trial.publication for trial in trials if trial.publication is not None]

@@ -64,7 +64,9 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     when = read_condition(settings, Mode.CLIENT)
     if body is not None and values.get("METHOD") == Method.GET:
         settings.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
+    on_change = _read_on_change(settings)
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
+    filled["ON_CHANGE"] = on_change
     for name, template in filled.items():
         if template is not None:
             _check_levels(settings, name, template, settings.offset(name))
@@ -74,6 +76,16 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
     read |= {"name": settings.block.name, "headers": headers, "signature": signature}
     return ClientEvent(**settings.members_of(ClientEvent) | read)
+
+
+def _read_on_change(settings: BlockSettings) -> PlaceholderText | None:
+    """Read ON_CHANGE, and warn of a text that is the same for every message."""
+    settings.warn_of_lone("ON_CHANGE_FOR", "ON_CHANGE")
+    text = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
+    if text is not None and text.is_constant:
+        message = "ON_CHANGE has no placeholder: only the first message of each topic is sent"
+        settings.warning("ON_CHANGE", message, "write what is to differ, as in {payload} or {value.json.state}")
+    return text
 
 
 def _check_result(settings: BlockSettings) -> None:

@@ -207,6 +207,13 @@ _EVENT = (
         "SOURCE_TOPIC only so",
         '"15m"',
     ),
+    Parameter(
+        "ON_CHANGE", Kind.TEMPLATE, None, _C,
+        "a message for which this text is the last one of its topic sends nothing; messages of one topic are finished "
+        "one after the other",
+        '"{value.json.state}"',
+    ),
+    Parameter("ON_CHANGE_FOR", Kind.DURATION, None, _C, "after this time the same text is sent again", '"1h"'),
     Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method", '"500, 502-504"'),
     Parameter("HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order", 'ADD Accept "text/csv"'),
     Parameter(

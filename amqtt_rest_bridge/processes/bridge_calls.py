@@ -260,7 +260,7 @@ class ReadAhead:
         if flow is None:
             flow = self._flows[listening.route] = _Flow()
         call.place, call.line, call.let_go = CallPlace.HELD, None, False
-        if listening.event.ordered:
+        if listening.event.is_in_order:
             key = call.line = listening.event.name, call.message.topic
             line = flow.lines.get(key)
             if line is not None:

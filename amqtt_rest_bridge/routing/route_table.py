@@ -105,7 +105,7 @@ def build_table(
         lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
         is_paced = route.route_config.rate_limit is not None
         for number, event in zip(numbered.numbers, route.client_events, strict=True):
-            name, request, is_bound = (route.name, event.name), described(route, event), is_paced or event.ordered
+            name, request, is_bound = (route.name, event.name), described(route, event), is_paced or event.is_in_order
             listening = Listening(number, route.name, event, own, lossless, name, request, is_paced, is_bound)
             entries.append((event.source_topic, listening))
     # An event that has only a schedule is run by that alone, whatever is published on its topic.

@@ -367,7 +367,7 @@ async def _source_topics(probe: _Probe) -> str:
     events = [(route, event) for route in probe.routes for event in route.client_events]
     share = f"$share/{probe.settings.group}:probe-{probe.random}"
     filters = {
-        event.source_topic if event.ordered else f"{share}/{event.source_topic}": None
+        event.source_topic if event.is_in_order else f"{share}/{event.source_topic}": None
         for route, event in events
         if event.source_topic != schedule_topic(route.name, event.name)
     }

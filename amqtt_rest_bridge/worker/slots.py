@@ -63,7 +63,7 @@ def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
             continue
         config = route.route_config
         seconds = max(seconds, route.config.request_timeout)
-        if any(event.ordered for event in route.client_events):
+        if any(event.is_in_order for event in route.client_events):
             ordered_seconds = max(ordered_seconds, route.config.request_timeout)
         if config.overload_policy is OverloadPolicy.REALTIME:
             at_once.append(route)
@@ -82,7 +82,7 @@ def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tup
     for route in routes:
         for event in route.client_events:
             if event.source_topic != schedule_topic(route.name, event.name):  # else it listens to no topic
-                events.setdefault((event.source_topic, event.ordered), set()).add((route.name, event.name))
+                events.setdefault((event.source_topic, event.is_in_order), set()).add((route.name, event.name))
     return tuple(
         Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, at_once)
         for (topic, ordered), names in events.items()

@@ -97,7 +97,8 @@ class RouteRunner:
         self._link = context.link
         self._pace = context.pace
         self._evidence = None if records is None else records.evidence
-        means = Means(time.time, random.random, settings.runs, None if records is None else records.call)
+        record = None if records is None else records.call
+        means = Means(time.time, random.random, settings.runs, record, time.monotonic)
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
@@ -114,8 +115,7 @@ class RouteRunner:
                 f"check-{route.name}", self._check, 1, context.timers, context.link.flush, context.threads
             )
             self._pools.append(self._checks)
-        self._stopping = False
-        self._retired = False
+        self._stopping = self._retired = False
         self._open = 0  # calls that have not ended
         self._lock = threading.Lock()
 
