@@ -22,6 +22,38 @@ class Severity(StrEnum):
         return {"error": logging.ERROR, "warning": logging.WARNING}.get(self.value, logging.INFO)
 
 
+class FaultCode(StrEnum):
+    """What kind of fault it is: stable, for programs, with an anchor of this name in the reference of the language."""
+
+    UNREADABLE = "unreadable"
+    SKIPPED = "skipped"
+    NO_ROUTE = "no-route"
+    UNEXPECTED_TEXT = "unexpected-text"
+    NOT_CLOSED = "not-closed"
+    QUOTES = "quotes"
+    MISSING_KEYWORD = "missing-keyword"
+    INVALID_NAME = "invalid-name"
+    UNKNOWN_BLOCK = "unknown-block"
+    UNKNOWN_SETTING = "unknown-setting"
+    MISPLACED = "misplaced"
+    DUPLICATE = "duplicate"
+    MISSING = "missing"
+    INVALID_VALUE = "invalid-value"
+    UNAVAILABLE = "unavailable"
+    REQUIRES = "requires"
+    EXCLUDES = "excludes"
+    NO_EFFECT = "no-effect"
+    PLACEHOLDER = "placeholder"
+    CONDITION = "condition"
+    NOT_JSON = "not-json"
+    OTHER_SYNTAX = "other-syntax"
+    DOUBTFUL = "doubtful"
+    LOOP = "loop"
+    INSECURE = "insecure"
+    NOT_PORTABLE = "not-portable"
+    CONFIGURATION = "configuration"
+
+
 class FailureCode(StrEnum):
     """Why a client-mode call ended without a usable response: `error.code` of the failure payload."""
 
@@ -47,12 +79,16 @@ class Position:
     column: int
 
 
+_NOWHERE: Final = Position(0, 0)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One fault or remark at one place of one file.
 
     `path` is the file as the operator named it, any character that the system allows; a notebook's cell follows as
-    `file.lotnb#3`.
+    `file.lotnb#3`. `end` is the place behind the last character of what is wrong, `position` itself where only that is
+    known. `replacement` is the text to write from `position` to `end` where a hint knows it, as each did-you-mean does.
     """
 
     path: str
@@ -60,6 +96,13 @@ class Fault:
     severity: Severity
     message: str
     hint: str | None = None
+    code: FaultCode = FaultCode.CONFIGURATION
+    end: Position = _NOWHERE
+    replacement: str | None = None
+
+    def __post_init__(self) -> None:
+        """Put an end that is not known at the place."""
+        object.__setattr__(self, "end", max(self.position, self.end))
 
     def __str__(self) -> str:
         """Return the fault as an operator reads it: `path:line:column: error: message`, then its hint."""

@@ -37,15 +37,23 @@ def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | No
     return holding[0] if len(holding) == 1 else None
 
 
-def did_you_mean(name: str, names: Iterable[str]) -> str | None:
+class Question(str):
+    """The hint `did you mean X?`; `meant` is the text to write in the place of what is wrong."""
+
+    meant: str
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> Question | None:
     """Return the hint of a fault, or None when nothing comes close."""
     found = closest(name, names)
     return question(found) if found else None
 
 
-def question(*meant: str) -> str:
-    """Return the hint that asks for what was probably meant, one text or several."""
-    return f"did you mean {' or '.join(meant)}?"
+def question(meant: str, written: str = "") -> Question:
+    """Return the hint that asks for what was probably meant; `written` is its form in the file, where that differs."""
+    asked = Question(f"did you mean {meant}?")
+    asked.meant = written or meant
+    return asked
 
 
 def _normalised(name: str) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, count, counted, listed
-from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 
 DESCRIPTION = """\
 Read route files and report everything that is wrong with them, as the broker would at its start:
@@ -49,7 +49,7 @@ def run(
     faults = loaded.faults
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
-        faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint),)
+        faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE),)
     shown, others = listed(faults)
     if as_json:
         objects = [

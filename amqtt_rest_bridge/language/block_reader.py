@@ -7,7 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.language import hints, reading
 from amqtt_rest_bridge.language.grammar import (
     BlockNode,
@@ -67,7 +67,9 @@ class _BlockReader(Reading):
             for line in node.lines:
                 self.read(line)
         elif isinstance(node, OpenComment):
-            self.report.error(node.offset, "this comment is never closed", "write */ where it ends")
+            self.report.error(
+                FaultCode.NOT_CLOSED, node.offset, "this comment is never closed", "write */ where it ends"
+            )
         elif isinstance(node, HeadersNode):
             self._read_headers(node)
         else:
@@ -97,23 +99,25 @@ class _BlockReader(Reading):
         self.skipping = False
         self.definition.events.append(block)
         if not node.pieces:
-            self.report.error(node.offset, "this event has no name", "write ADD EVENT MyEvent")
+            self.report.error(FaultCode.MISSING, node.offset, "this event has no name", "write ADD EVENT MyEvent")
             return
         name = node.pieces[0]
         if name.is_string and is_name(name.text[1:-1]):
-            self.report.error(name.offset, f"the event name {name.text} is quoted", f"write {name.text[1:-1]}")
+            self.report.error(
+                FaultCode.INVALID_NAME, name.offset, f"the event name {name.text} is quoted", f"write {name.text[1:-1]}"
+            )
         elif len(node.pieces) > 1 or not is_name(name.text):
             message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
             hint = "write it bare, as in ADD EVENT My_Event-1"
             if is_name(name.text[:-1]) and name.text[-1] in ",:;{":
                 hint = "leave the comma out" if name.text.endswith(",") else f"leave the {name.text[-1]} out"
-            self.report.error(name.offset, message, hint)
+            self.report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
         else:
             first = self._events.setdefault(name.text, block)
             if first is not block:
                 line = self.report.position(first.offset).line
                 message = f"this route has two events {name.text}"
-                self.report.error(name.offset, message, f"the first is in line {line}")
+                self.report.error(FaultCode.DUPLICATE, name.offset, message, f"the first is in line {line}")
             block.name = name.text
 
     def _open_config(self, node: BlockNode, name: str) -> None:
@@ -121,11 +125,13 @@ class _BlockReader(Reading):
         without_with = name != IGNORED_BLOCK and first_word in PARAMETERS[BlockKind(name)]
         if without_with:
             hint = f"write WITH {first_word}"
-            self.report.error(node.pieces[0].offset, f"WITH is missing before {first_word}", hint)
+            self.report.error(
+                FaultCode.MISSING_KEYWORD, node.pieces[0].offset, f"WITH is missing before {first_word}", hint
+            )
             self.rest_is_known = True
         elif node.pieces:
             hint = hints.hint_at(node.pieces, "only events have names")
-            self.report.error(node.pieces[0].offset, f"ADD {name} takes no name", hint)
+            self.report.error(FaultCode.UNEXPECTED_TEXT, node.pieces[0].offset, f"ADD {name} takes no name", hint)
         self.skipping = True
         if name == IGNORED_BLOCK:
             self.report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
@@ -134,7 +140,9 @@ class _BlockReader(Reading):
         first = self.definition.config if kind is BlockKind.CONFIG else self.definition.route_config
         if first is not None:
             line = self.report.position(first.offset).line
-            self.report.error(node.offset, f"this route has two {name} blocks", f"the first is in line {line}")
+            self.report.error(
+                FaultCode.DUPLICATE, node.offset, f"this route has two {name} blocks", f"the first is in line {line}"
+            )
             return
         self.skipping = False
         self.block = Block(kind, node.offset, broken={first_word} if without_with else set())
@@ -148,10 +156,16 @@ class _BlockReader(Reading):
         homes = ([self.block.kind] if self.block else []) + list(BlockKind)
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
-            self.refuse(HEADERS, node.name.offset, f"{name} is not a block", hint)
+            self.refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
             self.loose_headers = self.rest_is_known = True
         elif self.block is not None and any(plain in PARAMETERS[home] for home in homes):
-            self.refuse(HEADERS, node.offset, f"{name} is a setting, which begins with WITH", f"write WITH {plain}")
+            self.refuse(
+                FaultCode.MISPLACED,
+                HEADERS,
+                node.offset,
+                f"{name} is a setting, which begins with WITH",
+                f"write WITH {plain}",
+            )
             self.skipping = False
             self._read_setting(SettingNode(node.name, node.pieces, node.offset))
         elif not self.loose_headers:
@@ -163,21 +177,28 @@ class _BlockReader(Reading):
         name = node.name.text
         if name.rstrip(":{").upper() in _BLOCK_NAMES:
             known = Piece(name.rstrip(":{").upper(), node.name.offset)
-            self.report.error(node.name.offset, f"unknown block {name}", f"write ADD {known.text}")
+            self.report.error(
+                FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", f"write ADD {known.text}"
+            )
             self._open_block(BlockNode(known, node.pieces, (), node.offset, known=True))
             return
-        hint = did_you_mean(name, _BLOCK_NAMES)
+        hint: str | None = did_you_mean(name, _BLOCK_NAMES)
         like_header = node.name.is_string or "-" in name or bool(node.pieces)
         if hint is None and like_header and self.block is not None and self.block.kind is BlockKind.EVENT:
             hint = "header lines follow directly below WITH HEADERS"
-            self.report.error(node.name.offset, f"unknown block {name}", hint)
+            self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
             return
         settings = [line.name.text.upper() for line in node.lines if isinstance(line, SettingNode)]
         if inside := Counter(kind for one in settings for kind in BlockKind if one in PARAMETERS[kind]):
             home = inside.most_common(1)[0][0]
             hint = question(home)
             self.definition.broken.add(home)
-        self.report.error(node.name.offset, f"unknown block {name}", hint or f"known: {', '.join(_BLOCK_NAMES)}")
+        self.report.error(
+            FaultCode.UNKNOWN_BLOCK,
+            node.name.offset,
+            f"unknown block {name}",
+            hint or f"known: {', '.join(_BLOCK_NAMES)}",
+        )
         self.skipping = True
 
     # Settings.
@@ -186,7 +207,9 @@ class _BlockReader(Reading):
         plain = written.name.text.upper()
         if plain in _BLOCK_NAMES:
             shown = " ".join([plain, *(piece.text for piece in written.pieces[:1])])
-            self.report.error(written.offset, f"{plain} is a block, which begins with ADD", f"write ADD {shown}")
+            self.report.error(
+                FaultCode.MISPLACED, written.offset, f"{plain} is a block, which begins with ADD", f"write ADD {shown}"
+            )
             self._open_block(BlockNode(Piece(plain, written.offset), written.pieces, (), written.offset, known=True))
             return
         if self.skipping:
@@ -203,11 +226,11 @@ class _BlockReader(Reading):
             reading.unknown_setting(self, node, self.block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
-            self.refuse(parameter.name, name.offset, message, f"write {parameter.name}")
+            self.refuse(FaultCode.QUOTES, parameter.name, name.offset, message, f"write {parameter.name}")
         elif parameter.name in self.block.settings:
             first = self.report.position(self.block.settings[parameter.name].offset)
             message = f"{parameter.name} is set twice in this block"
-            self.report.error(node.offset, message, f"the first is in line {first.line}")
+            self.report.error(FaultCode.DUPLICATE, node.offset, message, f"the first is in line {first.line}")
         elif self._can_be_kept(node, parameter):
             self.after_headers = False
             self.block.settings[parameter.name] = node
@@ -221,15 +244,17 @@ class _BlockReader(Reading):
             if first is not None:
                 hint = "each header is a line of its own below: ADD <name> <value>"
                 hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
-                self.refuse(HEADERS, first.offset, "WITH HEADERS takes no value", hint)
+                self.refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
         elif first is None:
             hint = f"allowed: {parameter.allowed}"
-            self.refuse(parameter.name, node.offset, f"{parameter.name} has no value", hint)
+            self.refuse(FaultCode.MISSING, parameter.name, node.offset, f"{parameter.name} has no value", hint)
             return False
         elif self._refuse_spans(parameter.name, node.pieces, parameter.kind):
             return False
         elif first.text[0] in hints.TYPOGRAPHIC_QUOTES:
-            self.refuse(parameter.name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT)
+            self.refuse(
+                FaultCode.QUOTES, parameter.name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT
+            )
             return False
         if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
             self._warn_of_comma(node)
@@ -242,13 +267,20 @@ class _BlockReader(Reading):
         if not name.is_string and plain and plain != name.text:
             mark, value = name.text[len(plain)], name.text[len(plain) + 1 :]  # not shown: it may be a password
             hint = f"write {verb} {plain} and the value, with a space between"
-            self.report.error(name.offset + len(plain), f"no {mark} belongs between {plain} and its value", hint)
+            self.report.error(
+                FaultCode.UNEXPECTED_TEXT,
+                name.offset + len(plain),
+                f"no {mark} belongs between {plain} and its value",
+                hint,
+            )
             self.rest_is_known = mark == "("
             if pieces and not value:
                 return SettingNode(Piece(plain, name.offset), pieces, node.offset)
         elif pieces and not pieces[0].is_string and pieces[0].text in _BETWEEN:
             message = f"no {pieces[0].text} belongs between {name.text} and its value"
-            self.report.error(pieces[0].offset, message, f"write {verb} {name.text} and the value")
+            self.report.error(
+                FaultCode.UNEXPECTED_TEXT, pieces[0].offset, message, f"write {verb} {name.text} and the value"
+            )
             self.rest_is_known = True
         else:
             return node
@@ -260,7 +292,9 @@ class _BlockReader(Reading):
         """Report `15 MINUTES` where no time is meant; return whether there was one."""
         for piece in pieces if kind not in (Kind.DURATION, Kind.INTEGER) else ():
             if not piece.is_string and not piece.source and len(words := piece.text.split()) > 1:
-                self.refuse(name, piece.offset, f"unexpected text behind {words[0]}", hints.SPACES)
+                self.refuse(
+                    FaultCode.UNEXPECTED_TEXT, name, piece.offset, f"unexpected text behind {words[0]}", hints.SPACES
+                )
                 return True
         return False
 
@@ -270,7 +304,7 @@ class _BlockReader(Reading):
         if last is not None and last.text.endswith(",") and last.text != ",":
             hint = f"{hints.NO_COMMA}; quote the value if it ends with one"
             message = f"the value of {node.name.text} ends with a comma"
-            self.report.warning(last.offset + len(last.text) - 1, message, hint)
+            self.report.warning(FaultCode.OTHER_SYNTAX, last.offset + len(last.text) - 1, message, hint)
 
     # Headers.
 
@@ -301,14 +335,18 @@ class _BlockReader(Reading):
     def _read_header(self, node: SettingNode, block: Block) -> None:
         name = node.name.text
         if not node.pieces:
-            hint = did_you_mean(name, _BLOCK_NAMES) or f'write ADD {name} "..."'
+            meant = closest(name, _BLOCK_NAMES)
+            hint: str = question(meant, f"ADD {meant}") if meant else f'write ADD {name} "..."'
             if node.name.is_string and ":" in name:
                 key, _, value = name[1:-1].partition(":")
                 hint = f'write ADD "{key.strip()}" "{value.strip()}"'
-            self.refuse(HEADERS, node.offset, f"the header {name} has no value", hint)
+            end = node.name.offset + len(name)
+            self.refuse(FaultCode.MISSING, HEADERS, node.offset, f"the header {name} has no value", hint, end=end)
         elif name.upper() == "HEADER":
             hint = f"write ADD {node.pieces[0].text}"
-            self.refuse(HEADERS, node.name.offset, "HEADER is not part of a header line", hint)
+            self.refuse(
+                FaultCode.UNEXPECTED_TEXT, HEADERS, node.name.offset, "HEADER is not part of a header line", hint
+            )
             self.rest_is_known = True
         elif not self._refuse_spans(HEADERS, node.pieces, Kind.HEADERS):
             self._warn_of_comma(node)
@@ -338,13 +376,17 @@ class _BlockReader(Reading):
         name = found[1].upper() if found and (begins_line or found[1].isupper()) else ""
         follows = text[found.end() :].strip() if found else ""
         if name in _BLOCK_NAMES:
-            self.report.error(offset, f"ADD is missing before {name}", f"write ADD {on_one_line(text)}")
+            self.report.error(
+                FaultCode.MISSING_KEYWORD, offset, f"ADD is missing before {name}", f"write ADD {on_one_line(text)}"
+            )
             pieces = tuple(Piece(word, offset) for word in follows.split()[:1])
             self._open_block(BlockNode(Piece(name, offset), pieces, (), offset, known=True))
         elif found and block is not None and name in PARAMETERS[block.kind] and (follows or name == HEADERS):
             value = _MARK.sub("", text[found.end(1) :].rstrip(" \t,;"))
             shown = name if PARAMETERS[block.kind][name].secret else on_one_line(f"{name} {value.strip()}".strip())
-            self.refuse(name, offset, f"WITH is missing before {name}", f"write WITH {shown}")
+            self.refuse(
+                FaultCode.MISSING_KEYWORD, name, offset, f"WITH is missing before {name}", f"write WITH {shown}"
+            )
             self.loose_headers = name == HEADERS
         elif self.in_headers and begins_line and (header := _HEADER_LINE.match(text)):
             reading.add_is_missing(self, offset, header["name"])

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.addresses import is_loopback
+from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
@@ -28,14 +29,16 @@ def read_config(settings: BlockSettings) -> RestApiConfig:
     _check_oauth2(settings, client=client)
     if settings.values.get("IGNORE_CERT_ERRORS"):
         message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
-        settings.warning("IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own")
+        settings.warning(
+            FaultCode.INSECURE, "IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own"
+        )
     settings.refuse_lone("CLIENT_KEY_FILE", "CLIENT_CERT_FILE")
     settings.refuse_lone("SERVER_TOKEN_HEADER", "SERVER_TOKEN")
     if not server:
         for name in filter(settings.values.get, ("ENABLE_CORS", "SERVER_USERNAME", "SERVER_TOKEN")):
-            settings.warning(name, f"{name} has no effect: ENABLE_SERVER is not true")
+            settings.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect: ENABLE_SERVER is not true")
     elif "CORS_ORIGINS" in settings.values and not settings.values.get("ENABLE_CORS"):
-        settings.warning("CORS_ORIGINS", "CORS_ORIGINS has no effect: ENABLE_CORS is not true")
+        settings.warning(FaultCode.NO_EFFECT, "CORS_ORIGINS", "CORS_ORIGINS has no effect: ENABLE_CORS is not true")
     return RestApiConfig(**settings.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
 
 
@@ -44,7 +47,7 @@ def read_route_config(settings: BlockSettings) -> RouteConfig:
     policy = settings.values.get("OVERLOAD_POLICY", OverloadPolicy.BALANCED)
     if policy is not OverloadPolicy.BALANCED and settings.has("OVERLOAD_TIMEOUT"):
         message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
-        settings.warning("OVERLOAD_TIMEOUT", message, "only balanced waits for room")
+        settings.warning(FaultCode.NO_EFFECT, "OVERLOAD_TIMEOUT", message, "only balanced waits for room")
     return RouteConfig(**settings.members_of(RouteConfig))
 
 
@@ -60,7 +63,9 @@ def _check_address(settings: BlockSettings, *, needed: bool) -> None:
     name = "BASE_ADDRESS"
     if name not in settings and needed:
         hint = 'as in WITH BASE_ADDRESS "https://api.example.com"'
-        settings.report.error(settings.block.offset, "BASE_ADDRESS is missing: ENABLE_CLIENT is true", hint)
+        settings.report.error(
+            FaultCode.MISSING, settings.block.offset, "BASE_ADDRESS is missing: ENABLE_CLIENT is true", hint
+        )
     elif name in settings.values:
         try:
             use_ssl = bool(settings.values.get("USE_SSL", False))
@@ -72,26 +77,30 @@ def _check_address(settings: BlockSettings, *, needed: bool) -> None:
 
 def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
     shown = _USER_INFO.sub("***@", settings.texts[name].shown)
-    settings.error(name, f'{name} "{shown}" {refused.message}', refused.hint)
+    settings.error(FaultCode.INVALID_VALUE, name, f'{name} "{shown}" {refused.message}', refused.hint)
 
 
 def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
     for name in (name for pair in _BASIC for name in pair if name in settings.texts):
         if forms.has_control(settings.texts[name].text):
-            settings.error(name, f"{name} holds a control character, which a header cannot carry")
+            settings.error(
+                FaultCode.INVALID_VALUE, name, f"{name} holds a control character, which a header cannot carry"
+            )
     for user, password in _BASIC:
         if ":" in settings.values.get(user, ""):  # RFC 7617 section 2
-            settings.error(user, f"{user} holds a colon, which ends the user name in Basic credentials")
+            settings.error(
+                FaultCode.INVALID_VALUE, user, f"{user} holds a colon, which ends the user name in Basic credentials"
+            )
         settings.refuse_lone(user, password, "Basic credentials are made of both")
         settings.refuse_lone(password, user, "Basic credentials are made of both")
     if settings.has("AUTHORIZATION") and settings.has("USERNAME") and client:
         message = "AUTHORIZATION and USERNAME are both set"
-        settings.error("AUTHORIZATION", message, "a request has one Authorization header")
+        settings.error(FaultCode.EXCLUDES, "AUTHORIZATION", message, "a request has one Authorization header")
     asks = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
     if client and server and settings.has("USERNAME") and not asks:
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
         message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
-        settings.warning("USERNAME", message, hint)
+        settings.warning(FaultCode.DOUBTFUL, "USERNAME", message, hint)
     _check_empty(settings, ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _BASIC[0])))
 
 
@@ -105,9 +114,13 @@ def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
             continue
         label = next((part.label for part in settings.texts[name].parts if isinstance(part, Fixed)), None)
         if label is not None:
-            settings.error(name, f"{name} is empty: {label} holds nothing", "put a value into it")
+            settings.error(
+                FaultCode.INVALID_VALUE, name, f"{name} is empty: {label} holds nothing", "put a value into it"
+            )
         elif name in asked:
-            settings.error(name, f"{name} is empty", "it would admit callers without a password")
+            settings.error(
+                FaultCode.INVALID_VALUE, name, f"{name} is empty", "it would admit callers without a password"
+            )
 
 
 def _check_oauth2(settings: BlockSettings, *, client: bool) -> None:
@@ -117,7 +130,9 @@ def _check_oauth2(settings: BlockSettings, *, client: bool) -> None:
     for name in _OAUTH2[:3]:
         settings.refuse_lone(first, name, "the grant needs address, id and secret")
     for name in filter(settings.has, ("AUTHORIZATION", "USERNAME") if client else ()):
-        settings.error(first, f"{first} and {name} are both set", "a request has one Authorization header")
+        settings.error(
+            FaultCode.EXCLUDES, first, f"{first} and {name} are both set", "a request has one Authorization header"
+        )
     url: str = settings.values.get("OAUTH2_TOKEN_URL", "")
     try:
         if "OAUTH2_TOKEN_URL" in settings.values:
@@ -127,7 +142,7 @@ def _check_oauth2(settings: BlockSettings, *, client: bool) -> None:
         return
     if _is_cleartext(url):
         message = "OAUTH2_TOKEN_URL is plain http: anyone on the way can read the client's secret"
-        settings.warning("OAUTH2_TOKEN_URL", message, "write https://")
+        settings.warning(FaultCode.INSECURE, "OAUTH2_TOKEN_URL", message, "write https://")
 
 
 def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) -> None:
@@ -141,7 +156,7 @@ def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) 
         reason = "BASE_ADDRESS has no scheme and USE_SSL is not true"
         hint = "write https:// before the address or set USE_SSL"
     for name, value in _credentials(settings, events):
-        settings.report.warning(value.offset, f"{name} is sent over plain http: {reason}", hint)
+        settings.report.warning(FaultCode.INSECURE, value.offset, f"{name} is sent over plain http: {reason}", hint)
 
 
 def _is_cleartext(url: str) -> bool:

@@ -6,13 +6,13 @@ import pickle
 import re
 from dataclasses import dataclass
 
-from amqtt_rest_bridge.errors import Fault, Position
+from amqtt_rest_bridge.errors import Fault, FaultCode, Position
 from amqtt_rest_bridge.language.block_reader import is_name, read_blocks
 from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, parse
 from amqtt_rest_bridge.language.hints import COMMENT_HINT
 from amqtt_rest_bridge.language.reading import Definition, report_open_strings
 from amqtt_rest_bridge.language.sources import Report
-from amqtt_rest_bridge.spelling import closest, did_you_mean, question
+from amqtt_rest_bridge.spelling import closest, question
 
 ROUTE_TYPE = "REST_API"
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
@@ -53,7 +53,7 @@ def parse_text(text: str) -> ParsedText:
     if tree.stopped_at is not None:
         line = report.position(tree.stopped_at).line
         message = f"too much of this text cannot be read: it is read up to line {line} only"
-        report.error(0, message, "correct what is reported, then check it again")
+        report.error(FaultCode.UNREADABLE, 0, message, "correct what is reported, then check it again")
     without_define = tuple((report.position(offset), name) for offset, name in report.without_define)
     return ParsedText(tuple(definitions), tuple(report.faults), without_define)
 
@@ -92,7 +92,9 @@ def _read_outside(outside: Junk, report: Report) -> None:
     offset = outside.offset + len(text) - len(text.lstrip())
     word = text.split()[0]
     if closest(word, ["DEFINE"]) or word.upper() in ("WITH", "ADD"):
-        report.error(offset, f"{word} is outside of a definition", "a definition begins with DEFINE ROUTE")
+        report.error(
+            FaultCode.MISPLACED, offset, f"{word} is outside of a definition", "a definition begins with DEFINE ROUTE"
+        )
     else:
         report.notice(offset, "text outside of a definition is skipped", COMMENT_HINT if word[0] == "#" else None)
 
@@ -113,20 +115,25 @@ def _blank(text: str) -> str:
 
 
 def _report_skipped(node: OtherNode, report: Report) -> None:
-    kind, name, route_type = node.kind, node.name, node.type and node.type.strip("'\"")
+    kind, name = node.kind, node.name
+    route_type = node.type.text.strip("'\"") if node.type else None
     if kind is None:
-        report.error(node.offset, "DEFINE is not followed by what it defines", _EXAMPLE)
+        report.error(FaultCode.UNEXPECTED_TEXT, node.offset, "DEFINE is not followed by what it defines", _EXAMPLE)
     elif kind.upper() != "ROUTE" and route_type is not None and route_type.upper() == ROUTE_TYPE:
         message = f"DEFINE {kind} cannot have the type {ROUTE_TYPE}"
-        hint = did_you_mean(kind, ["ROUTE"])
-        if hint is None and not name:
+        hint: str | None = None
+        if closest(kind, ["ROUTE"]):
+            hint = question("ROUTE", "DEFINE ROUTE")
+        elif not name:
             hint = f"write DEFINE ROUTE {kind} WITH TYPE {ROUTE_TYPE}"
-        report.error(node.offset, message, hint)
+        end = report.find(kind, node.offset + len("DEFINE")) + len(kind)
+        report.error(FaultCode.INVALID_NAME, node.offset, message, hint, end=end)
     elif kind.upper() != "ROUTE":
         report.notice(node.offset, f"DEFINE {kind} {name or ''}".rstrip() + " is skipped: only routes are read here")
-    elif route_type is not None and (meant := closest(route_type, [ROUTE_TYPE])):
+    elif node.type is not None and route_type and closest(route_type, [ROUTE_TYPE]):
         message = f"route {name} is skipped: its type is {route_type}"
-        report.warning(node.offset, message, question(f"WITH TYPE {meant}"))
+        hint = question(f"WITH TYPE {ROUTE_TYPE}", ROUTE_TYPE)
+        report.warning(FaultCode.SKIPPED, node.type.offset, message, hint)
     else:
         report.notice(node.offset, f"route {name} of type {route_type} is skipped: only {ROUTE_TYPE} is read here")
 
@@ -144,13 +151,13 @@ def _read_name(node: RouteNode, report: Report) -> str | None:
                 hint = f"write DEFINE ROUTE {joined} WITH TYPE {ROUTE_TYPE}"
             elif is_name(node.name.text):
                 hint = f"write DEFINE ROUTE {node.name.text} WITH TYPE {ROUTE_TYPE}"
-        report.error(node.offset, f"DEFINE ROUTE cannot be read: {missing}", hint)
+        report.error(FaultCode.UNEXPECTED_TEXT, node.offset, f"DEFINE ROUTE cannot be read: {missing}", hint)
         return None
     name = node.name.text
     if not is_name(name):
         quoted = name[0] in "'\""
         reason = "is quoted" if quoted and is_name(name[1:-1]) else "holds other characters than A-Z a-z 0-9 _ . -"
         hint = f"write it bare, as in DEFINE ROUTE {name[1:-1] if quoted and is_name(name[1:-1]) else 'My_Route-1'}"
-        report.error(node.offset, f"the route name {name} {reason}", hint)
+        report.error(FaultCode.INVALID_NAME, node.offset, f"the route name {name} {reason}", hint)
         return None
     return name

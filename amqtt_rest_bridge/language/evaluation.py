@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from amqtt_rest_bridge.errors import HintedError, on_one_line
+from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_line
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import Piece, unescape
@@ -147,11 +147,27 @@ class Value:
         return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
 
     def hide(self, message: str) -> str:
-        """Replace what came from outside by its names in a message that was made from the text."""
+        """Replace what came from outside by its names in a message that was made from the text.
+
+        A did-you-mean then proposes no replacement: it is not the file that is wrong.
+        """
         for part in self.parts:
             if isinstance(part, Fixed) and len(part.text) > 1:
                 message = message.replace(part.text, part.label)
         return message
+
+
+def end_of(piece: Piece, report: Report) -> int:
+    """Return the offset behind a piece of a value."""
+    return report.end_of(piece.offset) if piece.source else piece.offset + len(piece.text)
+
+
+def place_in(value: Value, pattern: str, report: Report) -> tuple[int, int]:
+    """Return where what a pattern finds begins and ends in a value as it is written; else the whole value."""
+    for piece in value.pieces:
+        if not piece.source and (found := re.search(pattern, piece.text)):
+            return piece.offset + found.start(), piece.offset + found.end()
+    return value.offset, end_of(value.pieces[-1], report)
 
 
 def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
@@ -166,7 +182,7 @@ def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report
                 if _is_from_outside(part) and (part.label.startswith("{secret.") or is_credential(part.label)):
                     secrets.add(part.text)
         except NotAvailableError as error:
-            report.error(piece.offset, str(error), error.hint)
+            report.error(FaultCode.UNAVAILABLE, piece.offset, str(error), error.hint)
             complete = False
     return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
 
@@ -252,7 +268,13 @@ class BlockSettings:
         except FormError as refused:
             self.failed.add(parameter.name)
             hint = refused.hint and value.hide(refused.hint)
-            self.report.error(value.offset, value.hide(f"{parameter.name} {refused.message}"), hint)
+            self.report.error(
+                FaultCode.INVALID_VALUE,
+                value.offset,
+                value.hide(f"{parameter.name} {refused.message}"),
+                hint,
+                end=end_of(value.pieces[-1], self.report),
+            )
 
     def __contains__(self, name: str) -> bool:
         """Return whether a setting is there or was perhaps meant to be: then it is not missed."""
@@ -266,45 +288,56 @@ class BlockSettings:
         """Return the offset of a setting's value; that of the block when it has none."""
         return self.texts[name].offset if name in self.texts else self.block.offset
 
-    def error(self, name: str, message: str, hint: str | None = None) -> None:
+    def end(self, name: str) -> int | None:
+        """Return the offset behind a setting's value, None when it has none."""
+        return end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
+
+    def range(self, name: str) -> tuple[Position, Position]:
+        """Return where a setting's value begins and ends."""
+        begin, end = self.offset(name), self.end(name)
+        return self.report.position(begin), self.report.behind(self.report.end_of(begin) if end is None else end)
+
+    def error(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
         """Report that a setting cannot be used together with the rest."""
         self.failed.add(name)
         if name in self.texts:
             message = self.texts[name].hide(message)
             hint = hint and self.texts[name].hide(hint)
-        self.report.error(self.offset(name), message, hint)
+        self.report.error(code, self.offset(name), message, hint, end=self.end(name))
 
-    def warning(self, name: str, message: str, hint: str | None = None) -> None:
+    def warning(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
         """Report that a setting is not used as was meant."""
-        self.report.warning(self.offset(name), message, hint)
+        self.report.warning(code, self.offset(name), message, hint, end=self.end(name))
 
     def warn_of_lone(self, name: str, needed: str) -> None:
         """Warn of a setting that means nothing without another one that is missing."""
         if name in self.values and needed not in self:
-            self.warning(name, f"{name} has no effect without {needed}")
+            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect without {needed}")
 
     def refuse_lone(self, name: str, needed: str, hint: str | None = None) -> None:
         """Refuse a setting that cannot be used without another one that is missing."""
         if self.has(name) and needed not in self:
-            self.error(name, f"{name} is set without {needed}", hint)
+            self.error(FaultCode.REQUIRES, name, f"{name} is set without {needed}", hint)
 
     def check_media_type(self, name: str) -> None:
         """Refuse the value of a setting that is not a media type."""
         if name in self.texts and not forms.is_media_type(self.texts[name].text):
             message = f'{name} "{self.texts[name].shown}" is not a media type'
-            self.error(name, message, "as in application/json or text/plain; charset=utf-8")
+            self.error(FaultCode.INVALID_VALUE, name, message, "as in application/json or text/plain; charset=utf-8")
 
     def warn_of_unused(self, mode: Mode) -> None:
         """Warn of settings that mean nothing in a mode."""
         for name, node in self.block.settings.items():
             if PARAMETERS[self.block.kind][name].applies not in (Applies.BOTH, Applies(mode)):
-                self.report.warning(node.offset, f"{name} has no effect in {mode} mode")
+                self.report.warning(FaultCode.NO_EFFECT, node.offset, f"{name} has no effect in {mode} mode")
 
     def require(self, mode: Mode, hints: dict[str, str | None]) -> bool:
         """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
         for name, hint in hints.items():
             if name not in self:
-                self.report.error(self.block.offset, f"{name} is missing: a {mode} event needs it", hint)
+                self.report.error(
+                    FaultCode.MISSING, self.block.offset, f"{name} is missing: a {mode} event needs it", hint
+                )
         return all(name in self.values and name not in self.failed for name in hints)
 
     def members_of(self, kind: type[Any]) -> dict[str, Any]:
@@ -321,7 +354,12 @@ def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders
     what = found["name"] or found["shell"] or found["windows"]
     source = found["source"] or "ENV"
     hint = f'write GET {source} "{what}", without quotes around it'
-    report.warning(value.offset, f"{name} is the text that is written here: nothing is read of the environment", hint)
+    report.warning(
+        FaultCode.OTHER_SYNTAX,
+        value.offset,
+        f"{name} is the text that is written here: nothing is read of the environment",
+        hint,
+    )
 
 
 def _convert(parameter: Parameter, value: Value) -> object:

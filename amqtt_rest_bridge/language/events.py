@@ -7,8 +7,9 @@ import re
 from itertools import takewhile
 from typing import Any
 
+from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.evaluation import BlockSettings
+from amqtt_rest_bridge.language.evaluation import BlockSettings, place_in
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import warn_of_own_loop
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
@@ -63,7 +64,12 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     signature = _read_signature(settings)
     when = read_condition(settings, Mode.CLIENT)
     if body is not None and values.get("METHOD") == Method.GET:
-        settings.warning("BODY", "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out")
+        settings.warning(
+            FaultCode.DOUBTFUL,
+            "BODY",
+            "a GET with a BODY: many servers refuse or ignore it",
+            "write POST, or leave BODY out",
+        )
     on_change = _read_on_change(settings)
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
     filled["ON_CHANGE"] = on_change
@@ -84,7 +90,8 @@ def _read_on_change(settings: BlockSettings) -> PlaceholderText | None:
     text = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
     if text is not None and text.is_constant:
         message = "ON_CHANGE has no placeholder: only the first message of each topic is sent"
-        settings.warning("ON_CHANGE", message, "write what is to differ, as in {payload} or {value.json.state}")
+        hint = "write what is to differ, as in {payload} or {value.json.state}"
+        settings.warning(FaultCode.DOUBTFUL, "ON_CHANGE", message, hint)
     return text
 
 
@@ -94,9 +101,11 @@ def _check_result(settings: BlockSettings) -> None:
     sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
     if payload is not None and sends and "{response." not in payload.text:
         message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
-        settings.warning("PAYLOAD", message, "write BODY for what is sent")
+        settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
     if settings.has("PAYLOAD") and settings.values.get("RESPONSE_FORMAT") == ResponseFormat.ENVELOPE:
-        settings.error("PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form")
+        settings.error(
+            FaultCode.EXCLUDES, "PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form"
+        )
     settings.warn_of_lone("PAYLOAD", "DESTINATION_TOPIC")
     settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "PAYLOAD")
 
@@ -115,7 +124,7 @@ def _warn_of_unknown_type(
             message = f"{name} takes its type from a placeholder: BODY counts as plain text, JSON and forms are refused"
             hint = "write the type in the file, as in application/json, in an event for each type"
             offset = next(value.offset for header, value in settings.headers if header.text == name)
-            settings.report.warning(offset, message, hint)
+            settings.report.warning(FaultCode.DOUBTFUL, offset, message, hint)
 
 
 def _read_headers(settings: BlockSettings) -> tuple[tuple[str, PlaceholderText], ...]:
@@ -123,16 +132,28 @@ def _read_headers(settings: BlockSettings) -> tuple[tuple[str, PlaceholderText],
     headers: list[tuple[str, PlaceholderText]] = []
     seen: set[str] = set()
     if written is not None and not settings.block.headers and "HEADERS" not in settings.failed:
-        report.warning(written.offset, "HEADERS has no header below it", "write ADD <name> <value> lines below it")
+        report.warning(
+            FaultCode.NO_EFFECT,
+            written.offset,
+            "HEADERS has no header below it",
+            "write ADD <name> <value> lines below it",
+        )
     for name, value in settings.headers:
         lower = name.text.lower()
         template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
         if not forms.is_token(name.text):
-            report.error(name.offset, f'"{name.shown}" is not a header name', "letters, digits and - are safe")
+            report.error(
+                FaultCode.INVALID_NAME,
+                name.offset,
+                f'"{name.shown}" is not a header name',
+                "letters, digits and - are safe",
+            )
         elif lower in forms.OWN_HEADERS:
-            report.error(name.offset, f"the header {name.text} is set by the connection", "leave it out")
+            report.error(
+                FaultCode.INVALID_VALUE, name.offset, f"the header {name.text} is set by the connection", "leave it out"
+            )
         elif lower in seen and lower in _SINGLE_HEADERS:
-            report.error(name.offset, f"the header {name.text} is set twice", "a request has one")
+            report.error(FaultCode.DUPLICATE, name.offset, f"the header {name.text} is set twice", "a request has one")
         elif template is not None:
             _check_levels(settings, f"header {name.text}", template, value.offset)
             headers.append((name.text, template))
@@ -148,7 +169,7 @@ def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText 
         number = written.removeprefix("topic.")
         if number != written and not source.endswith("#") and int(number) > levels:
             message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC end with level {levels}"
-            settings.report.error(offset, message)
+            settings.report.error(FaultCode.PLACEHOLDER, offset, message)
 
 
 def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> ServerEvent | None:
@@ -156,7 +177,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     if settings.has("SOURCE_TOPIC") and settings.has("DESTINATION_TOPIC"):
         message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
         hint = 'WITH ENABLE_CLIENT "true" in REST_API_CONFIG makes it a client event'
-        settings.report.warning(settings.block.offset, message, hint)
+        settings.report.warning(FaultCode.NO_EFFECT, settings.block.offset, message, hint)
         return None
     reads = "SOURCE_TOPIC" in settings and values.get("METHOD", Method.GET) == Method.GET
     settings.warn_of_unused(Mode.SERVER)
@@ -167,7 +188,9 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         needed["DESTINATION_TOPIC"] = _why_it_publishes(settings, config)
     complete = settings.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
-        settings.error("METHOD", "METHOD must be GET, POST, PUT or DELETE in server mode, not PATCH")
+        settings.error(
+            FaultCode.INVALID_VALUE, "METHOD", "METHOD must be GET, POST, PUT or DELETE in server mode, not PATCH"
+        )
     segments = _read_segments(settings)
     published: dict[str, Any] = {}
     for name, place in (
@@ -184,7 +207,11 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     _check_segments(settings, "WHEN", published["when"], segments)
     reply, destination = published["reply_topic"], published["destination_topic"]
     if reply is not None and destination is not None and reply.source == destination.source:
-        settings.error("REPLY_TOPIC", "REPLY_TOPIC is DESTINATION_TOPIC: a request would be taken for its own reply")
+        settings.error(
+            FaultCode.INVALID_VALUE,
+            "REPLY_TOPIC",
+            "REPLY_TOPIC is DESTINATION_TOPIC: a request would be taken for its own reply",
+        )
     if not complete or settings.failed.intersection(needed):
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
@@ -195,11 +222,20 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
 def _check_read_event(settings: BlockSettings) -> None:
     """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
     for name in filter(settings.values.__contains__, ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", *_ANSWER)):
-        settings.warning(name, f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings")
+        settings.warning(
+            FaultCode.NO_EFFECT,
+            name,
+            f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings",
+        )
     topic = settings.texts.get("SOURCE_TOPIC")
     if topic is not None and (found := re.search(r"\{[^{}]*\}", topic.text)):
         message = f"SOURCE_TOPIC of a read event cannot hold {found[0]}: no value is filled in there"
-        settings.error("SOURCE_TOPIC", message, "write an event for each topic, each with an ENDPOINT of its own")
+        settings.error(
+            FaultCode.PLACEHOLDER,
+            "SOURCE_TOPIC",
+            message,
+            "write an event for each topic, each with an ENDPOINT of its own",
+        )
     elif topic is not None:
         warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
 
@@ -215,12 +251,16 @@ def _check_answer(settings: BlockSettings) -> None:
     """Report settings of the answer that contradict each other or have no effect."""
     if "REPLY_TOPIC" in settings.values:
         for name in filter(settings.values.__contains__, _ANSWER):
-            settings.warning(name, f"{name} has no effect: the answer is what comes on REPLY_TOPIC")
+            settings.warning(
+                FaultCode.NO_EFFECT, name, f"{name} has no effect: the answer is what comes on REPLY_TOPIC"
+            )
     else:
         settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "RESPONSE")
     status = settings.values.get("RESPONSE_STATUS")
     if "RESPONSE" in settings.values and status in NO_CONTENT:
-        settings.error("RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body")
+        settings.error(
+            FaultCode.EXCLUDES, "RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body"
+        )
 
 
 def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
@@ -232,7 +272,9 @@ def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
     try:
         return forms.read_server_endpoint(endpoint.text)
     except FormError as refused:
-        settings.error("ENDPOINT", f'ENDPOINT "{endpoint.shown}" {refused.message}', refused.hint)
+        settings.error(
+            FaultCode.INVALID_VALUE, "ENDPOINT", f'ENDPOINT "{endpoint.shown}" {refused.message}', refused.hint
+        )
         return None
 
 
@@ -246,8 +288,13 @@ def _check_segments(
         segment = written.removeprefix("path.")
         if segment != written and segment not in segments:
             meant = closest(segment, segments)
-            hint = question(f"{{path.{meant}}}") if meant else f"write {{{segment}}} in ENDPOINT"
-            settings.error(name, f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}", hint)
+            hint: str = f"write {{{segment}}} in ENDPOINT"
+            if meant:
+                hint = question(f"{{path.{meant}}}", f"path.{meant}")
+            message = f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}"
+            place, end = place_in(settings.texts[name], rf"(?<={{){re.escape(written)}(?=[|}}])", settings.report)
+            settings.failed.add(name)
+            settings.report.error(FaultCode.PLACEHOLDER, place, message, hint, end=end)
 
 
 def _read_signature(settings: BlockSettings) -> Signature | None:
@@ -258,16 +305,24 @@ def _read_signature(settings: BlockSettings) -> Signature | None:
         if "SIGNATURE_SCHEME" in settings.values and "SIGNATURE_SECRET" not in settings:
             # A fault, because an endpoint that is meant to check signatures would be open.
             message = "SIGNATURE_SCHEME checks nothing without SIGNATURE_SECRET"
-            settings.error("SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out")
+            settings.error(
+                FaultCode.REQUIRES, "SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out"
+            )
         return None
     if not secret:
-        settings.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing")
+        settings.error(
+            FaultCode.INVALID_VALUE, "SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing"
+        )
     scheme = SignatureScheme(settings.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
     if scheme is not SignatureScheme.HMAC and "SIGNATURE_HEADER" in settings.values:
         message = f"SIGNATURE_HEADER has no effect: SIGNATURE_SCHEME {scheme} has headers of its own"
-        settings.warning("SIGNATURE_HEADER", message)
+        settings.warning(FaultCode.NO_EFFECT, "SIGNATURE_HEADER", message)
     if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
-        settings.error("SIGNATURE_SECRET", "SIGNATURE_SECRET is not whsec_ and Base64, as standard-webhooks has it")
+        settings.error(
+            FaultCode.INVALID_VALUE,
+            "SIGNATURE_SECRET",
+            "SIGNATURE_SECRET is not whsec_ and Base64, as standard-webhooks has it",
+        )
     default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default
     return Signature(secret, str(settings.values.get("SIGNATURE_HEADER", default)), scheme)
 

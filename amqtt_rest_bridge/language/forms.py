@@ -16,7 +16,7 @@ from amqtt_rest_bridge import sizes
 from amqtt_rest_bridge.addresses import HOST_NAME
 from amqtt_rest_bridge.errors import CONTROL, HintedError
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
-from amqtt_rest_bridge.spelling import did_you_mean
+from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
@@ -305,7 +305,8 @@ def read_choice(parameter: Parameter, text: str, shown: str) -> str:
     wanted = text.strip().lower()
     found = next((choice for choice in parameter.choices if choice.lower() == wanted), None)
     if found is None:
-        raise _wrong(parameter, shown, did_you_mean(wanted, parameter.choices))
+        meant = closest(wanted, parameter.choices)
+        raise _wrong(parameter, shown, question(meant, f'"{meant}"') if meant else None)
     return found
 
 

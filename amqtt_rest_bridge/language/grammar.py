@@ -100,7 +100,7 @@ class OtherNode:
 
     kind: str | None
     name: str | None
-    type: str | None
+    type: Piece | None
     offset: int
 
 
@@ -274,7 +274,7 @@ class _Nodes:
 
     def other(self, ast: Any) -> OtherNode:
         name, route_type = ast["name"], ast["type"]
-        return OtherNode(ast["kind"], name and name.text, route_type and route_type.text, _define(ast))
+        return OtherNode(ast["kind"], name and name.text, route_type, _define(ast))
 
     def event(self, ast: Any) -> BlockNode:
         self._count(ast, unreadable=not ast["lines"])

@@ -28,8 +28,7 @@ def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]
         meant = next(known_as for known_as in known if known_as[1] == found)
     if meant is None:
         return [], f"{kind} has {', '.join(PARAMETERS[kind])}"
-    hint = question(meant[1])
-    return [meant[1]], hint if meant[0] is kind else f"{hint} It belongs in {meant[0]}"
+    return [meant[1]], question(meant[1]) if meant[0] is kind else f"perhaps {meant[1]}, which belongs in {meant[0]}"
 
 
 _CALLED = {

@@ -6,7 +6,7 @@ Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from amqtt_rest_bridge.errors import Fault, Position, Severity, visible
+from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.configs import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
@@ -83,13 +83,14 @@ class _Loader:
         severity = Severity.WARNING if self._definitions else Severity.ERROR
         for path, position, name in self._without_define:
             message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
+            end = Position(position.line, position.column + len("ROUTE"))
             hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
-            self.faults.append(Fault(path, position, severity, message, hint))
+            self.faults.append(Fault(path, position, severity, message, hint, FaultCode.MISSING_KEYWORD, end))
         self.faults += loop_warnings(self._events)
 
     def _read_definition(self, definition: Definition, report: Report) -> Route | None:
         if definition.name is not None and (hint := self._first_place("route", definition.name, definition, report)):
-            report.error(definition.offset, f"there are two routes {definition.name}", hint)
+            report.error(FaultCode.DUPLICATE, definition.offset, f"there are two routes {definition.name}", hint)
         route_config, shaping = RouteConfig(), None
         if definition.route_config is not None:
             shaping = BlockSettings(definition.route_config, report, self._environment)
@@ -98,14 +99,16 @@ class _Loader:
         if definition.config is None:
             if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
-                report.error(definition.offset, f"{title_of(definition)} has no REST_API_CONFIG", hint)
+                report.error(
+                    FaultCode.MISSING, definition.offset, f"{title_of(definition)} has no REST_API_CONFIG", hint
+                )
             return None
         settings = BlockSettings(definition.config, report, self._environment)
         config, name = read_config(settings), definition.name or ""
         read = [(event, read_event(event, config, name)) for event in events]
         for of, event in read:
             if isinstance(event, ClientEvent):
-                places = {topic: report.position(of.offset(topic)) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
+                places = {topic: of.range(topic) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
                 title = f"{title_of(definition)}, event {event.name}"
                 self._events.append(PlacedEvent(event, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
@@ -130,7 +133,7 @@ class _Loader:
         key = (port, event.method, forms.endpoint_shape(event.endpoint))
         if hint := self._first_place("endpoint", key, settings.block, settings.report):
             message = f"{event.method} {settings.texts['ENDPOINT'].shown} on port {port} is exposed twice"
-            settings.report.error(settings.block.offset, message, hint)
+            settings.report.error(FaultCode.DUPLICATE, settings.block.offset, message, hint)
 
     def _first_place(self, noun: str, key: object, at: Definition | Block, report: Report) -> str | None:
         """Return the hint of what has a name, or an endpoint, that was used before; None for the first use."""
@@ -149,11 +152,15 @@ def _warn_of_idleness(
     report, title = settings.report, title_of(definition)
     if not config.enable_client and not config.enable_server:
         hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
-        report.warning(definition.offset, f"{title} does nothing: both modes are off", hint)
+        report.warning(FaultCode.NO_ROUTE, definition.offset, f"{title} does nothing: both modes are off", hint)
     elif BlockKind.EVENT in definition.broken:
         return
     elif not events:
-        report.warning(definition.offset, f"{title} does nothing: it has no event", "write ADD EVENT <name>")
+        report.warning(
+            FaultCode.NO_ROUTE, definition.offset, f"{title} does nothing: it has no event", "write ADD EVENT <name>"
+        )
     elif settings.values.get("ENABLE_SERVER") and all(isinstance(event, ClientEvent) for event in events):
         hint = "leave it out, or write an event that has METHOD and ENDPOINT, and no SOURCE_TOPIC"
-        settings.warning("ENABLE_SERVER", "ENABLE_SERVER opens no port: the route has no server event", hint)
+        settings.warning(
+            FaultCode.NO_EFFECT, "ENABLE_SERVER", "ENABLE_SERVER opens no port: the route has no server event", hint
+        )

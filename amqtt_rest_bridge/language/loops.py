@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 from amqtt_rest_bridge.language.evaluation import BlockSettings
 from amqtt_rest_bridge.model import ClientEvent
 from amqtt_rest_bridge.placeholders import Placeholder, PlaceholderText
@@ -30,7 +30,7 @@ class PlacedEvent:
     event: ClientEvent
     title: str
     path: str
-    places: dict[str, Position]
+    places: dict[str, tuple[Position, Position]]
 
 
 def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderText | str | None]) -> None:
@@ -39,7 +39,7 @@ def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderTe
     for name, topic in topics.items():
         if trigger and topic is not None and _may_match(trigger, _pattern(topic, trigger)):
             message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
-            settings.warning(name, message, _HINT)
+            settings.warning(FaultCode.LOOP, name, message, _HINT)
 
 
 def loop_warnings(placed: Sequence[PlacedEvent]) -> Iterator[Fault]:
@@ -50,7 +50,8 @@ def loop_warnings(placed: Sequence[PlacedEvent]) -> Iterator[Fault]:
         name = next(name for name in topics if _may_match(second.event.source_topic, topics[name]))
         through = ", ".join(placed[number].title for number in cycle[1:])
         message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
-        yield Fault(first.path, first.places[name], Severity.WARNING, message, _HINT)
+        place, end = first.places[name]
+        yield Fault(first.path, place, Severity.WARNING, message, _HINT, FaultCode.LOOP, end)
 
 
 def _find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.language import hints
 from amqtt_rest_bridge.language.grammar import BlockNode, ConditionTree, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
@@ -77,9 +77,18 @@ class Reading:
     rest_is_known: bool = False
     outside_reported: bool = False
 
-    def refuse(self, name: str, offset: int, message: str, hint: str | None = None) -> None:
+    def refuse(
+        self,
+        code: FaultCode,
+        name: str,
+        offset: int,
+        message: str,
+        hint: str | None = None,
+        *,
+        end: int | None = None,
+    ) -> None:
         """Report a setting of the open block that is there, but cannot be read."""
-        self.report.error(offset, message, hint)
+        self.report.error(code, offset, message, hint, end=end)
         if self.block is not None:
             self.block.broken.add(name)
 
@@ -92,7 +101,7 @@ def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
             hint = hints.COMMENT_HINT if in_comment else f"write {piece.text[0]} where it ends"
             if piece.text[:2] in ('"{', '"['):
                 hint = "write ' where it begins and where it ends: \" is part of the JSON in it"
-            report.error(piece.open_at, "this string is not closed on its line", hint)
+            report.error(FaultCode.NOT_CLOSED, piece.open_at, "this string is not closed on its line", hint)
 
 
 def report_outside(reading: Reading, node: SettingNode) -> None:
@@ -101,7 +110,7 @@ def report_outside(reading: Reading, node: SettingNode) -> None:
     if not reading.outside_reported:
         block = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
         hint = f"write {block.get(home, f'ADD {home}')} before it"
-        reading.report.error(node.offset, f"{node.name.text} is outside of a block", hint)
+        reading.report.error(FaultCode.MISPLACED, node.offset, f"{node.name.text} is outside of a block", hint)
     reading.outside_reported = True
     reading.definition.broken.add(str(home))
 
@@ -112,7 +121,9 @@ def unknown_setting(reading: Reading, node: SettingNode, block: Block) -> None:
     plain = name.text.strip("'\"")
     next_word = node.pieces[0].text if node.pieces else ""
     if (meant := f"{plain}_{next_word}".upper()) in PARAMETERS[kind]:
-        reading.report.error(name.offset, f"unknown setting {plain} {next_word}", f"write {meant}")
+        reading.report.error(
+            FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {plain} {next_word}", f"write {meant}"
+        )
         block.guessed.add(meant)
         reading.rest_is_known = True
         return
@@ -121,34 +132,34 @@ def unknown_setting(reading: Reading, node: SettingNode, block: Block) -> None:
         hint = f"write ADD {name.text}: below WITH HEADERS each line begins with ADD"
         if not reading.after_headers:
             hint = f"write WITH HEADERS, and below it ADD {name.text} and the value"
-        reading.refuse(HEADERS, node.offset, f"{name.text} is not a setting", hint)
+        reading.refuse(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
         return
     elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
     if elsewhere is not None:
         hint = f"it belongs in {elsewhere}"
         if elsewhere is BlockKind.EVENT and not reading.definition.events:
             hint += ": write ADD EVENT <name> before it"
-        reading.report.error(name.offset, f"{name.text} does not belong in {kind}", hint)
+        reading.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
         reading.loose_headers = plain.upper() == HEADERS
         reading.definition.broken.add(elsewhere)
         return
     guesses, hint = hints.explain_unknown_setting(plain, kind)
     block.guessed.update(guesses)
     reading.rest_is_known = plain.upper() == "HEADER"
-    reading.report.error(name.offset, f"unknown setting {name.text}", hint)
+    reading.report.error(FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {name.text}", hint)
 
 
 def add_is_missing(reading: Reading, offset: int, name: str) -> None:
     """Report a line of a header that does not begin with ADD."""
     hint = f"write ADD {name}: each header begins with ADD"
-    reading.refuse(HEADERS, offset, f"ADD is missing before {name}", hint)
+    reading.refuse(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)
 
 
 def explain(reading: Reading, junk: Junk) -> None:
     """Report text that is not a statement, and what of the statement before cannot be trusted."""
     if (quotes := hints.explain_quotes(junk, reading.last)) is not None:
         if quotes[1]:
-            reading.report.error(*quotes)
+            reading.report.error(FaultCode.QUOTES, *quotes)
         _give_up(reading)
         return
     report_open_strings(junk.open_strings, reading.report)
@@ -156,7 +167,7 @@ def explain(reading: Reading, junk: Junk) -> None:
     in_comment = reading.last is not None and any(piece.text.startswith("#") for piece in reading.last.pieces[:1])
     if _forgot_get(reading, junk.text) or in_comment:
         return
-    reading.report.error(junk.offset, *hints.explain_junk(junk.text, reading.last))
+    reading.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, reading.last))
     found = _NAME_IN.match(junk.text)
     if found is not None and found[1].upper() == "ADD" and not reading.in_headers:
         reading.definition.broken.add(found[2].upper())
@@ -193,9 +204,11 @@ def _forgot_get(reading: Reading, text: str) -> bool:
     shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
     if source == "GET":
         hint = f"write GET ENV {shown} or GET SECRET {shown}"
-        reading.report.error(word.offset, f"GET {shown} does not say of what", hint)
+        reading.report.error(FaultCode.MISSING_KEYWORD, word.offset, f"GET {shown} does not say of what", hint)
     else:
-        reading.report.error(word.offset, f"{word.text} {shown} is not a value", f"write GET {source} {shown}")
+        reading.report.error(
+            FaultCode.MISSING_KEYWORD, word.offset, f"{word.text} {shown} is not a value", f"write GET {source} {shown}"
+        )
     if is_setting:
         block.broken.add(name)
         del block.settings[name]

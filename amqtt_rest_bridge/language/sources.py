@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, Severity, visible
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, Severity, visible
+from amqtt_rest_bridge.spelling import Question
 
 SUFFIXES = (".lot", ".lotnb")
 """Names of route files end so, in any case."""
@@ -36,10 +37,24 @@ class Source:
     faults: tuple[Fault, ...] = ()
 
 
+_STRING = r"""(?:"(?:[^"\\\n]|\\[^\n])*+(?:"|$)|'(?:[^'\\\n]|\\[^\n])*+(?:'|$))"""
+_MARKED = re.compile(
+    # A statement up to its comment or the end of its line; a string; a placeholder; GET and its name; a word.
+    rf"""(?:DEFINE|WITH|ADD)(?=\s)(?:{_STRING}|[^\n"'/-]|/(?![/*])|-(?!-))*+
+    |{_STRING}
+    |\{{[^{{}}\n]*+\}}
+    |GET\s+(?:ENV|SECRET)\s+(?:{_STRING}|[^\s"']+)
+    |(?:(?!//|--|/\*)[^\s"'])+""",
+    re.VERBOSE | re.IGNORECASE | re.MULTILINE,
+)
+
+
 class Report:
     """The faults of one source; `offset`s count characters of its text from 0.
 
-    `without_define` are the lines that look like a route of ours whose DEFINE is missing: offset and name.
+    A fault ends where the string, word, placeholder or statement that begins at its offset does, unless it is reported
+    with an `end`, and has the replacement that its hint asks for. `without_define` are the lines that look like a route
+    of ours whose DEFINE is missing: offset and name.
     """
 
     def __init__(self, path: str, text: str) -> None:
@@ -59,27 +74,49 @@ class Report:
         line = bisect_right(self._line_starts, offset)
         return Position(line, offset - self._line_starts[line - 1] + 1)
 
+    def behind(self, end: int) -> Position:
+        """Return the place behind the character before an offset, in its line."""
+        last = self.position(end - 1)
+        return Position(last.line, last.column + 1)
+
     def line_before(self, offset: int) -> str:
         """Return the text of a line up to an offset."""
         return self._text[self._text.rfind("\n", 0, offset) + 1 : offset]
 
-    def error(self, offset: int, message: str, hint: str | None = None) -> None:
-        """Note something that keeps the route from working."""
-        self._add(Severity.ERROR, offset, message, hint)
+    def find(self, text: str, offset: int) -> int:
+        """Return where a text, which is there, begins at or behind an offset."""
+        return self._text.index(text, offset)
 
-    def warning(self, offset: int, message: str, hint: str | None = None) -> None:
+    def error(
+        self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
+    ) -> None:
+        """Note something that keeps the route from working."""
+        self._add(Severity.ERROR, code, offset, message, hint, end)
+
+    def warning(
+        self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
+    ) -> None:
         """Note something that works, but hardly as it was meant."""
-        self._add(Severity.WARNING, offset, message, hint)
+        self._add(Severity.WARNING, code, offset, message, hint, end)
 
     def notice(self, offset: int, message: str, hint: str | None = None) -> None:
-        """Note something worth knowing."""
-        self._add(Severity.NOTICE, offset, message, hint)
+        """Note something that is skipped."""
+        self._add(Severity.NOTICE, FaultCode.SKIPPED, offset, message, hint, None)
 
-    def _add(self, severity: Severity, offset: int, message: str, hint: str | None) -> None:
+    def _add(
+        self, severity: Severity, code: FaultCode, offset: int, message: str, hint: str | None, end: int | None
+    ) -> None:
+        behind = self.behind(self.end_of(offset) if end is None else end)
+        replacement = hint.meant if isinstance(hint, Question) else None
         # Messages hold names and texts of a file: these must not break the log line they end in.
         message, hint = visible(message), hint and visible(hint)
         self.errors += severity is Severity.ERROR
-        self.faults.append(Fault(self.path, self.position(offset), severity, message, hint))
+        self.faults.append(Fault(self.path, self.position(offset), severity, message, hint, code, behind, replacement))
+
+    def end_of(self, offset: int) -> int:
+        """Return where the string, word, placeholder or statement that begins at an offset ends."""
+        found = _MARKED.match(self._text, offset)
+        return offset + 1 if found is None else offset + len(found[0].rstrip())
 
 
 _CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)
@@ -94,7 +131,6 @@ def in_order(faults: list[Fault]) -> tuple[Fault, ...]:
         return file, int(number or 0), fault.position, fault.severity, fault.message
 
     return tuple(sorted(dict.fromkeys(faults), key=place))
-
 
 
 def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
@@ -190,7 +226,7 @@ def _cells(path: str, text: str) -> Iterator[Source]:
         notebook = json.loads(text)
     except json.JSONDecodeError as error:
         report = Report(path, text)
-        report.error(error.pos, f"the notebook is not JSON: {error.msg}")
+        report.error(FaultCode.UNREADABLE, error.pos, f"the notebook is not JSON: {error.msg}")
         yield Source(path, "", tuple(report.faults))
         return
     except (ValueError, RecursionError):  # numbers of thousands of digits, a thousand brackets
@@ -213,7 +249,12 @@ def _cell(path: str, value: object) -> Source:
         value.encode()
     except UnicodeEncodeError as error:  # "\ud800" is JSON
         report = Report(path, value)
-        report.error(error.start, "the cell holds half a surrogate pair, which has no UTF-8 form", "leave it out")
+        report.error(
+            FaultCode.UNREADABLE,
+            error.start,
+            "the cell holds half a surrogate pair, which has no UTF-8 form",
+            "leave it out",
+        )
         return Source(path, "", tuple(report.faults))
     return Source(path, value)
 
@@ -221,4 +262,4 @@ def _cell(path: str, value: object) -> Source:
 def _faulty(
     path: str, severity: Severity, message: str, position: Position = _START, hint: str | None = None
 ) -> Source:
-    return Source(path, "", (Fault(path, position, severity, message, hint),))
+    return Source(path, "", (Fault(path, position, severity, message, hint, FaultCode.UNREADABLE),))

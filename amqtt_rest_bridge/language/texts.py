@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, FaultCode
 from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
+from amqtt_rest_bridge.language.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.language.hints import explain_suspect
@@ -39,7 +39,7 @@ from amqtt_rest_bridge.placeholders import (
     recognise,
     suspects,
 )
-from amqtt_rest_bridge.spelling import question
+from amqtt_rest_bridge.spelling import Question, question
 from amqtt_rest_bridge.topics import check_topic_name
 
 
@@ -64,14 +64,14 @@ def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, rep
         template = parse(value.parts, place, mode)
         _check_literal(template, value)
     except CallError as failed:
-        report.error(value.offset, f"{name}: {failed.message}")
+        report.error(FaultCode.PLACEHOLDER, value.offset, f"{name}: {failed.message}")
         return None
     except LoneBackslashError as error:
         hint = r"write \\\\ in the file: a backslash of JSON is two, and each of them is two in a string of the file"
-        report.error(value.offset, f"{name} {error}", hint)
+        report.error(FaultCode.PLACEHOLDER, value.offset, f"{name} {error}", hint)
         return None
     except FormError as refused:
-        report.error(value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
+        report.error(FaultCode.INVALID_VALUE, value.offset, value.hide(f"{name} {refused.message}"), refused.hint)
         return None
     if place is Place.ENDPOINT:  # in server mode it is not a template
         warn_of_dot_segments(name, _sample(template), value.offset, report)
@@ -99,31 +99,37 @@ def _check_literal(template: PlaceholderText, value: Value) -> None:
 def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None:
     """Warn of `:id`, `*` and the like in a topic filter or path, which other languages fill or match."""
     if name != "ENDPOINT" and re.search(r",\s", value.text):
-        report.warning(value.offset, f"{name} is one filter, with the comma in it", "write an event for each filter")
+        report.warning(
+            FaultCode.OTHER_SYNTAX,
+            value.offset,
+            f"{name} is one filter, with the comma in it",
+            "write an event for each filter",
+        )
     for level, written, word in forms.foreign_levels(value.text):
+        place, end = place_in(value, rf"(?<![^/\"']){re.escape(written)}(?![^/?\"'])", report)
+        message = f"{name} has the level {written}, which matches only that text"
+        hint: str = f"write + for a level that may be anything; its text is {{topic.{level}}}"
+        if written.startswith("*"):
+            hint = "write + for one level that may be anything, or # at the end for all that follow"
         if name == "ENDPOINT":
             if "{" in written or ("<" in written and mode is Mode.CLIENT):
                 continue  # a placeholder or segment; no URL
+            effect = "is sent as it is written" if mode is Mode.CLIENT else "matches only that text"
+            message = f"ENDPOINT has the segment {written}, which {effect}"
             hint = f"write {{{word or 'name'}}} for a segment that may be anything"
             if mode is Mode.CLIENT and recognise(word, mode):
                 hint = question(f"{{{word}}}")
             elif mode is Mode.CLIENT:
                 field = f"{{value.json.{word or 'name'}}}"
                 hint = f"write {field} for a field of the payload, {{topic.2}} for a level of the topic"
-            effect = "is sent as it is written" if mode is Mode.CLIENT else "matches only that text"
-            report.warning(value.offset, f"ENDPOINT has the segment {written}, which {effect}", hint)
-            continue
-        hint = f"write + for a level that may be anything; its text is {{topic.{level}}}"
-        if written.startswith("*"):
-            hint = "write + for one level that may be anything, or # at the end for all that follow"
-        report.warning(value.offset, f"{name} has the level {written}, which matches only that text", hint)
+        report.warning(FaultCode.OTHER_SYNTAX, place, message, hint, end=end)
 
 
 def warn_of_dot_segments(name: str, path: str, offset: int, report: Report) -> None:
     """Warn of a `.` or `..` that is written as a segment: it is sent as it is, and servers differ in what they do."""
     if dot_segments(path):
         message = f"{name} has a segment . or ..: it is sent as written, and servers resolve or refuse it"
-        report.warning(offset, message, "write the path that is meant")
+        report.warning(FaultCode.DOUBTFUL, offset, message, "write the path that is meant")
 
 
 def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, report: Report) -> None:
@@ -143,7 +149,7 @@ def _warn_of_broken_json(name: str, template: PlaceholderText, value: Value, rep
         hint = "if it is not meant to be JSON, say so with a Content-Type header or DEFAULT_CONTENT_TYPE"
         if '"' not in sample and _is_json(sample.replace("'", '"')):
             hint = "strings of JSON are in double quotes: write ' around it and \" inside, as in '{\"city\": 1}'"
-        report.warning(value.offset, f"{name} is not JSON: {reason}", hint)
+        report.warning(FaultCode.NOT_JSON, value.offset, f"{name} is not JSON: {reason}", hint)
 
 
 def _is_json(text: str) -> bool:
@@ -162,7 +168,11 @@ def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) ->
         for suspect in suspects(piece.text, mode):
             warning = explain_suspect(suspect, place, mode)
             if warning is not None:
-                report.warning(piece.offset + suspect.offset, *warning)
+                message, hint = warning
+                if isinstance(hint, Question):
+                    hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
+                end = piece.offset + suspect.end
+                report.warning(FaultCode.PLACEHOLDER, piece.offset + suspect.offset, message, hint, end=end)
                 found = True
     return found
 
@@ -191,16 +201,18 @@ def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
         return _ConditionReader(value, mode).read(settings.block.condition)
     except _AtError as fault:
         settings.failed.add(_NAME)
-        settings.report.error(fault.offset, value.hide(f"{_NAME}: {fault.message}"), fault.hint)
+        message = value.hide(f"{_NAME}: {fault.message}")
+        settings.report.error(FaultCode.CONDITION, fault.offset, message, fault.hint, end=fault.end)
         return None
 
 
 class _AtError(FormError):
-    """A fault of the term at `offset` of the file."""
+    """A fault of the term from `offset` to `end` of the file."""
 
-    def __init__(self, offset: int, message: str, hint: str | None = None) -> None:
+    def __init__(self, offset: int, message: str, hint: str | None = None, end: int | None = None) -> None:
         super().__init__(message, hint)
         self.offset = offset
+        self.end = end
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +251,10 @@ class _ConditionReader:
         raise _AtError(piece.offset, "is nested too deeply", "write fewer parentheses")
 
     def _fault(self, term: Term | Operation, message: str, hint: str | None = None) -> _AtError:
-        return _AtError(self._offsets[min(term.offset, len(self._offsets) - 1)], message, hint)
+        last = len(self._offsets) - 1
+        begin = self._offsets[min(term.offset, last)]
+        end = self._offsets[min(term.offset + len(term.text if isinstance(term, Term) else term.name), last)]
+        return _AtError(begin, message, hint, max(begin + 1, end))
 
     def _check_shape(self, tree: ConditionTree) -> None:
         """Refuse what follows the last term; what is wrong before it is a better reason."""

@@ -193,8 +193,9 @@ _WORD = re.compile(r"\s*(?:\$\.)?[A-Za-z_][A-Za-z0-9_.-]*(?:\[[^\[\]]{1,64}\][A-
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Something that looks like a misspelt placeholder: `written` at `offset`, `name` in its braces; no default.
+    """Something that looks like a misspelt placeholder: `written` at `offset`, `name` in its braces.
 
+    Both are without the `default`, which is `|TEXT` or "".
     `whole`: it is the whole of a string within the text, as in `{"city": "{city}"}`.
     """
 
@@ -202,6 +203,12 @@ class Suspect:
     written: str
     name: str
     whole: bool = False
+    default: str = ""
+
+    @property
+    def end(self) -> int:
+        """Return the offset behind it."""
+        return self.offset + len(self.written) + len(self.default)
 
 
 def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
@@ -215,7 +222,7 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
         if not match["tag"] or f"</{name}>" not in text:  # XML
             yield Suspect(match.start(), match[0], name)
     for match in _SUSPECT.finditer(text):
-        name = match["name"].partition("|")[0]
+        name, bar, text_instead = match["name"].partition("|")
         doubled = match["open"] == "{{" and match["close"] == "}}"
         known = recognise(name, mode) is not None
         foreign = doubled or bool(match["dollar"]) or "[" in name
@@ -226,4 +233,4 @@ def suspects(text: str, mode: Mode) -> Iterator[Suspect]:
                 written, start = f"${written}", match.start()
             behind = text[match.end() : match.end() + 1]
             whole = text[match.start() - 1 : match.start()] == '"' and behind in ('"', "\\")
-            yield Suspect(start, written, name, whole)
+            yield Suspect(start, written, name, whole, bar + text_instead)

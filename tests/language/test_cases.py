@@ -16,7 +16,7 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import SUFFIXES, Source, read
 from amqtt_rest_bridge.model import Route, Signature
-from tests.support.route_text import CASES, ENVIRONMENT, plain, write_secrets
+from tests.support.route_text import CASES, ENVIRONMENT, corrected, marked, plain, write_secrets
 
 
 def cases(kind: str) -> list[object]:
@@ -76,6 +76,21 @@ def test_invalid_file_gives_its_faults(path: Path, secrets_dir: Path) -> None:
     found = "".join(f"{fault}\n" for fault in loaded.faults).replace(str(secrets_dir), "SECRETS")
     assert found == path.with_suffix(".txt").read_text(encoding="utf-8")
     assert loaded.has_errors
+
+
+@pytest.mark.parametrize("path", [*cases("valid"), *cases("invalid")])
+def test_what_programs_read_of_a_fault_fits_its_text(path: Path, secrets_dir: Path) -> None:
+    """Ends lie behind places; each did-you-mean has a replacement, after which it is gone."""
+    faults = load_case(path, secrets_dir).faults
+    sources = {source.path: source for source in read([path]) if source.text}
+    for fault in (fault for fault in faults if fault.path in sources):
+        assert marked(sources[fault.path], fault).strip(), fault
+        assert (fault.replacement is not None) == (fault.hint or "").startswith("did you mean"), fault
+    replacing = [fault for fault in faults if fault.replacement is not None]
+    again = [corrected(source, [one for one in replacing if one.path == name]) for name, source in sources.items()]
+    if replacing:
+        left = {one.message for one in load(again, Environment(ENVIRONMENT, secrets_dir)).faults}
+        assert not left & {one.message for one in replacing}, again
 
 
 def test_there_are_enough_cases() -> None:

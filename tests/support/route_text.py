@@ -1,10 +1,11 @@
 """What the tests of the route language share: loading a text, and routes as plain JSON values without defaults."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import Source
@@ -44,6 +45,24 @@ DEFINE ROUTE R WITH TYPE REST_API
         WITH METHOD "POST"
         WITH ENDPOINT "/x"
 """
+
+
+def offset(text: str, position: Position) -> int:
+    """Return how many characters precede a place."""
+    return sum(len(one) + 1 for one in text.split("\n")[: position.line - 1]) + position.column - 1
+
+
+def marked(source: Source, fault: Fault) -> str:
+    """Return the text from the place of a fault to its end."""
+    return source.text[offset(source.text, fault.position) : offset(source.text, fault.end)]
+
+
+def corrected(source: Source, faults: Iterable[Fault]) -> Source:
+    """Return a text with the replacements of its faults, the last one first."""
+    text = source.text
+    for place, end, replacement in sorted({(one.position, one.end, one.replacement) for one in faults}, reverse=True):
+        text = text[: offset(text, place)] + str(replacement) + text[offset(text, end) :]
+    return Source(source.path, text)
 
 
 def write_secrets(folder: Path) -> Path:

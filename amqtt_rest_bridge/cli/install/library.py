@@ -165,7 +165,7 @@ class Library:
         found = self._slugs(f"search?q={quote(slug.replace('-', ' '), safe='')}&limit=30")
         near = get_close_matches(slug[:_SHOWN].lower(), [*found, *self._slugs("templates?limit=30")], n=6)
         if near:
-            return question(*list(dict.fromkeys(near))[:_MOST_NEAREST])
+            return question(" or ".join(list(dict.fromkeys(near))[:_MOST_NEAREST]))
         return f"the library finds {', '.join(found[:_MOST_NEAREST])}" if found else ""
 
     def _slugs(self, path: str) -> list[str]:
