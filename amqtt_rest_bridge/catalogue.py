@@ -149,6 +149,9 @@ STATUS_OF_THE_SERVER: Final = HTTP_STATUS.hinting("The server has a problem of i
 STATUS_EXPECTS_TLS: Final = HTTP_STATUS.hinting(
     "The server expects TLS on this port: set USE_SSL or write https:// into BASE_ADDRESS."
 )
+NO_DIGEST: Final = HTTP_STATUS.hinting(
+    'AUTH_SCHEME "digest" needs a server that offers Digest with MD5, SHA-256 or SHA-512-256 and qop auth.'
+)
 STATUSES: Final[Mapping[int, FailureRow]] = MappingProxyType(
     {
         400: HTTP_STATUS.hinting("Check BODY, HEADERS and ENDPOINT of the event against what the server expects."),

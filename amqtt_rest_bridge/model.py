@@ -43,6 +43,13 @@ class OverloadPolicy(StrEnum):
     LOSSLESS = "lossless"
 
 
+class AuthScheme(StrEnum):
+    """How USERNAME and PASSWORD are sent with requests."""
+
+    BASIC = "basic"
+    DIGEST = "digest"
+
+
 class SignatureScheme(StrEnum):
     """How a signed request says what was signed, and when."""
 
@@ -74,6 +81,7 @@ class RestApiConfig:
     server_port: int = 8080
     username: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
+    auth_scheme: AuthScheme = AuthScheme.BASIC
     use_ssl: bool = False
     ignore_cert_errors: bool = False
     enable_cors: bool = False

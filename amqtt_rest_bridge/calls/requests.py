@@ -8,7 +8,7 @@ from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Method, RestApiConfig, Route
+from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
 from amqtt_rest_bridge.system import own_version
 
@@ -151,14 +151,24 @@ def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -
 
 
 def _authorization(config: RestApiConfig) -> str | None:
-    """Return the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2)."""
+    """Return the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2).
+
+    A digest is another one for each request; see `digest.DigestLogin`.
+    """
     if config.authorization is not None:
         return config.authorization
-    if config.username is None or config.password is None:
+    if config.username is None or config.password is None or config.auth_scheme is AuthScheme.DIGEST:
         return None
     if ":" in config.username:
         raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
     return basic_credentials(config.username, config.password)
+
+
+def scheme_of_sender(config: RestApiConfig) -> str | None:
+    """Return the scheme of the Authorization that is added where a request is sent, None where it has all it needs."""
+    if config.oauth2_token_url is not None:
+        return "Bearer"
+    return "Digest" if config.auth_scheme is AuthScheme.DIGEST else None
 
 
 def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:

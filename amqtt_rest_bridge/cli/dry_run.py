@@ -5,6 +5,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,8 @@ import typer
 from amqtt_rest_bridge.bridge.client.senders import sender_of
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict, masker_for
-from amqtt_rest_bridge.calls.oauth2 import authorized, has_own
+from amqtt_rest_bridge.calls.oauth2 import has_own
+from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
@@ -152,8 +154,8 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     if isinstance(begun, Verdict):
         return _show_end(begun, prepared, message, prepared.masker)
     request = begun.request
-    if route.config.oauth2_token_url is not None and not has_own(request):  # OAuth2 adds it when it is sent
-        request = authorized(request, "(token)")
+    if (scheme := scheme_of_sender(route.config)) and not has_own(request):
+        request = replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
     print("\n".join(request_lines(request, prepared.masker)))
     if not send:
         goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)

@@ -18,7 +18,7 @@ Read `client` (the way of a request), `connection` (one exchange) and `connectin
 `transport_errors` as needed. Other packages import from here only.
 """
 
-from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Stopwatch, finish
+from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Login, Stopwatch, finish
 from amqtt_rest_bridge.http_client.connecting import Resolver, check_urllib3
 from amqtt_rest_bridge.http_client.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions, check_files
@@ -28,6 +28,7 @@ __all__ = [
     "ClientOptions",
     "Exchange",
     "HttpClient",
+    "Login",
     "Origin",
     "Resolver",
     "Stopwatch",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError
@@ -28,7 +28,7 @@ from amqtt_rest_bridge.http_client.origin import (
 )
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
-from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method
+from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method, Pairs
 
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
@@ -80,6 +80,18 @@ class _Outgoing(NamedTuple):
     limit: int
 
 
+class Login(Protocol):
+    """What answers the challenges of a server; any number of threads call it."""
+
+    def authorization(self, method: str, target: str) -> str | None:
+        """Return the value of Authorization for a request to a path and query, None for none yet."""
+        ...
+
+    def repeats(self, status: int, headers: Pairs, repeated: int) -> bool:
+        """Take note of a response; return whether its request is sent again, which it was so often; or `CallError`."""
+        ...
+
+
 class HttpClient:
     """Send requests to one server; for any number of threads at once.
 
@@ -90,6 +102,7 @@ class HttpClient:
         clock: Monotonic seconds.
         resolver: Resolves host names; default: one that asks the system.
         contexts: TLS contexts shared with other clients; default: its own.
+        login: Answers the server's challenges, for requests without an Authorization of their own.
 
     Raises:
         ConfigurationError: A proxy variable of the environment, or the installed urllib3, cannot be used.
@@ -102,10 +115,12 @@ class HttpClient:
         clock: Callable[[], float] = monotonic,
         resolver: Resolver | None = None,
         contexts: TlsContexts | None = None,
+        login: Login | None = None,
     ) -> None:
         check_urllib3()
         self._options = options
         self._clock = clock
+        self._login = login
         self._connector = Connector(
             options.tls, contexts or TlsContexts(), resolver or Resolver(), seconds=options.timeout, clock=clock
         )
@@ -135,17 +150,25 @@ class HttpClient:
         target, headers = self._target(url), _complete(request, self._options.origin)
         limit = self._options.max_response_bytes
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
+        login, challenged = self._login, 0
+        if login is not None and any(name.lower() == "authorization" for name, _ in headers):
+            login = None
         while True:
             yield
             started = self._clock()
             deadline = started + self._options.timeout - stopwatch.seconds
-            outgoing = _Outgoing(deadline, request.method, target, headers, request.body, limit)
+            authorization = None if login is None else login.authorization(request.method, target)
+            sent = headers if authorization is None else (*headers, ("Authorization", authorization))
+            outgoing = _Outgoing(deadline, request.method, target, sent, request.body, limit)
             try:
                 received = self._attempt(server, outgoing, repeats=repeats)
             finally:
                 stopwatch.seconds += self._clock() - started
             repeats = received is None
             if received is None:
+                continue
+            if login is not None and login.repeats(received.status, received.headers, challenged):
+                challenged += 1
                 continue
             following = self._following(url, received) if redirects and received.status in REDIRECTS else None
             if following is None:
@@ -158,7 +181,7 @@ class HttpClient:
                     server.credentials,
                 )
             origin, target = following
-            url, redirects = f"{origin}{target}", redirects - 1
+            url, redirects, challenged = f"{origin}{target}", redirects - 1, 0
             server = self._server if origin == self._server.origin else self._upgrade(origin)
 
     def expire(self) -> None:

@@ -11,7 +11,7 @@ from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.texts import warn_of_dot_segments
 from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, RouteConfig
+from amqtt_rest_bridge.model import AuthScheme, OverloadPolicy, RestApiConfig, RouteConfig
 from amqtt_rest_bridge.placeholders import Fixed
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
@@ -93,6 +93,11 @@ def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -
             )
         settings.refuse_lone(user, password, "Basic credentials are made of both")
         settings.refuse_lone(password, user, "Basic credentials are made of both")
+    if settings.values.get("AUTH_SCHEME") == AuthScheme.DIGEST:
+        settings.refuse_lone("AUTH_SCHEME", "USERNAME", "a digest is made of USERNAME and PASSWORD")
+        if not client:
+            message = "AUTH_SCHEME has no effect: ENABLE_CLIENT is not true"
+            settings.warning("AUTH_SCHEME", message, "callers of server mode send Basic credentials or a token")
     if settings.has("AUTHORIZATION") and settings.has("USERNAME") and client:
         message = "AUTHORIZATION and USERNAME are both set"
         settings.error(FaultCode.EXCLUDES, "AUTHORIZATION", message, "a request has one Authorization header")
@@ -166,8 +171,9 @@ def _is_cleartext(url: str) -> bool:
 
 def _credentials(settings: BlockSettings, events: Iterable[BlockSettings]) -> Iterator[tuple[str, Value]]:
     """Yield what requests of a route carry as credentials: by its name, or because a secret is in it."""
+    digest = settings.values.get("AUTH_SCHEME") == AuthScheme.DIGEST  # which the password cannot be read from
     for name in ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET"):
-        if name in settings.texts:
+        if name in settings.texts and not (digest and name == "USERNAME"):
             yield "the access token" if name == "OAUTH2_CLIENT_SECRET" else name, settings.texts[name]
     for event in events:
         for header, value in event.headers:

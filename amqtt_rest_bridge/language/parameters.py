@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-from amqtt_rest_bridge.model import Method, OverloadPolicy, ResponseFormat, SignatureScheme
+from amqtt_rest_bridge.model import AuthScheme, Method, OverloadPolicy, ResponseFormat, SignatureScheme
 
 
 class BlockKind(StrEnum):
@@ -117,6 +117,11 @@ _CONFIG = (
         '"bridge"',
     ),
     Parameter("PASSWORD", _TEXT, None, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True),
+    Parameter(
+        "AUTH_SCHEME", Kind.CHOICE, "basic", _C,
+        "how USERNAME and PASSWORD are sent: as Basic credentials, or as a digest of the server's challenge (RFC 7616)",
+        '"digest"', choices=tuple(AuthScheme),
+    ),
     Parameter(
         "USE_SSL", _BOOL, "false", _B,
         "client: https for a BASE_ADDRESS without a scheme; server: the start fails without server_certfile",

@@ -63,7 +63,7 @@ CONFIG_ROWS = [
     ("SERVER_TOKEN", '"one, two"', ("one", "two")),
 ]
 TOGETHER = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_PASSWORD": "sp"}
-TOGETHER["SERVER_TOKEN_HEADER"] = "X-API-Key"
+TOGETHER |= {"SERVER_TOKEN_HEADER": "X-API-Key", "AUTH_SCHEME": "digest"}
 OAUTH2 = {"OAUTH2_TOKEN_URL": "https://id/token", "OAUTH2_CLIENT_ID": "i", "OAUTH2_CLIENT_SECRET": "s"}
 OAUTH2 |= {"OAUTH2_SCOPE": "a b", "OAUTH2_AUDIENCE": "c"}
 FILES = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
@@ -220,6 +220,7 @@ def test_every_setting_of_the_specified_language_exists() -> None:
 COMPANIONS = {
     "USERNAME": ("PASSWORD",),
     "PASSWORD": ("USERNAME",),
+    "AUTH_SCHEME": ("USERNAME", "PASSWORD"),
     "OAUTH2_TOKEN_URL": ("OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
     "OAUTH2_CLIENT_ID": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_SECRET"),
     "OAUTH2_CLIENT_SECRET": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID"),

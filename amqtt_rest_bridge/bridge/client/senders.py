@@ -5,6 +5,7 @@ renewed and what a 401 means; here are the thread that fetches it and those that
 once; the token is in no message, log line or failure.
 """
 
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,6 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from amqtt_rest_bridge.calls.digest import DigestLogin
 from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, has_own, late, unsent
 from amqtt_rest_bridge.calls.requests import RequestBuilder, split_base_address
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
@@ -28,7 +30,7 @@ from amqtt_rest_bridge.http_client import (
     finish,
     origin_of,
 )
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, RestApiConfig, Route
+from amqtt_rest_bridge.model import AuthScheme, HttpRequest, HttpResponse, Pairs, RestApiConfig, Route
 from amqtt_rest_bridge.settings import BridgeSettings
 
 
@@ -73,13 +75,16 @@ def sender_of(
 ) -> Sender:
     """Return what sends the requests of a route: an HTTP client, with OAuth2 one that adds the access token.
 
+    With Digest the client answers the server's challenges.
+
     The token is fetched with the route's timeout, TLS settings and proxies.
 
     Raises:
         ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.
     """
     options = client_options(config, max_response_bytes=max_response_bytes, environment=environment)
-    client = HttpClient(options, contexts=contexts)
+    login = SharedLogin(config) if config.auth_scheme is AuthScheme.DIGEST else None
+    client = HttpClient(options, contexts=contexts, login=login)
     if config.oauth2_token_url is None:
         return client
     try:
@@ -120,6 +125,24 @@ def unusable_routes(
         fault = faults[options.tls]
         if fault is not None:
             yield route, fault
+
+
+class SharedLogin:
+    """Answers the server's challenges with the route's USERNAME and PASSWORD, for all its threads; fulfils `Login`."""
+
+    def __init__(self, config: RestApiConfig) -> None:
+        self._login = DigestLogin(config, lambda: secrets.token_hex(16))
+        self._lock = threading.Lock()
+
+    def authorization(self, method: str, target: str) -> str | None:
+        """Return the value of Authorization for a request; each has the next count of the nonce."""
+        with self._lock:
+            return self._login.authorization(method, target)
+
+    def repeats(self, status: int, headers: Pairs, repeated: int) -> bool:
+        """Return whether a request is sent again; see `DigestLogin.repeats`."""
+        with self._lock:
+            return self._login.repeats(status, headers, repeated)
 
 
 class TokenSource:

@@ -1,0 +1,207 @@
+"""Digest access authentication (RFC 7616): which challenge is answered, and with what. Pure.
+
+A server refuses the first request with a challenge: an algorithm and a nonce. The request is sent again with a digest
+of the password and both; later ones answer the same nonce at once, each with the next count, until the server names
+another nonce. The password itself is never sent. A driver with threads holds a lock while it uses `DigestLogin`.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+from urllib.parse import quote
+
+from amqtt_rest_bridge.catalogue import NO_DIGEST
+from amqtt_rest_bridge.errors import CONTROL, CallError, on_one_line
+from amqtt_rest_bridge.model import Pairs, RestApiConfig
+
+REFUSED: Final = 401
+
+_ALGORITHMS: Final[Mapping[str, str]] = MappingProxyType(
+    {"md5": "md5", "sha-256": "sha256", "sha-512-256": "sha512_256"}
+)
+"""By their names in challenges, the weakest first: those of hashlib."""
+_MOST_BYTES: Final = 16_384  # of all challenges of a response
+_MOST_REPEATS: Final = 2  # of a request: for a nonce, and for one that has become stale meanwhile
+_WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_ITEM: Final = re.compile(
+    rf'(?P<name>{_WORD})\s*=\s*(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<bare>{_WORD}))\s*(?=,|\Z)'
+    rf"|(?P<scheme>{_WORD})(?:\s+[A-Za-z0-9._~+/-]+=*\s*(?=,|\Z)|(?=[\s,]|\Z))"
+)
+_BETWEEN: Final = re.compile(r"[\s,]*")
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """What a server wants a digest of; `algorithm` is as it named it, None where it named none.
+
+    `qop` is whether it names `auth`. Without any it speaks RFC 2069, as old cameras do.
+    """
+
+    realm: str
+    nonce: str
+    algorithm: str | None = None
+    qop: bool = True
+    opaque: str | None = None
+    userhash: bool = False
+    stale: bool = False
+
+    def answer(self, login: tuple[str, str], method: str, target: str, count: int, cnonce: str) -> str:
+        """Return the value of Authorization for a request, the `count`th one with this nonce (section 3.4).
+
+        Args:
+            login: User name and password.
+            method: Of the request.
+            target: Its path and query.
+            count: From 1.
+            cnonce: A text that cannot be guessed.
+        """
+
+        def digest(*parts: str) -> str:
+            return hashlib.new(_ALGORITHMS[(self.algorithm or "md5").lower()], ":".join(parts).encode()).hexdigest()
+
+        username, password = login
+        secret, request = digest(username, self.realm, password), digest(method, target)
+        named = _quoted("username", digest(username, self.realm) if self.userhash else username)
+        if not username.isascii() and not self.userhash:
+            named = f"username*=UTF-8''{quote(username, safe='')}"  # RFC 5987
+        fields = [named, _quoted("realm", self.realm), _quoted("nonce", self.nonce), _quoted("uri", target)]
+        if self.algorithm is not None:
+            fields.append(f"algorithm={self.algorithm}")
+        if self.qop:
+            fields += ["qop=auth", f"nc={count:08x}", f'cnonce="{cnonce}"']
+            response = digest(secret, self.nonce, f"{count:08x}", cnonce, "auth", request)
+        else:
+            response = digest(secret, self.nonce, request)
+        fields.append(f'response="{response}"')
+        if self.opaque is not None:
+            fields.append(_quoted("opaque", self.opaque))
+        if self.userhash:
+            fields.append("userhash=true")
+        return f"Digest {', '.join(fields)}"
+
+
+class DigestLogin:
+    """The challenge of a route's server in use, and how often it was answered.
+
+    Args:
+        config: USERNAME and PASSWORD are what it is answered with.
+        chance: Returns hexadecimal digits that cannot be guessed.
+    """
+
+    def __init__(self, config: RestApiConfig, chance: Callable[[], str]) -> None:
+        self._login = config.username or "", config.password or ""
+        self._chance = chance
+        self._challenge: Challenge | None = None
+        self._count = 0
+
+    def authorization(self, method: str, target: str) -> str | None:
+        """Return the value of Authorization for a request, None where no challenge is known."""
+        if self._challenge is None:
+            return None
+        self._count += 1
+        return self._challenge.answer(self._login, method, target, self._count, self._chance())
+
+    def repeats(self, status: int, headers: Pairs, repeated: int) -> bool:
+        """Return whether a request is sent again, with credentials for what its response says.
+
+        A 401 says that the server has not processed it, so any method is. `repeated` is how often it was already: a
+        second time only for a nonce that is `stale`; otherwise the credentials are wrong.
+
+        Raises:
+            CallError: The server asks for something else than a digest that can be made.
+        """
+        if status != REFUSED:
+            for following in _values(headers, "authentication-info"):
+                nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
+                if self._challenge is not None and nonce and not CONTROL.search(nonce):
+                    self._use(replace(self._challenge, nonce=nonce))
+            return False
+        challenge = strongest(_values(headers, "www-authenticate"))
+        if repeated >= _MOST_REPEATS or (repeated and not challenge.stale):
+            self._challenge = None
+            return False
+        self._use(challenge)
+        return True
+
+    def _use(self, challenge: Challenge) -> None:
+        self._challenge, self._count = challenge, 0
+
+
+def strongest(values: Iterable[str]) -> Challenge:
+    """Return the challenge of the values of WWW-Authenticate that is answered: that of the strongest algorithm.
+
+    Decision: the strongest one, not the first, so that who can add a challenge cannot choose MD5.
+
+    Raises:
+        CallError: There is none that can be answered.
+    """
+    offered: list[tuple[str, dict[str, str]]] = []
+    for scheme, name, text in _items(", ".join(values)):
+        if not name:
+            offered.append((scheme.lower(), {}))
+        elif offered:
+            offered[-1][1].setdefault(name, text)
+    digests = [fields for scheme, fields in offered if scheme == "digest"]
+    usable = [challenge for challenge in map(_challenge_of, digests) if challenge is not None]
+    if usable:
+        ranks = list(_ALGORITHMS)
+        return max(usable, key=lambda one: ranks.index((one.algorithm or "md5").lower()))
+    if not digests:
+        schemes = on_one_line(", ".join(dict.fromkeys(scheme for scheme, _ in offered))) or "nothing"
+        raise _unanswerable(f"and asks for {schemes}, not for Digest")
+    if any("auth-int" in _qops(fields) and "auth" not in _qops(fields) for fields in digests):
+        raise _unanswerable("and asks for a digest of the body (qop auth-int), which is not supported")
+    named = on_one_line(", ".join(fields.get("algorithm", "none") for fields in digests))
+    raise _unanswerable(f"with a Digest challenge that cannot be answered (algorithm {named})")
+
+
+def _unanswerable(reason: str) -> CallError:
+    return NO_DIGEST.error(f"the server answered 401 {reason}")
+
+
+def _challenge_of(fields: Mapping[str, str]) -> Challenge | None:
+    """Return the challenge that these fields make, None for one that is not understood and so ignored."""
+    realm, nonce, opaque = fields.get("realm"), fields.get("nonce"), fields.get("opaque")
+    algorithm, qops = fields.get("algorithm"), _qops(fields)
+    if realm is None or not nonce or (algorithm or "md5").lower() not in _ALGORITHMS:
+        return None
+    if (qops and "auth" not in qops) or any(CONTROL.search(text) for text in (realm, nonce, opaque or "")):
+        return None
+    flags = {name: fields.get(name, "").lower() == "true" for name in ("userhash", "stale")}
+    return Challenge(realm, nonce, algorithm, bool(qops), opaque, **flags)
+
+
+def _qops(fields: Mapping[str, str]) -> list[str]:
+    return re.findall(r"[^\s,]+", fields.get("qop", "").lower())
+
+
+def _values(headers: Pairs, name: str) -> Iterable[str]:
+    return (value for key, value in headers if key.lower() == name)
+
+
+def _items(text: str) -> Iterable[tuple[str, str, str]]:
+    """Yield the schemes of challenges and the parameters that follow each, as scheme, name, value (RFC 9110, 11.3).
+
+    What is malformed is skipped up to the next comma.
+    """
+    offset, text = 0, text[:_MOST_BYTES]
+    while (offset := _BETWEEN.match(text, offset).end()) < len(text):  # type: ignore[union-attr]  # it always matches
+        found = _ITEM.match(text, offset)
+        if found is None:
+            comma = text.find(",", offset)
+            offset = len(text) if comma < 0 else comma
+            continue
+        offset = found.end()
+        if found["scheme"] is not None:
+            yield found["scheme"], "", ""
+        else:
+            yield "", found["name"].lower(), found["bare"] or _ESCAPED.sub(r"\1", found["quoted"] or "")
+
+
+def _quoted(name: str, text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'{name}="{escaped}"'
