@@ -184,6 +184,12 @@ NOT_A_TOKEN: Final = OAUTH2_FAILED.hinting(
     "Check OAUTH2_TOKEN_URL: it must answer with JSON that holds access_token and token_type Bearer."
 )
 
+TARGET_DOWN: Final = FailureRow(
+    FailureCode.TARGET_DOWN,
+    "the BREAKER of the route is open: its target failed too often, and is tried every 5 s by one message",
+    "find out why the target is down; messages are sent again once it has answered",
+)
+
 RESPONSE_TOO_LARGE: Final = FailureRow(
     FailureCode.RESPONSE_TOO_LARGE,
     "body or headers above their bounds",
@@ -284,8 +290,8 @@ FAILURES: Final[Mapping[str, FailureRow]] = MappingProxyType(
     {
         row.code.value: row
         for row in (
-            TIMEOUT, CONNECTION_FAILED, TLS_FAILED, HTTP_STATUS, OAUTH2_FAILED, RESPONSE_TOO_LARGE, REDIRECT_REFUSED,
-            PLACEHOLDER_UNRESOLVED, INVALID_VALUE, TOO_LARGE, OVERLOADED, BRIDGE_RESTARTED,
+            TIMEOUT, CONNECTION_FAILED, TLS_FAILED, HTTP_STATUS, OAUTH2_FAILED, TARGET_DOWN, RESPONSE_TOO_LARGE,
+            REDIRECT_REFUSED, PLACEHOLDER_UNRESOLVED, INVALID_VALUE, TOO_LARGE, OVERLOADED, BRIDGE_RESTARTED,
         )
     }
 )  # fmt: skip

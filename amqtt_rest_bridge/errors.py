@@ -69,6 +69,7 @@ class FailureCode(StrEnum):
     BRIDGE_RESTARTED = "bridge_restarted"
     PAYLOAD_TOO_LARGE = "payload_too_large"
     OAUTH2_FAILED = "oauth2_failed"
+    TARGET_DOWN = "target_down"
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
@@ -107,6 +107,13 @@ class RestApiConfig:
         return "/".join((self.base_address or "").split("/", 3)[:3])
 
 
+class BreakerRule(NamedTuple):
+    """So many failures of the target within so many seconds open the breaker of a route (BREAKER)."""
+
+    failures: int
+    seconds: int
+
+
 @dataclass(frozen=True, slots=True)
 class RouteConfig:
     """The ROUTE_CONFIG block: how many messages, and bytes of payloads, may be queued and in flight, and what follows.
@@ -119,6 +126,7 @@ class RouteConfig:
     overload_timeout: int = 0
     rate_limit: float | None = None
     overload_bytes: int = 64 << 20
+    breaker: BreakerRule | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Timed actions on one thread of their own: retries that are due, queues that wait too long, turns, leases.
 
-`calls.open_calls.Turns` decides about turns, in `Pace` are its lock and its timer. Any thread may call.
+`calls.open_calls.Turns` decides about turns, in `Pace` are its lock and its timer; so are those of
+`calls.breaker.Circuit` in `Breaker`. Any thread may call.
 """
 
 import heapq
@@ -9,10 +10,14 @@ import logging
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from amqtt_rest_bridge.calls.breaker import PROBE_SECONDS, Circuit
 from amqtt_rest_bridge.calls.open_calls import Turns
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.model import BreakerRule, HttpResponse
 from amqtt_rest_bridge.times import lease_time
 
 log = logging.getLogger(__name__)
@@ -22,14 +27,14 @@ class Timers:
     """Run actions after a delay, on a thread of their own; an action must not block."""
 
     def __init__(self) -> None:
-        self._due: list[tuple[float, int, Callable[[], None]]] = []
+        self._due: list[tuple[float, int, Callable[[], object]]] = []
         self._order = itertools.count()
         self._changed = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="bridge-timers", daemon=True)
         self._thread.start()
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
         """Run `action` once, `seconds` from now; any thread may call. After `close` it never runs."""
         with self._changed:
             entry = (time.monotonic() + seconds, next(self._order), action)
@@ -53,7 +58,7 @@ class Timers:
             except Exception:
                 log.exception("a timed action ended with an unexpected error")
 
-    def _next(self) -> Callable[[], None] | None:
+    def _next(self) -> Callable[[], object] | None:
         with self._changed:
             while not self._closed:
                 if not self._due:
@@ -127,20 +132,125 @@ class Pace:
             start()
 
 
+class Breaker:
+    """The circuit of a route's target, and the calls that wait until it lets them through: they hold no worker.
+
+    Args:
+        timers: Start the probes.
+        on_change: Called with the reason when the circuit opens, with None when it closes; must not block.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, timers: Timers, on_change: Callable[[str | None], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._timers = timers
+        self._on_change = on_change
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._target: object = None
+        self._circuit: Circuit | None = None
+        self._workers = 1
+        self._waiting: deque[Callable[[], bool]] = deque()  # bounded by what the broker admits
+        self._timer = 0  # the one that counts; those before it have been replaced
+
+    def change(self, target: object, rule: BreakerRule | None) -> None:
+        """Keep another rule, or target, from now on; with the same ones the state stays. `release` must follow."""
+        with self._lock:
+            if (target, rule) == self._target:
+                return
+            was_open = self._circuit is not None and self._circuit.is_open
+            self._target, self._circuit = (target, rule), None if rule is None else Circuit(rule)
+            self._divide()
+            if was_open:
+                self._on_change(None)
+
+    def share(self, workers: int) -> None:
+        """Leave the others of so many workers their part of the probes from now on."""
+        with self._lock:
+            self._workers = workers
+            self._divide()
+
+    def passes(self, call: int) -> bool:
+        """Return whether a call may send the request of a try now; `replied` must follow if so."""
+        with self._lock:
+            return self._circuit is None or self._circuit.passes(call, self._clock())
+
+    def replied(self, call: int, reply: HttpResponse | CallError | None) -> None:
+        """Note what came of a try that passed, None for nothing; where the circuit closes, what waits starts."""
+        with self._lock:
+            if self._circuit is None:
+                return
+            was_open = self._circuit.is_open
+            self._circuit.replied(call, reply, self._clock(), time.time())
+            is_open = self._circuit.is_open
+            if is_open and not was_open:
+                self._on_change(self._circuit.reason)
+            elif was_open and not is_open:
+                self._on_change(None)
+            self._set_timer()
+        if was_open and not is_open:
+            self.release()
+
+    def hold(self, start: Callable[[], bool]) -> bool:
+        """Call `start` when its call may be the probe, or the circuit has closed; return False where it is closed.
+
+        It must not block, and returns whether the call goes on.
+        """
+        with self._lock:
+            if self._circuit is None or not self._circuit.is_open:
+                return False
+            self._waiting.append(start)
+            if len(self._waiting) == 1:
+                self._set_timer()
+            return True
+
+    def release(self) -> None:
+        """Start what waits, unless the circuit is open."""
+        with self._lock:
+            if self._circuit is not None and self._circuit.is_open:
+                return
+            waiting, self._waiting = self._waiting, deque()
+        for start in waiting:
+            start()
+
+    def _divide(self) -> None:
+        if self._circuit is not None:
+            self._circuit.workers = self._workers
+
+    def _set_timer(self) -> None:
+        due = None if self._circuit is None else self._circuit.due
+        if due is not None and self._waiting:
+            self._timer += 1
+            self._timers.after(max(0.0, due - self._clock()), partial(self._start_probe, self._timer))
+
+    def _start_probe(self, timer: int) -> None:
+        while True:
+            with self._lock:
+                due = None if self._circuit is None else self._circuit.due
+                if timer != self._timer or due is None or not self._waiting:
+                    return
+                start = self._waiting.popleft()
+            if start():
+                break
+        # Where it sends nothing, as WHEN has it since a reload, the next one is the probe.
+        self._timers.after(PROBE_SECONDS, partial(self._start_probe, timer))
+
+
 class Lease:
     """Until when ORDERED calls begin, by `lease_time`: a worker's, as long as no other one takes its slots."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._until = math.inf
-        self._held: list[Callable[[], None]] = []
+        self._held: list[Callable[[], object]] = []
 
     @property
     def lasts(self) -> bool:
         """Return whether calls may begin."""
         return lease_time() < self._until
 
-    def hold(self, resume: Callable[[], None]) -> None:
+    def hold(self, resume: Callable[[], object]) -> None:
         """Call `resume` when the lease is renewed; at once where it was meanwhile."""
         with self._lock:
             if not self.lasts:

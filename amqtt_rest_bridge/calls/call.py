@@ -131,6 +131,10 @@ class OpenCall(Struct, eq=False):
         """Return whether the call needs its payload to go on, and only the broker process has it."""
         return self.exchange is None and not self.has_payload
 
+    def cancel_try(self) -> None:
+        """End a try that has begun, and whose request is not sent: it does not count."""
+        self.tries, self.built = self.tries - 1, None
+
     def let_go(self) -> None:
         """Leave the payload to the broker process, which has it until the call has ended."""
         message, self.has_payload = self.message, False
@@ -220,7 +224,7 @@ class PreparedEvent:
         begun = self.begin(call)
         if isinstance(begun, Verdict):
             return begun
-        call.tries, call.built = call.tries - 1, None
+        call.cancel_try()
         return None
 
     def judge(self, call: OpenCall, reply: HttpResponse | CallError) -> Verdict:

@@ -16,6 +16,7 @@ from amqtt_rest_bridge import sizes
 from amqtt_rest_bridge.addresses import HOST_NAME
 from amqtt_rest_bridge.errors import CONTROL, HintedError
 from amqtt_rest_bridge.language.parameters import Kind, Parameter
+from amqtt_rest_bridge.model import BreakerRule
 from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
@@ -187,6 +188,7 @@ def foreign_levels(text: str) -> list[tuple[int, str, str]]:
 _DURATION = re.compile(r"([1-9][0-9]{0,6})\s*(?:([smhd])|(second|minute|hour|day)s?)", re.IGNORECASE)
 DURATION_FORM = "write 30s, 15m, 6h or 1d"
 _RATE = re.compile(r"([1-9][0-9]{0,5})\s*/\s*([smhd])", re.IGNORECASE)
+_BREAKER = re.compile(r"([1-9][0-9]{0,3})\s+per\s+(\S.*)", re.IGNORECASE)
 _STATUSES = re.compile(r"([45][0-9]{2})(?:\s*-\s*([45][0-9]{2}))?")
 
 
@@ -207,6 +209,14 @@ def read_rate(text: str) -> float:
     if found is None:
         raise FormError(f'"{text}" is not a rate', "write 5/s, 100/m, 1000/h or 5000/d")
     return SECONDS[found[2].lower()] / int(found[1])
+
+
+def read_breaker(text: str) -> BreakerRule:
+    """Return how many failures within how many seconds a text such as `5 per 30s` names; 1000 failures at most."""
+    found = _BREAKER.fullmatch(text.strip())
+    if found is None or int(found[1]) > 1000:
+        raise FormError(f'"{text}" is not a number of failures per time', "write 5 per 30s, or up to 1000 per 1h")
+    return BreakerRule(int(found[1]), read_duration(found[2]))
 
 
 def read_statuses(text: str) -> tuple[int, ...]:
@@ -365,6 +375,7 @@ _READERS: Final[Mapping[Kind, Callable[[Parameter, str, str], object]]] = Mappin
         Kind.TOKENS: lambda _, text, __: read_tokens(text),
         Kind.DURATION: lambda _, text, __: read_duration(text),
         Kind.RATE: lambda _, text, __: read_rate(text),
+        Kind.BREAKER: lambda _, text, __: read_breaker(text),
         Kind.STATUSES: lambda _, text, __: read_statuses(text),
     }
 )

@@ -44,6 +44,7 @@ _CALLED = {
     "WHEN": "IF CONDITION FILTER WHERE",
     "EVERY": "INTERVAL SCHEDULE CRON PERIOD POLL",
     "RATE_LIMIT": "RATE THROTTLE",
+    "BREAKER": "CIRCUIT_BREAKER CIRCUIT",
 }
 """What other programs call a setting."""
 _HEADER_ADVICE = 'write WITH HEADERS, and below it ADD "X-API-Key" "..." or ADD "Authorization" "Bearer ..."'

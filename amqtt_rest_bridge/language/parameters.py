@@ -42,6 +42,7 @@ class Kind(StrEnum):
     DURATION = "a number with s, m, h or d, at least 1s"
     SIZE = "a size: a number with KiB, MiB or GiB, or plain bytes"
     RATE = "a number of requests per s, m, h or d, as in 5/s"
+    BREAKER = "a number of failures per time, as in 5 per 30s"
     STATUSES = "statuses from 400 to 599, as in 500, 502-504"
 
 
@@ -310,6 +311,12 @@ _ROUTE_CONFIG = (
         "RATE_LIMIT", Kind.RATE, None, _C,
         "requests are spaced evenly, so that the server sees no more than this; they wait in the queue",
         '"10/s"',
+    ),
+    Parameter(
+        "BREAKER", Kind.BREAKER, None, _C,
+        "so many failures of the target (no connection, TLS, timeout, 502 to 504) within the time open the breaker: "
+        "one message every 5 s tries the target, lossless and retried ones wait, others fail with `target_down`",
+        '"5 per 30s"',
     ),
 )  # fmt: skip
 

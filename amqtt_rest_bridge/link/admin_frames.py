@@ -166,7 +166,8 @@ class Durations(Struct, array_like=True):
 class RouteNumbers(Struct, frozen=True, array_like=True):
     """The numbers of one route; `status` is what its status topic says, where that was asked for.
 
-    `spooled` is the number of its messages on disk, None for a route that is not lossless.
+    `spooled` is the number of its messages on disk, None for a route that is not lossless; `breaker` is `open` or
+    `closed`, None for a route without one.
     """
 
     name: str
@@ -180,6 +181,7 @@ class RouteNumbers(Struct, frozen=True, array_like=True):
     held_bytes: int
     in_flight: int
     spooled: int | None
+    breaker: str | None
     status: dict[str, Any] | None
 
 

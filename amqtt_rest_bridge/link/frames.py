@@ -369,6 +369,13 @@ class Unserved(Struct, frozen=True, array_like=True, tag=32):
     reasons: dict[int, str]
 
 
+class BreakerChange(Struct, frozen=True, array_like=True, tag=36):
+    """The breaker of a route has opened, for this `reason`, or with None has closed."""
+
+    route: str
+    reason: str | None
+
+
 ToBridge = (
     UseRoutes
     | Listen
@@ -397,6 +404,7 @@ ToBroker = (
     | Pong
     | Stalled
     | Unserved
+    | BreakerChange
     | EndedRequest
     | FromAdmin
 )

@@ -180,6 +180,7 @@ class AdminAnswers:
             admission.bytes,
             admission.in_flight,
             admission.outstanding if admission.policy is OverloadPolicy.LOSSLESS else None,
+            statistics.breaker,
             self._reporter.status(statistics) if statuses else None,
         )
 

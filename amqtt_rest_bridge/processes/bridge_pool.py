@@ -277,7 +277,8 @@ class BridgePool:
         Those of an ORDERED event go to the same one for each topic. While that one is being started again they wait
         for it: an earlier one may still be with no other.
 
-        Decision: the calls of a route with a RATE_LIMIT go to one bridge process, which alone can keep to it.
+        Decision: the calls of a route with a RATE_LIMIT go to one bridge process, which alone can keep to it; so do
+        those of a route with a BREAKER, whose target would else be probed by each.
         """
         if self._due.items and not self._due.working:
             self._due.items.extend(calls)
@@ -299,7 +300,7 @@ class BridgePool:
         """Return the bridges that may run a call."""
         if not call.listening.is_bound or len(self._bridges) < 2:
             return self._bridges
-        key = (call.listening.route,) if call.listening.is_paced else (*call.listening.name, call.message.topic)
+        key = (call.listening.route,) if call.listening.is_single else (*call.listening.name, call.message.topic)
         return (self._bridges[hash(key) % len(self._bridges)],)
 
     def withdraw(self) -> None:

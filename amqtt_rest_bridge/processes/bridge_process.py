@@ -17,6 +17,7 @@ from typing import Final
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import EndedRequest, ServeAdmin
 from amqtt_rest_bridge.link.frames import (
+    BreakerChange,
     Failed,
     Listen,
     Log,
@@ -107,6 +108,7 @@ class BridgeProcess:
         self._unanswered = 0  # pings
         self._stalled: Sequence[StalledPort] = ()
         self._unserved: Mapping[int, str] = {}  # why, by port
+        self._open_breakers: set[str] = set()  # by route
         self._gone = False
         self._early: list[Publications] = []  # what came before `attach`
 
@@ -210,11 +212,18 @@ class BridgeProcess:
                 self._unanswered, self._stalled = 0, ()
             case Stalled(ports):
                 self._stalled = ports
-            case Unserved(reasons):
-                self._unserved = reasons
-                self._server.unserved(self.index, reasons)
+            case Unserved() | BreakerChange():
+                self._note_down(frame)
             case _:
                 self._on_admin(frame)
+
+    def _note_down(self, frame: Unserved | BreakerChange) -> None:
+        if isinstance(frame, Unserved):
+            self._unserved = frame.reasons
+            self._server.unserved(self.index, frame.reasons)
+        else:
+            (self._open_breakers.discard if frame.reason is None else self._open_breakers.add)(frame.route)
+            self._server.breaker(frame.route, frame.reason)
 
     def _note_served(self, frame: Served | EndedRequest) -> None:
         if isinstance(frame, Served):
@@ -226,6 +235,8 @@ class BridgeProcess:
     def _closed(self) -> None:
         self.ready = False
         self._gone = True
+        for route in list(self._open_breakers):  # those of the next process begin closed
+            self._note_down(BreakerChange(route, None))
         self._on_closed(self)
 
 

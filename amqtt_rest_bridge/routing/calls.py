@@ -105,7 +105,7 @@ class LocalDelivery:
 class Listening:
     """A client event in the index, with what the loop needs of its route.
 
-    `is_paced`: its route has a RATE_LIMIT; `is_bound`: which bridge process runs its calls matters.
+    `is_single`: one bridge process runs all calls of its route; `is_bound`: it matters which one runs a call.
     """
 
     number: int
@@ -115,7 +115,7 @@ class Listening:
     lossless: bool
     name: EventName
     request: str  # for the log
-    is_paced: bool = False
+    is_single: bool = False
     is_bound: bool = False
 
 

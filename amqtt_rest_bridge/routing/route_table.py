@@ -103,10 +103,10 @@ def build_table(
         own = statistics[route.name] = before.get(route.name) or RouteStatistics(route, workers, time.time(), queue)
         own.update(route)
         lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
-        is_paced = route.route_config.rate_limit is not None
+        is_single = route.route_config.rate_limit is not None or route.route_config.breaker is not None
         for number, event in zip(numbered.numbers, route.client_events, strict=True):
-            name, request, is_bound = (route.name, event.name), described(route, event), is_paced or event.is_in_order
-            listening = Listening(number, route.name, event, own, lossless, name, request, is_paced, is_bound)
+            name, request, is_bound = (route.name, event.name), described(route, event), is_single or event.is_in_order
+            listening = Listening(number, route.name, event, own, lossless, name, request, is_single, is_bound)
             entries.append((event.source_topic, listening))
     # An event that has only a schedule is run by that alone, whatever is published on its topic.
     listened = [entry for entry in entries if entry[0] != schedule_topic(*entry[1].name)]
@@ -114,5 +114,3 @@ def build_table(
     return RouteTable(
         TopicIndex([*listened, *watched]), TopicIndex(kept) if kept else None, {one.name: one for _, one in entries}
     )
-
-

@@ -131,6 +131,12 @@ class ServerReports:
                 message = "the port of the route has stopped answering"
                 self._outcomes.error(route.name, INTERNAL_ERROR.code, message, of_server=True)
 
+    def breaker(self, route: str, reason: str | None) -> None:
+        """Note that the breaker of a route is open, and why, or that it is closed."""
+        statistics = self._outcomes.statistics.get(route)
+        if statistics is not None and statistics.note_breaker(reason):
+            self._outcomes.on_health(statistics)
+
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""
         self._unserved[process] = ports

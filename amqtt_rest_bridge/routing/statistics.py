@@ -14,7 +14,9 @@ from amqtt_rest_bridge.times import rfc3339
 _RED_STREAK = 3
 _LAST = 1000  # calls and requests that p50 and p99 are taken from
 # What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
-_DISCONNECTED: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT})
+_DISCONNECTED: Final = frozenset(
+    {FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT, FailureCode.TARGET_DOWN}
+)
 _ANSWERED: Final = frozenset({FailureCode.HTTP_STATUS, FailureCode.REDIRECT_REFUSED, FailureCode.RESPONSE_TOO_LARGE})
 
 
@@ -40,12 +42,14 @@ class RouteStatistics:
         self._last_success: float | None = None
         self._last_error: tuple[float, str, str] | None = None
         self._down: str | None = None  # why its port is not served
+        self._open: str | None = None  # why its breaker is open
         self._since = now
         self.update(route)
 
     def update(self, route: Route) -> None:
         """Apply what a reload changed."""
         self._calls_out = route.config.enable_client
+        self._has_breaker = route.route_config.breaker is not None
         self.admission.update(route.route_config)
 
     def refuse(self, code: str, message: str, now: float) -> bool:
@@ -146,6 +150,17 @@ class RouteStatistics:
         self._down = reason
         return self.health != before
 
+    def note_breaker(self, reason: str | None) -> bool:
+        """Note that the breaker of the route is open, or (None) closed; return whether the health changed."""
+        before = self.health
+        self._open = reason
+        return self.health != before
+
+    @property
+    def breaker(self) -> str | None:
+        """Return `open` or `closed`, None for a route without BREAKER."""
+        return None if not self._has_breaker else "closed" if self._open is None else "open"
+
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
         self._note(well=False)
@@ -167,11 +182,12 @@ class RouteStatistics:
 
     @property
     def health(self) -> str:
-        """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 errors in a row, or no port).
+        """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 in a row, breaker, port).
 
         Calls and requests are looked at each for themselves; the worse counts.
         """
-        if self._down is not None or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
+        is_down = self._down is not None or self._open is not None
+        if is_down or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
             return "Red"
         return "Yellow" if self._recent_errors or self._requests.strip(WELL) else "Green"
 
@@ -181,6 +197,8 @@ class RouteStatistics:
         requests, reasons = self._requests, []
         if self._down is not None:
             reasons.append(self._down)
+        if self._open is not None:
+            reasons.append(self._open)
         if self._recent_errors:
             reasons.append(f"messages failed: {self._recent_errors} of the last {len(self._recent)}")
         if NOT_SERVED in requests:
@@ -205,6 +223,7 @@ class RouteStatistics:
             "health": self.health,
             "health_reason": self.health_reason,
             "connection": self._connection,
+            "breaker": self.breaker,
             "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
             "messages": {
                 "total": self.admission.admitted + self._others,

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import (
+    BreakerRule,
     ClientEvent,
     Method,
     OverloadPolicy,
@@ -168,10 +169,10 @@ def test_source_topic_makes_a_get_of_server_mode_read() -> None:
 def test_settings_of_route_config_reach_the_model() -> None:
     written = {
         "OVERLOAD_CAPACITY": "'5'", "OVERLOAD_BYTES": "'3 KiB'", "OVERLOAD_POLICY": "REALTIME",
-        "OVERLOAD_TIMEOUT": "250", "RATE_LIMIT": "5/s",
+        "OVERLOAD_TIMEOUT": "250", "RATE_LIMIT": "5/s", "BREAKER": "'7 per 2m'",
     }  # fmt: skip
     route = load_route(CONFIG, CLIENT_EVENT, SERVER_EVENT, written)
-    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250, 0.2, 3072)
+    assert route.route_config == RouteConfig(5, OverloadPolicy.REALTIME, 250, 0.2, 3072, BreakerRule(7, 120))
 
 
 ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]

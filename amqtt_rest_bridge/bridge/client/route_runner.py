@@ -17,21 +17,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.bridge.client.senders import Sender
+from amqtt_rest_bridge.bridge.client.targets import RouteContext, Targets
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
-from amqtt_rest_bridge.bridge.timers import Lease, Pace, Timers
+from amqtt_rest_bridge.bridge.timers import Breaker, Lease, Pace, Timers
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute, RestApiConfig, Route
+from amqtt_rest_bridge.link.frames import (
+    SKIPPED,
+    BreakerChange,
+    CallResult,
+    DispatchedCall,
+    Returned,
+    TryFailed,
+    Waiting,
+)
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute, RestApiConfig
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.times import LineLimit
@@ -42,27 +51,6 @@ log = logging.getLogger(__name__)
 _SLOW_SECONDS: Final = 0.05
 _LARGE: Final = 128 << 10  # bytes of a payload that is filled in while no other large one is
 _LOG_SECONDS: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class RouteContext:
-    """What the runners of routes share.
-
-    `pace` spaces the requests of a route with a RATE_LIMIT, ORDERED calls begin while the `lease` lasts; `successor`
-    returns the runner of its present definition. `calls` are those of all routes, used under `lock`. `parsing` is held
-    while a large payload is parsed and filled in: 4 MB of small JSON objects are 100 MB of Python's, and the
-    interpreter lock lets one thread at a time parse anyway.
-    """
-
-    link: BridgeEnd
-    timers: Timers
-    threads: ThreadBudget
-    calls: OpenCalls
-    lock: threading.Lock
-    lease: Lease
-    pace: Pace | None
-    successor: Callable[[], "RouteRunner | None"]
-    parsing: threading.Lock
 
 
 class RouteRunner:
@@ -96,6 +84,7 @@ class RouteRunner:
         self._context = context
         self._link = context.link
         self._pace = context.pace
+        self._breaker = context.breaker
         self._evidence = None if records is None else records.evidence
         record = None if records is None else records.call
         means = Means(time.time, random.random, settings.runs, record, time.monotonic)
@@ -169,6 +158,8 @@ class RouteRunner:
                 self._judge(call, reply)
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
+            if self._breaker is not None:
+                self._breaker.replied(call.id, None)
             self._follow(call, call.event.fail_unexpectedly(call))
 
     def _run_turn(self, call: OpenCall, pace: Pace) -> None:
@@ -209,10 +200,22 @@ class RouteRunner:
         if isinstance(begun, Verdict):
             self._follow(call, begun)
             return None
+        if self._breaker is not None and not self._breaker.passes(call.id):
+            self._keep_from_target(call, self._breaker)
+            return None
         if call.event.forgets_payload and len(call.message.payload) >= _LARGE:
             call.let_go()
         call.stopwatch.seconds = 0.0
         return begun.request
+
+    def _keep_from_target(self, call: OpenCall, breaker: Breaker) -> None:
+        """Hold a lossless call, or one that was tried before, until the target is asked; fail any other one."""
+        call.cancel_try()
+        if self._is_lossless or call.tries:
+            if self._begin_wait(call, for_try=False) and not breaker.hold(partial(self._resume, call)):
+                self._resume(call)
+        else:
+            self._follow(call, call.event.fail(call, catalogue.TARGET_DOWN.error("the target of the route is down")))
 
     def _advance(self, call: OpenCall, exchange: Exchange) -> bool:
         """Go on to the next request of a try and return True; after the last one, judge the try."""
@@ -228,6 +231,8 @@ class RouteRunner:
         return False
 
     def _judge(self, call: OpenCall, reply: HttpResponse | CallError) -> None:
+        if self._breaker is not None:
+            self._breaker.replied(call.id, reply)
         call.took += call.stopwatch.seconds
         received = 0 if isinstance(reply, CallError) else len(reply.body)
         if len(call.message.payload) + received < _LARGE:
@@ -277,7 +282,9 @@ class RouteRunner:
         if self._is_lossless:
             self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message, verdict.status))
         if self._begin_wait(call):
-            self._context.timers.after(verdict.seconds, partial(self._resume, call))
+            resume = partial(self._resume, call)
+            if self._breaker is None or not self._breaker.hold(resume):
+                self._context.timers.after(verdict.seconds, resume)
 
     def _start_next(self, call: OpenCall) -> None:
         """Start the call that is behind one which has ended, or leaves."""
@@ -331,17 +338,19 @@ class RouteRunner:
 
     # A retry that is due.
 
-    def _resume(self, call: OpenCall) -> None:
+    def _resume(self, call: OpenCall) -> bool:
+        """Go on with a call that waited; return False for one that was withdrawn, or is given back."""
         if self._context.calls.was_withdrawn(call):
-            return
+            return False
         if not (self._retired and self._is_lossless) or self._stopping:
-            self._end_wait(call, self._start)
-            return
+            return self._end_wait(call, self._start)
         successor = self._context.successor()
-        if successor is None or not successor._take_over(call, self):  # noqa: SLF001  # of this class
-            with self._context.lock:
-                give_back = self._context.calls.take_back(call)
-            give_back()
+        if successor is not None and successor._take_over(call, self):  # noqa: SLF001  # of this class
+            return True
+        with self._context.lock:
+            give_back = self._context.calls.take_back(call)
+        give_back()
+        return False
 
     def _take_over(self, call: OpenCall, before: "RouteRunner") -> bool:
         """Continue a call of the route's definition before; return False when its event no longer exists."""
@@ -420,8 +429,7 @@ class ClientMode:
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._calls, self._lock = OpenCalls(), threading.Lock()
         self._parsing, self._lease = threading.Lock(), Lease()
-        self._paces: dict[str, Pace] = {}  # of routes that have, or had, a RATE_LIMIT ...
-        self._workers = 1  # ... which so many share
+        self._targets = Targets(timers, lambda route, reason: link.send_in_order(BreakerChange(route, reason)))
 
     def take(self, calls: list[DispatchedCall]) -> list[WorkerPool[OpenCall]]:
         """Queue calls that have arrived; return the pools that have some, and of which no thread runs."""
@@ -453,13 +461,12 @@ class ClientMode:
         for numbered in filter(lambda one: one.numbers, routes):
             runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings, records)
             runners |= dict.fromkeys(numbered.numbers, runner)
-        names = {runner.name for runner in runners.values()}
-        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
         gone = set(self._runners.values()) - set(runners.values())
         self._runners, self._by_route = runners, {runner.name: runner for runner in runners.values()}
         for runner in gone:
             runner.retire()
         self._retired.extend(gone)
+        self._targets.keep(self._by_route.keys())
 
     def withdraw(self, numbers: Iterable[int]) -> None:
         """Begin none of these calls any more, and give back those that wait."""
@@ -469,10 +476,8 @@ class ClientMode:
             give_back()
 
     def in_group(self, workers: int, ordered_until: float) -> None:
-        """Divide each RATE_LIMIT among so many workers of a group, and begin ORDERED calls until a time."""
-        self._workers = workers
-        for pace in self._paces.values():
-            pace.share(workers)
+        """Divide RATE_LIMITs, and probes of targets, among so many workers; begin ORDERED calls until a time."""
+        self._targets.share(workers)
         self._lease.renew(ordered_until)
 
     def close_retired(self) -> None:
@@ -511,20 +516,9 @@ class ClientMode:
     def _make_runner(
         self, numbered: NumberedRoute, settings: BridgeSettings, records: BridgeRecords | None
     ) -> RouteRunner:
-        name, pace = numbered.route.name, self._pace_of(numbered.route)
+        route = numbered.route
         context = RouteContext(
-            self._link, self._timers, self._threads, self._calls, self._lock, self._lease, pace,
-            lambda: self._by_route.get(name), self._parsing,
+            self._link, self._timers, self._threads, self._calls, self._lock, self._lease, self._targets.pace(route),
+            self._targets.breaker(route), lambda: self._by_route.get(route.name), self._parsing,
         )  # fmt: skip
-        return RouteRunner(numbered, settings, self._sender(numbered.route.config, settings), context, records)
-
-    def _pace_of(self, route: Route) -> Pace | None:
-        """Return the pace of a route with a RATE_LIMIT; calls of an earlier definition of it keep to the same one."""
-        seconds = route.route_config.rate_limit
-        pace = self._paces.get(route.name)
-        if pace is None and seconds is not None:
-            pace = self._paces[route.name] = Pace(self._timers)
-            pace.share(self._workers)
-        if pace is not None:
-            pace.change(seconds or 0.0)
-        return None if seconds is None else pace
+        return RouteRunner(numbered, settings, self._sender(route.config, settings), context, records)

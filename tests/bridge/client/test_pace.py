@@ -30,9 +30,9 @@ class FakeTimers(Timers):
 
     def __init__(self) -> None:
         self.now = 0.0
-        self._actions: list[tuple[float, Callable[[], None]]] = []
+        self._actions: list[tuple[float, Callable[[], object]]] = []
 
-    def after(self, seconds: float, action: Callable[[], None]) -> None:
+    def after(self, seconds: float, action: Callable[[], object]) -> None:
         self._actions.append((self.now + seconds, action))
 
     def run_until(self, now: float) -> None:
