@@ -24,6 +24,7 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 
 _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "check": ("check", "report what is wrong with route files"),
+    "fmt": ("editing.fmt", "write route files in the canonical layout"),
     "try": ("dry_run", "show what a message would send"),
     "install": ("install.command", "fetch the routes of a published template"),
     "test": ("route_tests", "run the tests beside route files"),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import TypeGuard
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, Severity, visible
 from amqtt_rest_bridge.spelling import Question
@@ -142,8 +143,21 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
         ConfigurationError: a path is missing or cannot be read; the message names all of them.
     """
     sources: list[Source] = []
+    for path, content in contents(paths, sources):
+        sources += of_content(path, content)
+    return tuple(sources)
+
+
+def contents(paths: Sequence[str | Path], empty: list[Source]) -> Iterator[tuple[str, bytes]]:
+    """Yield the files that `read` reads, with their contents; a folder without any becomes a source with a fault.
+
+    Of a file that is too large there is one byte more than `MAX_FILE_BYTES`.
+
+    Raises:
+        ConfigurationError: as `read` does, after the files that can be read.
+    """
     unreadable: list[str] = []
-    for path in _files(paths, unreadable, sources):
+    for path in _files(paths, unreadable, empty):
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
@@ -153,10 +167,9 @@ def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
             where = f" (working directory: {Path.cwd()})" if is_relative else ""
             unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{where}")
         else:
-            sources += of_content(str(path), content)
+            yield str(path), content
     if unreadable:
         raise ConfigurationError("; ".join(f"cannot read {visible(item)}" for item in unreadable))
-    return tuple(sources)
 
 
 def is_route_file(name: str) -> bool:
@@ -213,7 +226,7 @@ def of_content(path: str, content: bytes) -> Iterator[Source]:
         position = Position(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
         yield _faulty(path, Severity.ERROR, "the file is not UTF-8 text", position, "save it as UTF-8")
         return
-    if path.lower().endswith(SUFFIXES[1]):
+    if is_notebook(path):
         yield from _cells(path, text)
     else:
         yield Source(path, text)
@@ -238,8 +251,18 @@ def _cells(path: str, text: str) -> Iterator[Source]:
         yield _faulty(path, Severity.ERROR, "the notebook is not an array of cells", hint=hint)
         return
     for number, cell in enumerate(cells, start=1):
-        if isinstance(cell, dict) and str(cell.get("language")).lower() == "lot":
+        if is_route_cell(cell):
             yield _cell(f"{path}#{number}", cell.get("value"))
+
+
+def is_route_cell(cell: object) -> TypeGuard[dict[str, object]]:
+    """Return whether a cell of a notebook is in the route language."""
+    return isinstance(cell, dict) and str(cell.get("language")).lower() == "lot"
+
+
+def is_notebook(path: str) -> bool:
+    """Return whether a file is a notebook, by its name."""
+    return path.lower().endswith(SUFFIXES[1])
 
 
 def _cell(path: str, value: object) -> Source:

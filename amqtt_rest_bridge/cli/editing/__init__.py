@@ -1,0 +1,1 @@
+"""The commands of those who write route files. Main thread."""

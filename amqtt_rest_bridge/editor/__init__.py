@@ -1,0 +1,1 @@
+"""What editors and `rest-bridge fmt` do with route texts: texts in, plain values out. Pure."""
