@@ -97,7 +97,8 @@ def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -
         settings.refuse_lone("AUTH_SCHEME", "USERNAME", "a digest is made of USERNAME and PASSWORD")
         if not client:
             message = "AUTH_SCHEME has no effect: ENABLE_CLIENT is not true"
-            settings.warning("AUTH_SCHEME", message, "callers of server mode send Basic credentials or a token")
+            hint = "callers of server mode send Basic credentials or a token"
+            settings.warning(FaultCode.NO_EFFECT, "AUTH_SCHEME", message, hint)
     if settings.has("AUTHORIZATION") and settings.has("USERNAME") and client:
         message = "AUTHORIZATION and USERNAME are both set"
         settings.error(FaultCode.EXCLUDES, "AUTHORIZATION", message, "a request has one Authorization header")
