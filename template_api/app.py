@@ -39,7 +39,7 @@ from template_api.searches import Searches
 log = logging.getLogger(__name__)
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
-_PAGES = ("/", "/templates/{id_or_slug}", "/docs")
+_PAGES = ("/", "/templates/{id_or_slug}", "/docs", "/playground")
 _NAMED = ("/api/templates/{id_or_slug}", "/templates/{id_or_slug}", "/static/{name}")
 _FAILURES: dict[str | None, Callable[[], ApiError]] = {
     "/api/templates": SearchFailedError,

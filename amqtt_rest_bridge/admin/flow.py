@@ -21,6 +21,7 @@ _ROW: Final = 40
 _HEIGHT: Final = 32
 _MARGIN: Final = 24
 _LONGEST: Final = 30  # characters that fit into a box
+_RATE: Final = 7  # of them for a rate, which may come later
 _ANY: Final = "\x01"  # text that a message fills in; no topic holds control characters
 
 
@@ -46,7 +47,8 @@ class Box:
 
     x: int
     y: int
-    node: Node
+    kind: str
+    name: str
     shown: str
     link: str
     health: str = ""
@@ -54,13 +56,24 @@ class Box:
 
 
 @dataclass(frozen=True, slots=True)
+class Way:
+    """What one route does, for a narrow page: what leads to it, what it leads to, and where its failures go."""
+
+    route: Box
+    before: Sequence[Box]
+    after: Sequence[Box]
+    failures: Sequence[Box]
+
+
+@dataclass(frozen=True, slots=True)
 class Drawing:
-    """Boxes, the arrows between them as SVG paths with their kind, and the size of it all."""
+    """Boxes, the arrows between them as SVG paths with their kind, the size of it all, and the same as a list."""
 
     boxes: Sequence[Box]
     arrows: Sequence[tuple[str, str]]
     width: int
     height: int
+    ways: Sequence[Way]
 
 
 class RouteState(NamedTuple):
@@ -156,11 +169,30 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
     for number, nodes in enumerate(columns):
         for row, node in enumerate(_in_order(nodes, arrows, places)):
             places[node] = (_MARGIN + _COLUMN * number, _MARGIN + _ROW * row)
-    boxes = [_box(node, place, states.get(node.name)) for node, place in places.items()]
+    boxes = {node: _box(node, place, states.get(node.name)) for node, place in places.items()}
     curves = [(_curve(places[edge.begin], places[edge.end]), edge.kind) for edge in arrows]
     height = max((len(column) for column in columns), default=1) * _ROW + _MARGIN
     width = max(len(columns), 1) * _COLUMN - _COLUMN + _WIDTH
-    return Drawing(boxes, curves, width + 2 * _MARGIN, height + _MARGIN)
+    return Drawing([*boxes.values()], curves, width + 2 * _MARGIN, height + _MARGIN, [*_ways(arrows, boxes)])
+
+
+def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
+    """Yield what each route does; what its server answers goes where an arrow leads from the server."""
+    before: dict[Node, list[Edge]] = {}
+    after: dict[Node, list[Edge]] = {}
+    for edge in arrows:
+        before.setdefault(edge.end, []).append(edge)
+        after.setdefault(edge.begin, []).append(edge)
+    for route in (node for node in boxes if node.kind == "route"):
+        own = after.get(route, [])
+        reached = dict.fromkeys(edge.end for edge in own if edge.kind == "way")
+        reached |= dict.fromkeys(edge.end for node in [*reached] if node.kind == "http" for edge in after.get(node, ()))
+        yield Way(
+            boxes[route],
+            [boxes[edge.begin] for edge in before.get(route, ())],
+            [boxes[node] for node in reached],
+            [boxes[edge.end] for edge in own if edge.kind == "error"],
+        )
 
 
 def _columns(arrows: Sequence[Edge]) -> dict[Node, int]:
@@ -196,10 +228,10 @@ def _in_order(column: list[Node], arrows: Sequence[Edge], places: Mapping[Node, 
 def _box(node: Node, place: tuple[int, int], state: RouteState | None) -> Box:
     is_route = node.kind == "route"
     note = state.rate if is_route and state is not None else ""
-    longest = _LONGEST - (len(note) + 1 if note else 0)
+    longest = _LONGEST - (max(len(note), _RATE) + 1 if is_route and state is not None else 0)
     shown = node.name if len(node.name) <= longest else f"{node.name[: longest - 1]}…"
     link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
-    return Box(*place, node, shown, link, state.health if is_route and state is not None else "", note)
+    return Box(*place, node.kind, node.name, shown, link, state.health if is_route and state is not None else "", note)
 
 
 def focus_link(node: Node) -> str:

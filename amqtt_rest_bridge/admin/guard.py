@@ -30,11 +30,14 @@ class Guard:
         """Return whether there is a token: a retry changes something, so that it needs more than a question."""
         return self._expected is not None
 
-    def check(self, request: Request, *, is_retry: bool) -> Refusal | None:
-        """Return why a request is not admitted, None when it is."""
-        return self._check_caller(request.headers) or (
-            self._check_retry(request) if is_retry else _check_question(request)
-        )
+    def check(self, request: Request, *, is_retry: bool, is_trial: bool = False) -> Refusal | None:
+        """Return why a request is not admitted, None when it is; a trial is a form of the playground."""
+        refusal = self._check_caller(request.headers)
+        if refusal is not None:
+            return refusal
+        if is_retry:
+            return self._check_retry(request)
+        return _check_trial(request) if is_trial else _check_question(request)
 
     def _check_retry(self, request: Request) -> Refusal | None:
         if request.method != "POST":
@@ -58,6 +61,12 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
             return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
         return None
+
+
+def _check_trial(request: Request) -> Refusal | None:
+    if _is_same_origin(request.headers):
+        return None
+    return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the playground")
 
 
 def _check_question(request: Request) -> Refusal | None:

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from amqtt_rest_bridge.admin import charts, flow
@@ -25,9 +25,10 @@ from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, s
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
-from amqtt_rest_bridge.http_server.site_files import SCRIPT, SITE_FILES, site_file
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
+from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
+from amqtt_rest_bridge.site.playground import Trial, Tried
 
 CHANGE_SECONDS: Final = 2.0
 _CODE: Final = re.compile(r"`([^`]+)`")
@@ -43,11 +44,11 @@ SAFE: Final[Headers] = (
 )
 """The headers of every answer of the admin port."""
 _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
-_PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run")
+_PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "playground")
 _ASSETS: Final = {"script.js": SCRIPT, "live.js": SCRIPT, **SITE_FILES}
 
 
-_FIRST_ROUTE: Final = """\
+FIRST_ROUTE: Final = """\
 DEFINE ROUTE First WITH TYPE REST_API
     ADD REST_API_CONFIG
         WITH ENABLE_SERVER "true"
@@ -57,6 +58,7 @@ DEFINE ROUTE First WITH TYPE REST_API
         WITH ENDPOINT "/first"
         WITH DESTINATION_TOPIC "first/received"
 """
+"""What one begins with, where there is no route yet and in the playground."""
 
 
 class StatusPages:
@@ -81,8 +83,8 @@ class StatusPages:
         self._folder = folder
         self._may_retry = may_retry
         environment = Environment(
-            loader=PackageLoader("amqtt_rest_bridge.admin"), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
+            loader=ChoiceLoader([PackageLoader("amqtt_rest_bridge.admin"), FunctionLoader(site_template)]),
+            autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
         )  # fmt: skip
         environment.filters["prose"] = _prose
         self._templates = {name: environment.get_template(f"{name}.html") for name in _PAGES}
@@ -98,7 +100,7 @@ class StatusPages:
             summary=summary(every),
             query=query,
             folder=self._folder,
-            first_route=_FIRST_ROUTE,
+            first_route=FIRST_ROUTE,
             **self._attention(numbers),
         )
 
@@ -174,6 +176,11 @@ class StatusPages:
             trial=try_line(run, route),
         )
 
+    def playground(self, trial: Trial, tried: Tried | None) -> Response:
+        """Return the playground with what was tried, and what was found, None before anything was."""
+        status = "503 Service Unavailable" if tried is not None and tried.is_busy else "200 OK"
+        return self._page("playground", status, trial=trial, tried=tried)
+
     def asset(self, path: str) -> Response | None:
         """Return a style sheet or script, None when there is none of this path."""
         name = path[1:]
@@ -195,9 +202,9 @@ class StatusPages:
         shown = self._attention(numbers)
         return {name: self._templates[name].render(shown) for name in ("attention", "unmatched")}
 
-    def _page(self, name: str, **values: Any) -> Response:
+    def _page(self, name: str, status: str = "200 OK", **values: Any) -> Response:
         headers = (*_SAFE_PAGE, ("Content-Type", "text/html; charset=utf-8"))
-        return Response("200 OK", headers, self._templates[name].render(values).encode("utf-8", "replace"))
+        return Response(status, headers, self._templates[name].render(values).encode("utf-8", "replace"))
 
 
 def _prose(text: str) -> Markup:

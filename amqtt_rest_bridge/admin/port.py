@@ -5,6 +5,7 @@ pending answer.
 """
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
@@ -19,7 +20,7 @@ from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
-from amqtt_rest_bridge.admin.pages import SAFE, StatusPages
+from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
 from amqtt_rest_bridge.admin.questions import (
     BadQuestionError,
     focus_of,
@@ -52,6 +53,7 @@ from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.records.runs import run_members
 from amqtt_rest_bridge.settings import BridgeSettings
+from amqtt_rest_bridge.site.playground import WALL_SECONDS, Playground, Trial, Tried, trial_of
 from amqtt_rest_bridge.topics import check_topic_filter
 
 WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
@@ -68,7 +70,7 @@ _NOT_RETRIED: Final = {
 _NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it is no longer known")
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
-_BODY_BYTES: Final = 65_536  # of 1,000 ids
+_BODY_BYTES: Final = 1 << 20  # of the form of a playground; 1,000 ids are 40 kB
 
 Wake = Callable[[], None]
 
@@ -104,6 +106,7 @@ class AdminServer:
         self._runs = RunQuestions(records, send)
         self._followers = Followers(send)
         self._samples = History()
+        self._playground = Playground()
         self._pages = StatusPages(
             self._numbers,
             self._samples,
@@ -151,9 +154,11 @@ class AdminServer:
         if path == "/healthz":  # open to all: it tells nothing, and what asks seldom has a token
             return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
         wants_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
-        refusal = request.refusal or self._guard.check(request, is_retry=wants_retry)
+        is_trial = path == "/playground" and request.method == "POST"
+        refusal = request.refusal or self._guard.check(request, is_retry=wants_retry, is_trial=is_trial)
         if refusal is None:
-            answer = self._retry(path, request, wake) if wants_retry else self._find(path, request, wake)
+            act = self._retry if wants_retry else self._try if is_trial else self._find
+            answer = act(path, request, wake)
             if takes_gzip(request.headers):
                 if isinstance(answer, Response):
                     return compressed(answer)
@@ -192,6 +197,8 @@ class AdminServer:
             case ["runs", run]:
                 is_refused = "refused" in _query(request)
                 return self._with_run(run, wake, lambda runs: self._pages.run(runs, is_refused=is_refused))
+            case ["playground"]:
+                return self._pages.playground(Trial(FIRST_ROUTE), None)
         return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
@@ -289,6 +296,21 @@ class AdminServer:
             return self._pages.route(name, numbers, runs, query) if name in numbers.routes else _no_answer()
 
         return self._with_runs(wanted, wake, finish)
+
+    def _try(self, _path: str, request: Request, wake: Wake) -> Pending:
+        """Begin to try a definition, in a process that a thread waits for."""
+        trial, found = trial_of(request.body), list[Tried]()
+
+        def judge() -> None:
+            found.append(self._playground.run(trial))
+            wake()
+
+        threading.Thread(target=judge, name="playground", daemon=True).start()
+        return _Waiting(
+            lambda: self._pages.playground(trial, found[0]) if found else None,
+            _no_answer,
+            time.monotonic() + WALL_SECONDS + WAIT_SECONDS,
+        )
 
     def _history(self, request: Request) -> Response:
         query = _query(request)

@@ -3,18 +3,22 @@
 They run on the server's threads and may be entered by several at once. The one door for jinja2.
 """
 
+import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property
+from http import HTTPStatus
 from importlib.resources import files
+from itertools import chain
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import falcon
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from jinja2 import Template as Compiled
 
-from amqtt_rest_bridge.http_server.site_files import SCRIPT, SITE_FILES, site_file
+from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
+from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, Tried, trial_of
 from template_api import query
 from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
 from template_api.library import TemplateLibrary
@@ -25,6 +29,7 @@ from template_api.pages.operations import operations
 from template_api.records import Page, TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
 from template_api.searches import Searches
+from template_api.sources.template import lot_texts
 
 POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -37,7 +42,7 @@ _SAFE: Final = (
 )
 _CACHED_BYTES: Final = 16 * 1024 * 1024
 _CACHED_PAGES: Final = 1024
-_PAGES: Final = ("library", "template", "docs", "error")
+_PAGES: Final = ("library", "template", "docs", "error", "playground")
 Known = Mapping[str, Sequence[Mapping[str, Any]]]
 """What there is to filter by, as `TemplateLibrary.facets` returns it."""
 HTML: Final = "text/html; charset=utf-8"
@@ -59,6 +64,7 @@ class Pages:
         self._base_url = base_url
         self._templates = _compiled(urlsplit(base_url).path)
         self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
+        self._playground = Playground(at_once=1)
         self._read: tuple[Hashable, Known] = (None, {})
         folder = files("template_api.pages").joinpath("static")
         self._assets = {
@@ -66,14 +72,15 @@ class Pages:
         } | {name: Reply(site_file(name), media_type=kind) for name, kind in SITE_FILES.items()}
 
     def resources(self) -> Mapping[str, Get]:
-        """Return what answers each path."""
+        """Return what answers each path; the playground takes POST too."""
         replies: dict[str, Callable[..., Reply]] = {
             "/": self._found,
             "/templates/{id_or_slug}": self._template,
             "/docs": lambda _req: self._docs,
             "/static/{name}": self._asset,
         }
-        return {path: Get(reply, _SAFE) for path, reply in replies.items()}
+        found = {path: Get(reply, _SAFE) for path, reply in replies.items()}
+        return found | {"/playground": _Form(self._empty_playground, self._tried)}
 
     def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
         """Send the page of an error."""
@@ -149,6 +156,24 @@ class Pages:
 
         return self._cache.reply(self._library.edition, id_or_slug, make)
 
+    def _empty_playground(self, req: falcon.Request) -> Reply:
+        """Return the playground, with the definition of the template that is named, if any is."""
+        name = req.get_param("template") or ""
+        template = self._library.get(name) if name and name.isprintable() else None
+        cells = [json.loads(notebook.cells) for notebook in template.notebooks] if template is not None else []
+        definition = "\n\n".join(chain.from_iterable(map(lot_texts, cells)))
+        return self._page("playground", trial=Trial(definition[:MOST_CHARACTERS]), tried=None)
+
+    def _tried(self, req: falcon.Request) -> tuple[HTTPStatus, Reply]:
+        """Return what a definition would do; blocks a thread of the server meanwhile, one at most."""
+        if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
+            trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
+            return HTTPStatus.FORBIDDEN, self._page("playground", trial=trial, tried=tried)
+        trial = trial_of(req.bounded_stream.read(query.MAX_BODY_BYTES))
+        tried = self._playground.run(trial)
+        status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
+        return status, self._page("playground", trial=trial, tried=tried)
+
     def _asset(self, _req: falcon.Request, name: str) -> Reply:
         """Return the style sheet, the script or the icon."""
         reply = self._assets.get(name)
@@ -160,11 +185,28 @@ class Pages:
         return Reply(self._templates[name].render(**values).encode("utf-8", "replace"), media_type=HTML)
 
 
+class _Form(Get):
+    """Answer a form too, which no cache keeps."""
+
+    def __init__(
+        self, reply: Callable[..., Reply], submitted: Callable[[falcon.Request], tuple[HTTPStatus, Reply]]
+    ) -> None:
+        super().__init__(reply, _SAFE)
+        self._submitted = submitted
+
+    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Send the page that the form leads to."""
+        resp.status, reply = self._submitted(req)
+        resp.set_headers((*_SAFE, ("Cache-Control", "no-store")))
+        send_whole(req, resp, reply)
+
+
 @cache
 def _compiled(root: str) -> Mapping[str, Compiled]:
     """Compile the templates of all pages, whose links begin with `root`; takes 30 ms."""
     environment = Environment(
-        loader=PackageLoader("template_api.pages"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
+        loader=ChoiceLoader([PackageLoader("template_api.pages"), FunctionLoader(site_template)]),
+        autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+    )  # fmt: skip
     environment.globals |= {"root": root, "template_path": lambda one: root + shown.template_path(one)}
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}

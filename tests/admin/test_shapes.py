@@ -91,15 +91,17 @@ def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right
     errors = [(edge.begin.name, edge.end.name) for edge in arrows if edge.kind == "error"]
     assert errors == [("Orders", "failed/orders")]
     drawn = drawing(arrows, {"Orders": RouteState("Red", "1.5/s")})
-    places = {(box.node.name, box.node.owner): box.x for box in drawn.boxes}
+    places = {box.name: box.x for box in drawn.boxes}
     way = [
-        ("orders/+", ""), ("Orders", ""), ("http://a.test", "Orders"), ("done/{topic.2}", ""), ("done/#", ""),
-        ("Bill", ""), ("http://b.test", "Bill"), ("bill/{topic.2}", ""),
+        "orders/+", "Orders", "http://a.test", "done/{topic.2}", "done/#", "Bill", "http://b.test", "bill/{topic.2}",
     ]  # fmt: skip
     assert [places[one] for one in way] == sorted({places[one] for one in way})
-    (orders,) = [box for box in drawn.boxes if box.node == Node("route", "Orders")]
+    (orders,) = [box for box in drawn.boxes if (box.kind, box.name) == ("route", "Orders")]
     assert (orders.health, orders.note, orders.link) == ("Red", "1.5/s", "/routes/Orders")
     assert len({(box.x, box.y) for box in drawn.boxes}) == len(drawn.boxes), "no box covers another one"
+    shown = next(way for way in drawn.ways if way.route.name == "Orders")
+    listed = [[box.name for box in boxes] for boxes in (shown.before, shown.after, shown.failures)]
+    assert listed == [["orders/+"], ["http://a.test", "done/{topic.2}"], ["failed/orders"]]
 
 
 def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Pa
 def test_a_circle_is_drawn_with_one_arrow_back(tmp_path: Path) -> None:
     loop = client_route("http://a.test").replace('"done/{topic.2}"', '"orders/again"')
     drawn = drawing(edges(routes_of(tmp_path, loop)), {})
-    columns = {box.node.name: box.x for box in drawn.boxes}
+    columns = {box.name: box.x for box in drawn.boxes}
     assert len(drawn.arrows) == 4
     assert columns["orders/+"] < columns["Orders"] < columns["http://a.test"] < columns["orders/again"]
 

@@ -324,7 +324,7 @@ def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, pag
 
 
 @pytest.mark.chromium
-@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow"])
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/playground"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Page, path: str, scheme: str) -> None:
     page.size(360, 640)
@@ -405,6 +405,40 @@ def test_a_hostile_path_of_a_request_is_text_among_the_runs(page: Page) -> None:
 
 
 @pytest.mark.chromium
+@pytest.mark.parametrize("has_scripts", [True, False], ids=["with scripts", "without"])
+def test_the_playground_shows_faults_flow_and_requests_of_what_is_typed(
+    host: Host, browser: Page, has_scripts: bool
+) -> None:
+    with browser.elsewhere() as page:
+        page.size(360, 640)
+        if not has_scripts:
+            page.disable_scripts()
+        page.open(url(host, "/playground"))
+        try_definition(page, FAILING.replace('WITH RETRIES "0"', f'WITH RETRYS "0" WITH {HOSTILE}'))
+        page.wait("document.querySelector('.faults') !== null")
+        assert "did you mean RETRIES?" in page.text(".faults")
+        assert page.fits()
+        assert page.evaluate("document.title.startsWith('Playground')"), "nothing hostile ran"
+        if has_scripts:
+            page.evaluate("document.querySelector('[data-place]').click()")
+            assert page.evaluate("document.activeElement.id + document.activeElement.selectionStart").startswith("def")
+        try_definition(page, FAILING)
+        page.wait("document.querySelector('.ways') !== null")
+        assert page.text(".ways").split("\n")[:3] == ["alarms/#", "↓", "Alarms"]
+        assert "GET http://127.0.0.1:9/a" in page.text("#result")
+        assert page.fits()
+        assert page.errors == []
+        for scheme in ("light", "dark") if has_scripts and "AXE_CORE" in os.environ else ():
+            page.colours(scheme)
+            page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+            assert page.evaluate("axe.run().then((result) => result.violations.map((one) => one.id))") == []
+
+
+def try_definition(page: Page, text: str) -> None:
+    page.evaluate(f"document.getElementById('definition').value = {json.dumps(text)}; document.forms[0].submit()")
+
+
+@pytest.mark.chromium
 def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
     with browser.elsewhere() as page:
         page.size(1280, 800)
@@ -460,7 +494,8 @@ def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) ->
 
 def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
     admin = admin_of(host)
-    for path in ("/", "/routes/Orders", "/flow", "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
+    pages = ("/", "/routes/Orders", "/flow", "/playground")
+    for path in (*pages, "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
         found = admin.get(path)
         assert found.status == 200
         policy = found.headers["Content-Security-Policy"]

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.admin.flow import drawing, edges
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/pictures/flow.svg"
-STYLE = ROOT / "amqtt_rest_bridge/http_server/site/site.css"
+STYLE = ROOT / "amqtt_rest_bridge/site/static/site.css"
 
 
 def svg() -> str:

@@ -20,8 +20,9 @@ from tests.template_api.pages.test_pages import HOSTILE, MARKDOWN
 
 pytestmark = pytest.mark.chromium
 LIBRARY = Path(__file__).parents[3] / "conf" / "library"
+PLAYGROUND = "/playground?template=github-webhooks"
 TEMPLATES = ["github-webhooks", "hostile", "none"]
-PATHS = ["/", "/?q=webhook", "/?q=zzzyyyxxx", "/docs", *(f"/templates/{name}" for name in TEMPLATES)]
+PATHS = ["/", "/?q=webhook", "/?q=zzzyyyxxx", "/docs", PLAYGROUND, *(f"/templates/{name}" for name in TEMPLATES)]
 SCHEMES = ["light", "dark"]
 CARDS = "[...document.querySelectorAll('.card a')].map((link) => link.innerText)"
 FOCUSED = "document.activeElement.innerText || document.activeElement.id"
@@ -236,3 +237,16 @@ def test_an_accessibility_check_finds_nothing(api: Served, page: Page, path: str
     page.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
     found: list[dict[str, Any]] = page.evaluate("axe.run().then((result) => result.violations)")
     assert [(one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+
+
+def test_a_template_opens_in_the_playground_which_shows_what_it_does(api: Served, page: Page) -> None:
+    page.size(360, 640)
+    page.open(url(api, "/templates/github-webhooks"))
+    page.evaluate("[...document.querySelectorAll('a.button')].find((link) => /playground/.test(link.href)).click()")
+    page.wait("document.title.startsWith('Playground') && document.readyState === 'complete'")
+    assert page.evaluate("document.getElementById('definition').value").startswith("DEFINE ROUTE")
+    page.evaluate("document.forms[0].submit()")
+    page.wait("document.querySelector('.ways') !== null")
+    assert page.fits()
+    assert "is published on" in page.text("#result")
+    assert page.errors == []

@@ -69,6 +69,23 @@ addEventListener("keydown", (event) => {
   box.select();
 });
 
+// The playground: Ctrl+Enter tries, and the place of a fault leads to it in the text.
+document.querySelector("[data-playground]")?.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) event.currentTarget.requestSubmit();
+});
+
+addEventListener("click", (event) => {
+  const place = event.target.closest("[data-place]");
+  if (!place) return;
+  event.preventDefault();
+  const box = document.getElementById("definition");
+  const [line, column] = place.dataset.place.split(":").map(Number);
+  const start = box.value.split("\n").slice(0, line - 1).reduce((sum, text) => sum + text.length + 1, 0) + column - 1;
+  box.focus();
+  box.setSelectionRange(start, start + 1);
+  box.scrollTop = (box.scrollHeight / box.value.split("\n").length) * (line - 4);
+});
+
 showTimes();
 showCopies();
 setInterval(() => showTimes(), AGES_MS);

@@ -1,0 +1,52 @@
+"""The process of the playground: reads a `Trial` from standard input, writes a `Tried` to standard output, and ends.
+
+It has little priority and limits on processor time and memory, and reads no file but its own code. `site.playground`
+starts it.
+"""
+
+import errno
+import os
+import resource
+import sys
+from typing import Any, Final
+
+import msgspec
+
+from amqtt_rest_bridge.playground.trial import tried
+from amqtt_rest_bridge.site.playground import CPU_SECONDS, Trial
+
+_MEMORY: Final = 1 << 30
+_NICE: Final = 10
+_REFUSED: Final = ("os.exec", "os.fork", "os.posix_spawn", "os.system", "socket.", "subprocess.")
+
+
+def read_no_files() -> None:
+    """Refuse files but those of imports, and have all others pass for files: a definition must not find out any."""
+    folders = tuple(os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path)
+    status, any_file = os.stat, os.stat(__file__)  # noqa: PTH116
+
+    def is_ours(path: object) -> bool:
+        return os.path.realpath(os.fsdecode(path)).startswith(folders) if isinstance(path, str | bytes) else False
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event.startswith(_REFUSED) or (event == "open" and not is_ours(arguments[0])):
+            raise PermissionError(errno.EACCES, "the playground reads no files")
+
+    sys.addaudithook(refuse)
+    os.stat = lambda path, **given: status(path, **given) if is_ours(path) else any_file
+
+
+def main() -> int:
+    """Judge what standard input holds, within the limits."""
+    os.nice(_NICE)
+    resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    read_no_files()
+    trial = msgspec.json.decode(sys.stdin.buffer.read(), type=Trial)
+    sys.stdout.buffer.write(msgspec.json.encode(tried(trial)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
