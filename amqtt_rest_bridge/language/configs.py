@@ -11,11 +11,10 @@ from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.texts import warn_of_dot_segments
 from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.model import AuthScheme, OverloadPolicy, RestApiConfig, RouteConfig
-from amqtt_rest_bridge.placeholders import Fixed
+from amqtt_rest_bridge.model import AuthScheme, RestApiConfig, RouteConfig
+from amqtt_rest_bridge.placeholders import Fixed, Mode
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
-_OAUTH2 = ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET", "OAUTH2_SCOPE", "OAUTH2_AUDIENCE")
 _BASIC = (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD"))
 
 
@@ -26,28 +25,20 @@ def read_config(settings: BlockSettings) -> RestApiConfig:
     settings.check_media_type("DEFAULT_CONTENT_TYPE")
     settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
     _check_credentials(settings, client=client, server=server)
-    _check_oauth2(settings, client=client)
+    _check_oauth2(settings)
     if settings.values.get("IGNORE_CERT_ERRORS"):
         message = "IGNORE_CERT_ERRORS is true: machines on the way can read and change what is sent"
         settings.warning(
             FaultCode.INSECURE, "IGNORE_CERT_ERRORS", message, "set CA_FILE to trust a certificate of your own"
         )
-    settings.refuse_lone("CLIENT_KEY_FILE", "CLIENT_CERT_FILE")
-    settings.refuse_lone("SERVER_TOKEN_HEADER", "SERVER_TOKEN")
-    if not server:
-        for name in filter(settings.values.get, ("ENABLE_CORS", "SERVER_USERNAME", "SERVER_TOKEN")):
-            settings.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect: ENABLE_SERVER is not true")
-    elif "CORS_ORIGINS" in settings.values and not settings.values.get("ENABLE_CORS"):
-        settings.warning(FaultCode.NO_EFFECT, "CORS_ORIGINS", "CORS_ORIGINS has no effect: ENABLE_CORS is not true")
+    modes = [mode for mode, is_on in ((Mode.CLIENT, client), (Mode.SERVER, server)) if is_on]
+    settings.check_rules(modes)
     return RestApiConfig(**settings.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
 
 
 def read_route_config(settings: BlockSettings) -> RouteConfig:
     """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
-    policy = settings.values.get("OVERLOAD_POLICY", OverloadPolicy.BALANCED)
-    if policy is not OverloadPolicy.BALANCED and settings.has("OVERLOAD_TIMEOUT"):
-        message = f"OVERLOAD_TIMEOUT has no effect: OVERLOAD_POLICY is {policy}"
-        settings.warning(FaultCode.NO_EFFECT, "OVERLOAD_TIMEOUT", message, "only balanced waits for room")
+    settings.check_rules([Mode.CLIENT])
     return RouteConfig(**settings.members_of(RouteConfig))
 
 
@@ -86,22 +77,11 @@ def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -
             settings.error(
                 FaultCode.INVALID_VALUE, name, f"{name} holds a control character, which a header cannot carry"
             )
-    for user, password in _BASIC:
+    for user, _ in _BASIC:
         if ":" in settings.values.get(user, ""):  # RFC 7617 section 2
             settings.error(
                 FaultCode.INVALID_VALUE, user, f"{user} holds a colon, which ends the user name in Basic credentials"
             )
-        settings.refuse_lone(user, password, "Basic credentials are made of both")
-        settings.refuse_lone(password, user, "Basic credentials are made of both")
-    if settings.values.get("AUTH_SCHEME") == AuthScheme.DIGEST:
-        settings.refuse_lone("AUTH_SCHEME", "USERNAME", "a digest is made of USERNAME and PASSWORD")
-        if not client:
-            message = "AUTH_SCHEME has no effect: ENABLE_CLIENT is not true"
-            hint = "callers of server mode send Basic credentials or a token"
-            settings.warning(FaultCode.NO_EFFECT, "AUTH_SCHEME", message, hint)
-    if settings.has("AUTHORIZATION") and settings.has("USERNAME") and client:
-        message = "AUTHORIZATION and USERNAME are both set"
-        settings.error(FaultCode.EXCLUDES, "AUTHORIZATION", message, "a request has one Authorization header")
     asks = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
     if client and server and settings.has("USERNAME") and not asks:
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
@@ -129,20 +109,12 @@ def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
             )
 
 
-def _check_oauth2(settings: BlockSettings, *, client: bool) -> None:
-    first = next(filter(settings.has, _OAUTH2), None)
-    if first is None:
+def _check_oauth2(settings: BlockSettings) -> None:
+    url: str | None = settings.values.get("OAUTH2_TOKEN_URL")
+    if url is None:
         return
-    for name in _OAUTH2[:3]:
-        settings.refuse_lone(first, name, "the grant needs address, id and secret")
-    for name in filter(settings.has, ("AUTHORIZATION", "USERNAME") if client else ()):
-        settings.error(
-            FaultCode.EXCLUDES, first, f"{first} and {name} are both set", "a request has one Authorization header"
-        )
-    url: str = settings.values.get("OAUTH2_TOKEN_URL", "")
     try:
-        if "OAUTH2_TOKEN_URL" in settings.values:
-            forms.check_url(url)
+        forms.check_url(url)
     except FormError as refused:
         _refuse_url(settings, "OAUTH2_TOKEN_URL", refused)
         return

@@ -4,7 +4,7 @@ Blocks for the file of a secret.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -13,7 +13,7 @@ from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_li
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import Piece, unescape
-from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter, Rule
 from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
@@ -309,15 +309,57 @@ class BlockSettings:
         """Report that a setting is not used as was meant."""
         self.report.warning(code, self.offset(name), message, hint, end=self.end(name))
 
-    def warn_of_lone(self, name: str, needed: str) -> None:
-        """Warn of a setting that means nothing without another one that is missing."""
-        if name in self.values and needed not in self:
-            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect without {needed}")
+    def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:
+        """Report settings without what their rows require, or beside what these exclude, in any of these modes.
 
-    def refuse_lone(self, name: str, needed: str, hint: str | None = None) -> None:
-        """Refuse a setting that cannot be used without another one that is missing."""
-        if self.has(name) and needed not in self:
-            self.error(FaultCode.REQUIRES, name, f"{name} is set without {needed}", hint)
+        What several settings cannot be without is reported once, at the first of them.
+        """
+        applying = {Applies.BOTH, *(Applies(mode) for mode in modes)}
+        reported: set[Rule] = set()
+        for row in PARAMETERS[self.block.kind].values():
+            if row.name in ignored or not self.has(row.name):
+                continue
+            written = self._written(row.name)
+            requires, excludes = (
+                [rule for rule in rules if rule.applies in applying and rule.having in ("", written)]
+                for rules in (row.requires, row.excludes)
+            )
+            beside = [rule for rule in excludes if self._is_beside(row.name, rule)]
+            for rule in beside:
+                self._report_exclusion(row.name, rule)
+            for rule in requires if all(rule.strict for rule in beside) else ():
+                if rule not in reported and self._lacks(row.name, rule):
+                    self._report_lack(row.name, rule)
+                    reported.update([rule] if rule.strict else ())
+
+    def _lacks(self, name: str, rule: Rule) -> bool:
+        if rule.values:
+            is_off = str(self.values.get(name, "")).lower() in ("", "false")
+            return not is_off and rule.name not in self.failed and self._written(rule.name) not in rule.values
+        return (rule.strict or name in self.values) and rule.name not in self
+
+    def _is_beside(self, name: str, rule: Rule) -> bool:
+        if rule.values:
+            return rule.name in self.values and self._written(rule.name) in rule.values
+        return self.has(rule.name) if rule.strict else name in self.values and rule.name in self.values
+
+    def _written(self, name: str) -> str:
+        """Return a value as its row has it."""
+        return str(self.values.get(name, PARAMETERS[self.block.kind][name].default)).lower()
+
+    def _report_lack(self, name: str, rule: Rule) -> None:
+        if rule.strict:
+            self.error(FaultCode.REQUIRES, name, f"{name} is set without {rule.name}", rule.hint)
+        else:
+            lack = f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
+            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect{lack}", rule.hint)
+
+    def _report_exclusion(self, name: str, rule: Rule) -> None:
+        if rule.strict:
+            other = f"{rule.name} {self._written(rule.name)}" if rule.values else rule.name
+            self.error(FaultCode.EXCLUDES, name, f"{name} and {other} are both set", rule.hint)
+        else:
+            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect with {rule.name}", rule.hint)
 
     def check_media_type(self, name: str) -> None:
         """Refuse the value of a setting that is not a media type."""

@@ -15,10 +15,8 @@ from amqtt_rest_bridge.language.loops import warn_of_own_loop
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.texts import placeholder_text_of, read_condition, read_placeholder_text, warn_of_foreign
 from amqtt_rest_bridge.model import (
-    NO_CONTENT,
     ClientEvent,
     Method,
-    ResponseFormat,
     RestApiConfig,
     ServerEvent,
     Signature,
@@ -29,7 +27,8 @@ from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
-_ANSWER = ("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
+_UNREAD = ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", "RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
+"""Settings of server events that mean nothing in a read event."""
 
 
 def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
@@ -61,6 +60,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     destination = placeholder_text_of(settings, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
     payload = placeholder_text_of(settings, "PAYLOAD", place_of(_read_content_type(settings)), Mode.RESULT)
     _check_result(settings)
+    settings.check_rules([Mode.CLIENT])
     signature = _read_signature(settings)
     when = read_condition(settings, Mode.CLIENT)
     if body is not None and values.get("METHOD") == Method.GET:
@@ -86,7 +86,6 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
 
 def _read_on_change(settings: BlockSettings) -> PlaceholderText | None:
     """Read ON_CHANGE, and warn of a text that is the same for every message."""
-    settings.warn_of_lone("ON_CHANGE_FOR", "ON_CHANGE")
     text = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
     if text is not None and text.is_constant:
         message = "ON_CHANGE has no placeholder: only the first message of each topic is sent"
@@ -96,18 +95,12 @@ def _read_on_change(settings: BlockSettings) -> PlaceholderText | None:
 
 
 def _check_result(settings: BlockSettings) -> None:
-    """Report settings of the result that contradict each other or have no effect."""
+    """Warn of a PAYLOAD that was meant to be sent."""
     payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
     sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
     if payload is not None and sends and "{response." not in payload.text:
         message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
         settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
-    if settings.has("PAYLOAD") and settings.values.get("RESPONSE_FORMAT") == ResponseFormat.ENVELOPE:
-        settings.error(
-            FaultCode.EXCLUDES, "PAYLOAD", "PAYLOAD and RESPONSE_FORMAT envelope are both set", "a result has one form"
-        )
-    settings.warn_of_lone("PAYLOAD", "DESTINATION_TOPIC")
-    settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "PAYLOAD")
 
 
 def _warn_of_unknown_type(
@@ -201,7 +194,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     ):
         published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
         _check_segments(settings, name, template, segments)
-    _check_answer(settings)
+    settings.check_rules([Mode.SERVER], _UNREAD if reads else ())
     signature = _read_signature(settings)
     published["when"] = read_condition(settings, Mode.SERVER)
     _check_segments(settings, "WHEN", published["when"], segments)
@@ -221,7 +214,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
 
 def _check_read_event(settings: BlockSettings) -> None:
     """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
-    for name in filter(settings.values.__contains__, ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", *_ANSWER)):
+    for name in filter(settings.values.__contains__, _UNREAD):
         settings.warning(
             FaultCode.NO_EFFECT,
             name,
@@ -245,22 +238,6 @@ def _why_it_publishes(settings: BlockSettings, config: RestApiConfig) -> str | N
     if "SOURCE_TOPIC" in settings:
         return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
     return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None
-
-
-def _check_answer(settings: BlockSettings) -> None:
-    """Report settings of the answer that contradict each other or have no effect."""
-    if "REPLY_TOPIC" in settings.values:
-        for name in filter(settings.values.__contains__, _ANSWER):
-            settings.warning(
-                FaultCode.NO_EFFECT, name, f"{name} has no effect: the answer is what comes on REPLY_TOPIC"
-            )
-    else:
-        settings.warn_of_lone("RESPONSE_CONTENT_TYPE", "RESPONSE")
-    status = settings.values.get("RESPONSE_STATUS")
-    if "RESPONSE" in settings.values and status in NO_CONTENT:
-        settings.error(
-            FaultCode.EXCLUDES, "RESPONSE", f"RESPONSE is set, but an answer with status {status} has no body"
-        )
 
 
 def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
@@ -301,22 +278,12 @@ def _read_signature(settings: BlockSettings) -> Signature | None:
     """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
     secret = settings.values.get("SIGNATURE_SECRET")
     if secret is None:
-        settings.warn_of_lone("SIGNATURE_HEADER", "SIGNATURE_SECRET")
-        if "SIGNATURE_SCHEME" in settings.values and "SIGNATURE_SECRET" not in settings:
-            # A fault, because an endpoint that is meant to check signatures would be open.
-            message = "SIGNATURE_SCHEME checks nothing without SIGNATURE_SECRET"
-            settings.error(
-                FaultCode.REQUIRES, "SIGNATURE_SCHEME", message, "add SIGNATURE_SECRET, or leave SIGNATURE_SCHEME out"
-            )
         return None
     if not secret:
         settings.error(
             FaultCode.INVALID_VALUE, "SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing"
         )
     scheme = SignatureScheme(settings.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
-    if scheme is not SignatureScheme.HMAC and "SIGNATURE_HEADER" in settings.values:
-        message = f"SIGNATURE_HEADER has no effect: SIGNATURE_SCHEME {scheme} has headers of its own"
-        settings.warning(FaultCode.NO_EFFECT, "SIGNATURE_HEADER", message)
     if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
         settings.error(
             FaultCode.INVALID_VALUE,

@@ -23,13 +23,6 @@ from template_api.parameters import PARAMETERS, Kind, Operation, parameters_of
 from template_api.parameters import Parameter as ApiParameter
 from tests.support.documents import ROOT
 
-PLAIN = {
-    *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
-    *("USERNAME", "PASSWORD", "USE_SSL", "IGNORE_CERT_ERRORS", "ENABLE_CORS", "CORS_ORIGINS"),
-    *("SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT", "BODY", "HEADERS"),
-}
-"""The settings of the specified language; all others are extensions of it."""
-
 DESCRIPTION = "template_api/openapi.json"
 _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "both"}
 
@@ -37,8 +30,9 @@ _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "bot
 def setting_table(kind: BlockKind) -> str:
     """Make the table of a block's settings; *ext* marks what goes beyond the plain language."""
     rows = (
-        (_name(row), row.allowed, _default(row), _MODES[row.applies], row.meaning, f"`WITH {row.name} {row.example}`")
+        (_name(row), row.allowed, _default(row), _MODES[row.applies], meaning, f"`WITH {row.name} {row.example}`")
         for row in SETTINGS[kind].values()
+        for meaning in ("; ".join([row.meaning, *row.notes]),)
     )
     return _table(("Setting", "Value", "Default", "Mode", "Meaning", "Example"), rows)
 
@@ -174,7 +168,7 @@ def _modes(modes: tuple[Mode, ...]) -> str:
 
 
 def _name(row: Parameter) -> str:
-    return f"`{row.name}`" if row.name in PLAIN else f"`{row.name}` *ext*"
+    return f"`{row.name}`" if row.portable else f"`{row.name}` *ext*"
 
 
 def _default(row: Parameter) -> str:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import (
     BreakerRule,
@@ -26,9 +27,14 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.sizes import read_size
-from tests.documents.tables import PLAIN
 from tests.support.route_text import CASES, load_text
 
+PLAIN = {
+    *("BASE_ADDRESS", "ENABLE_CLIENT", "REQUEST_TIMEOUT", "DEFAULT_CONTENT_TYPE", "ENABLE_SERVER", "SERVER_PORT"),
+    *("USERNAME", "PASSWORD", "USE_SSL", "IGNORE_CERT_ERRORS", "ENABLE_CORS", "CORS_ORIGINS"),
+    *("SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT", "BODY", "HEADERS"),
+}
+"""The settings of the specified language; all others are extensions of it."""
 CONFIG = {"BASE_ADDRESS": '"http://h"', "ENABLE_CLIENT": '"true"', "ENABLE_SERVER": '"true"'}
 CLIENT_EVENT = {"SOURCE_TOPIC": '"in"', "METHOD": '"POST"', "ENDPOINT": '"/x"', "DESTINATION_TOPIC": '"out"'}
 SERVER_EVENT = {"METHOD": '"POST"', "ENDPOINT": '"/x/{id}"', "DESTINATION_TOPIC": '"d"'}
@@ -214,31 +220,55 @@ def test_every_row_is_documented(row: Parameter) -> None:
     assert row.applies in Applies
 
 
-def test_every_setting_of_the_specified_language_exists() -> None:
-    assert PLAIN - {name for block in PARAMETERS.values() for name in block} == set()
+def test_the_portable_settings_are_those_of_the_specified_language() -> None:
+    assert {name for block in PARAMETERS.values() for name, row in block.items() if row.portable} == PLAIN
 
 
-COMPANIONS = {
-    "USERNAME": ("PASSWORD",),
-    "PASSWORD": ("USERNAME",),
-    "AUTH_SCHEME": ("USERNAME", "PASSWORD"),
-    "OAUTH2_TOKEN_URL": ("OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
-    "OAUTH2_CLIENT_ID": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_SECRET"),
-    "OAUTH2_CLIENT_SECRET": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID"),
-    "OAUTH2_SCOPE": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
-    "OAUTH2_AUDIENCE": ("OAUTH2_TOKEN_URL", "OAUTH2_CLIENT_ID", "OAUTH2_CLIENT_SECRET"),
-    "CLIENT_KEY_FILE": ("CLIENT_CERT_FILE",),
-    "CORS_ORIGINS": ("ENABLE_CORS",),
-    "SERVER_USERNAME": ("SERVER_PASSWORD",),
-    "SERVER_PASSWORD": ("SERVER_USERNAME",),
-    "SERVER_TOKEN_HEADER": ("SERVER_TOKEN",),
-    "ON_CHANGE_FOR": ("ON_CHANGE",),
-    "RESPONSE_CONTENT_TYPE": ("PAYLOAD",),
-    "SIGNATURE_HEADER": ("SIGNATURE_SECRET",),
-    "SIGNATURE_SCHEME": ("SIGNATURE_SECRET",),
-}
-"""Settings without which another one has no effect."""
 EXAMPLES = [(kind, row) for kind, rows in PARAMETERS.items() for row in rows.values()]
+
+
+def load_example(
+    kind: BlockKind, row: Parameter, beside: dict[str, str], folder: Path, *, without: str = ""
+) -> LoadResult:
+    """Load a route whose setting has its example, beside other settings of its block."""
+    for name in re.findall(r'GET SECRET "([^"]+)"', " ".join(one.example for _, one in EXAMPLES)):
+        (folder / name).write_text("s3cret-s3cret")
+    client = is_for_client(row)
+    config = {"BASE_ADDRESS": '"https://h"'} if client else {}
+    config["ENABLE_CLIENT" if client else "ENABLE_SERVER"] = '"true"'
+    event = CLIENT_EVENT | {"SOURCE_TOPIC": '"plant/+/alert"'} if client else SERVER_EVENT
+    lines = {BlockKind.CONFIG: config, BlockKind.ROUTE_CONFIG: {}, BlockKind.EVENT: event}
+    lines[kind] = lines[kind] | beside | {row.name: row.example}
+    text = "DEFINE ROUTE R WITH TYPE REST_API\n"
+    for block, settings in lines.items():
+        text += f"ADD {block}{' E' if block is BlockKind.EVENT else ''}\n"
+        text += "".join(f"WITH {name} {value}\n" for name, value in settings.items() if name != without)
+    return load([Source("example.lot", text)], Environment({}, folder))
+
+
+def is_for_client(row: Parameter) -> bool:
+    return row.applies is not Applies.SERVER and row.name != "ENABLE_SERVER"
+
+
+def counted(row: Parameter, rules: tuple[Rule, ...]) -> list[Rule]:
+    """Return the rules that count in the route of an example."""
+    mode = Applies.CLIENT if is_for_client(row) else Applies.SERVER
+    return [rule for rule in rules if rule.applies in (Applies.BOTH, mode)]
+
+
+def required(kind: BlockKind, row: Parameter) -> dict[str, str]:
+    """Return what a setting requires, and what that requires."""
+    found: dict[str, str] = {}
+    rows = [row]
+    for one in rows:
+        lacking = [rule for rule in counted(one, one.requires) if rule.name not in found]
+        found |= {rule.name: written(kind, rule) for rule in lacking}
+        rows += [PARAMETERS[kind][rule.name] for rule in lacking if not rule.values]
+    return found
+
+
+def written(kind: BlockKind, rule: Rule) -> str:
+    return f'"{rule.values[0]}"' if rule.values else PARAMETERS[kind][rule.name].example
 
 
 @pytest.mark.parametrize(("kind", "row"), EXAMPLES, ids=lambda value: getattr(value, "name", value))
@@ -246,20 +276,56 @@ def test_the_example_of_each_setting_loads(
     kind: BlockKind, row: Parameter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(CASES / "files")  # where the PEM files of the examples are
-    for name in re.findall(r'GET SECRET "([^"]+)"', " ".join(one.example for _, one in EXAMPLES)):
-        (tmp_path / name).write_text("s3cret-s3cret")
-    written = {name: PARAMETERS[kind][name].example for name in (row.name, *COMPANIONS.get(row.name, ()))}
-    client = row.applies is not Applies.SERVER and row.name != "ENABLE_SERVER"
-    config = {"BASE_ADDRESS": '"https://h"'} if client else {}
-    config["ENABLE_CLIENT" if client else "ENABLE_SERVER"] = '"true"'
-    event = CLIENT_EVENT | {"SOURCE_TOPIC": '"plant/+/alert"'} if client else SERVER_EVENT
-    lines = {BlockKind.CONFIG: config, BlockKind.ROUTE_CONFIG: {}, BlockKind.EVENT: event}
-    lines[kind] = lines[kind] | written
-    text = "DEFINE ROUTE R WITH TYPE REST_API\n"
-    for block, settings in lines.items():
-        text += f"ADD {block}{' E' if block is BlockKind.EVENT else ''}\n"
-        text += "".join(f"WITH {name} {value}\n" for name, value in settings.items())
-    loaded = load([Source("example.lot", text)], Environment({}, tmp_path))
+    loaded = load_example(kind, row, required(kind, row), tmp_path)
     assert [fault.message for fault in loaded.faults if not row.name.startswith("IGNORE")] == []
-    assert not loaded.has_errors, text
+    assert not loaded.has_errors
     assert "\n" not in row.example
+
+
+RULES = [
+    pytest.param(kind, row, rule, verb, id=f"{row.name} {verb} {rule.name}")
+    for kind, row in EXAMPLES
+    for verb, rules in (("requires", row.requires), ("excludes", row.excludes))
+    for rule in counted(row, rules)
+]
+
+
+@pytest.mark.parametrize(("kind", "row", "rule", "verb"), RULES)
+def test_a_setting_without_what_it_requires_or_beside_what_it_excludes_is_a_fault(
+    kind: BlockKind, row: Parameter, rule: Rule, verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if row.name == rule.name:  # one of several that require each other
+        return
+    monkeypatch.chdir(CASES / "files")
+    beside = required(kind, row)
+    if verb == "excludes":
+        beside |= {rule.name: written(kind, rule)}
+    faults = load_example(kind, row, beside, tmp_path, without=rule.name if verb == "requires" else "").faults
+    codes = {one.code for one in faults if rule.name in one.message}
+    is_default = PARAMETERS[kind][rule.name].default in rule.values and verb == "requires"
+    strict = FaultCode.REQUIRES if verb == "requires" else FaultCode.EXCLUDES
+    assert (codes == set()) if is_default else ((strict if rule.strict else FaultCode.NO_EFFECT) in codes)
+    assert rule.hint is None or is_default or rule.hint in {one.hint for one in faults}
+
+
+def test_every_rule_names_a_setting_of_its_block_and_values_that_it_has() -> None:
+    for kind, row in EXAMPLES:
+        for rule in (*row.requires, *row.excludes):
+            other = PARAMETERS[kind][rule.name]
+            assert set(rule.values) <= {*other.choices} or other.kind in (Kind.BOOLEAN, Kind.INTEGER), (row.name, rule)
+
+
+def test_a_text_may_hold_placeholders_exactly_when_its_row_has_their_modes() -> None:
+    filled = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION, Kind.HEADERS)
+    for _, row in EXAMPLES:
+        assert bool(row.placeholders) == (row.kind in filled), row.name
+
+
+def test_the_notes_of_a_setting_are_what_its_row_holds() -> None:
+    assert PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].notes == (
+        "no effect without SIGNATURE_SECRET",
+        'no effect without SIGNATURE_SCHEME "hmac" (server)',
+    )
+    assert PARAMETERS[BlockKind.CONFIG]["AUTHORIZATION"].notes == ("excludes USERNAME (client)",)
+    assert PARAMETERS[BlockKind.EVENT]["RESPONSE_STATUS"].notes == ("no effect with REPLY_TOPIC (server)",)
+    assert PARAMETERS[BlockKind.EVENT]["RESPONSE_FORMAT"].notes[1].startswith("envelope: ")
