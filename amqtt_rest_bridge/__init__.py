@@ -22,7 +22,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, RouteFilesError, Severity
+    from amqtt_rest_bridge.errors import (
+        BridgeError,
+        ConfigurationError,
+        Fault,
+        FaultCode,
+        Position,
+        RouteFilesError,
+        Severity,
+    )
     from amqtt_rest_bridge.language.loader import LoadResult
     from amqtt_rest_bridge.model import (
         ClientEvent,
@@ -44,6 +52,7 @@ __all__ = [
     "ClientEvent",
     "ConfigurationError",
     "Fault",
+    "FaultCode",
     "LoadResult",
     "Method",
     "OverloadPolicy",
@@ -61,7 +70,7 @@ __all__ = [
     "load_routes",
 ]
 
-_ERRORS = {"BridgeError", "ConfigurationError", "Fault", "Position", "RouteFilesError", "Severity"}
+_ERRORS = {"BridgeError", "ConfigurationError", "Fault", "FaultCode", "Position", "RouteFilesError", "Severity"}
 _MODULES = {"LoadResult": "language.loader", "PlaceholderText": "placeholders"} | dict.fromkeys(_ERRORS, "errors")
 
 

@@ -1,9 +1,10 @@
 """`rest-bridge check`: report everything that is wrong with route files, without a broker. Main thread."""
 
-import json
 import os
+import shutil
 import sys
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -31,39 +32,59 @@ exit status:
 
 examples:
   rest-bridge check conf/routes
+  rest-bridge check --format github conf/routes   (in a workflow of GitHub: annotations)
   rest-bridge check --json routes/a.lot notebooks/ | jq '.[] | select(.severity == "error")'
   API_KEY=x rest-bridge check --secrets-dir ./secrets routes   (what GET ENV and GET SECRET read must be there)
 """
 
 
+class Format(StrEnum):
+    """What `--format` takes."""
+
+    TEXT = "text"
+    JSON = "json"
+    SARIF = "sarif"
+    GITHUB = "github"
+
+
 def run(
     paths: Paths,
-    as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults instead of lines")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults: --format json")] = False,
+    form: Annotated[Format, typer.Option("--format", help="print lines, JSON, SARIF or annotations")] = Format.TEXT,
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
     """Print the faults of all files, sorted."""
     from amqtt_rest_bridge.language import loader, sources  # which --help does not need
     from amqtt_rest_bridge.language.evaluation import Environment
 
-    loaded = loader.load(sources.read(paths), Environment(os.environ, secrets_dir))
+    read = sources.read(paths)
+    loaded = loader.load(read, Environment(os.environ, secrets_dir))
     faults = loaded.faults
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
         faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE),)
     shown, others = listed(faults)
-    if as_json:
-        objects = [
-            {"path": one.path, **asdict(one.position)}
-            | {"severity": one.severity, "message": one.message, "hint": one.hint}
-            for one in shown
-        ]
-        print(json.dumps(objects, indent=2, ensure_ascii=False))
-        if others is not None:
-            print(others, file=sys.stderr)
-    else:
-        for fault in shown:
-            print(fault)
-        if others is not None:
-            print(others)
-        print(f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}")
+    summary = f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}"
+    _print(shown, Format.JSON if as_json else form, {source.path: source.text for source in read}, others, summary)
     return 1 if loaded.has_errors else 0
+
+
+def _print(faults: Sequence[Fault], form: Format, texts: Mapping[str, str], others: str | None, summary: str) -> None:
+    """Print faults in a form; beside the forms for programs, how many more there are goes to standard error."""
+    from amqtt_rest_bridge.cli.editing import fault_formats
+
+    match form:
+        case Format.JSON:
+            print(fault_formats.json_of(faults))
+        case Format.SARIF:
+            print(fault_formats.sarif_of(faults))
+        case Format.GITHUB:
+            print("".join([f"{fault_formats.github_of(fault)}\n" for fault in faults]), end="")
+        case Format.TEXT:
+            columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+            for fault in faults:
+                print(fault_formats.text_of(fault, texts, columns))
+    if others is not None:
+        print(others, file=sys.stdout if form is Format.TEXT else sys.stderr)
+    if form is Format.TEXT:
+        print(summary)

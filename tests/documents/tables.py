@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, FAULTS, AnswerRow, FailureRow
 from amqtt_rest_bridge.language.parameters import PARAMETERS as SETTINGS
 from amqtt_rest_bridge.language.parameters import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
@@ -157,6 +157,11 @@ def answer_table() -> str:
     return _table(("status", "`error.code`", "when", "what to do", "published?"), rows)
 
 
+def fault_table() -> str:
+    """Make the table of the codes of faults."""
+    return _table(("code", "when"), ((f'<a id="{code}"></a>`{code}`', meaning) for code, meaning in FAULTS.items()))
+
+
 def _anchored(row: FailureRow | AnswerRow) -> str:
     return f'<a id="{row.anchor}"></a>`{row.code}`'
 
@@ -197,6 +202,7 @@ def made() -> Iterator[tuple[str, str, str]]:
     yield "amqtt_rest_bridge/placeholders/README.md", "Names", placeholder_table()
     yield "amqtt_rest_bridge/bridge/README.md", "Failure codes", failure_table()
     yield "amqtt_rest_bridge/bridge/README.md", "Answers", answer_table()
+    yield "amqtt_rest_bridge/language/README.md", "Codes of faults", fault_table()
     yield "amqtt_rest_bridge/language/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
 
 

@@ -1,0 +1,138 @@
+"""The forms in which `rest-bridge check` prints faults: lines, JSON, SARIF, and the annotations of GitHub. Pure."""
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from amqtt_rest_bridge.catalogue import FAULTS
+from amqtt_rest_bridge.cli import without_controls
+from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.language.parameters import PARAMETERS
+from amqtt_rest_bridge.masking import is_credential
+from amqtt_rest_bridge.system import own_version
+
+_CELL = re.compile(r"(?P<file>.*\.lotnb)#(?P<cell>[0-9]+)", re.IGNORECASE | re.DOTALL)
+_WORD = re.compile(r"[\w-]+")
+_SECRET = {name for rows in PARAMETERS.values() for name, row in rows.items() if row.secret}
+_TAB = 4
+_SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+
+
+def text_of(fault: Fault, texts: Mapping[str, str], columns: int | None = None) -> str:
+    """Return a fault as an operator reads it; with the width of a terminal, the line it is in below its message."""
+    first, *others = str(fault).split("\n")
+    excerpt = _excerpt(fault, texts[fault.path], columns) if columns and fault.path in texts else ()
+    return "\n".join([first, *excerpt, *others])
+
+
+def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
+    """Yield the line of a fault and carets below it, cut to a width; nothing for a line that may hold a credential."""
+    place, end = fault.position, fault.end
+    lines = text.split("\n", place.line)
+    line = lines[place.line - 1].rstrip("\r") if place.line <= len(lines) else ""
+    if not line.strip() or any(word.upper() in _SECRET or is_credential(word) for word in _WORD.findall(line)):
+        return
+    begin = place.column - 1
+    behind = end.column - 1 if end.line == place.line else len(line)
+    # From about a third of the width before the fault: what precedes it says more than what follows.
+    start = max(0, begin - columns // 3) if _width(line) > columns - 2 else 0
+    shown, marks = "", ""
+    for number, character in enumerate(line[start:], start):
+        width = _width(character)
+        if len(marks) + width > columns - 2:
+            break
+        shown += " " * _TAB if character == "\t" else without_controls(character)
+        marks += ("^" if begin <= number < max(behind, begin + 1) else " ") * width
+    yield f"  {shown.rstrip()}"
+    yield f"  {marks.rstrip() or '^'}"
+
+
+def _width(text: str) -> int:
+    """Return how many columns of a terminal a text takes."""
+    width = 0
+    for character in text:
+        if character == "\t":
+            width += _TAB
+        elif not unicodedata.combining(character) and unicodedata.category(character) not in ("Cf", "Me"):
+            width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
+        elif not character.isprintable():  # shown as one replacement character
+            width += 1
+    return width
+
+
+def json_of(faults: Sequence[Fault]) -> str:
+    """Return faults as a JSON array of objects."""
+    objects = [
+        {
+            **{"path": one.path, "line": one.position.line, "column": one.position.column},
+            **{"end_line": one.end.line, "end_column": one.end.column, "severity": one.severity, "code": one.code},
+            **{"message": one.message, "hint": one.hint, "replacement": one.replacement},
+        }
+        for one in faults
+    ]
+    return json.dumps(objects, indent=2, ensure_ascii=False)
+
+
+# GitHub: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
+
+
+def github_of(fault: Fault) -> str:
+    """Return a fault as a workflow command, which GitHub shows in the file; that of a cell at the notebook's top."""
+    file, place, end, message = _in_file(fault)
+    properties: dict[str, object] = {"file": file, "line": place.line, "endLine": end.line}
+    if place.line == end.line:  # GitHub takes no columns for more than one line
+        properties |= {"col": place.column, "endColumn": end.column}
+    properties["title"] = fault.code
+    written = ",".join(f"{name}={_escaped(str(value), ':,')}" for name, value in properties.items())
+    return f"::{fault.severity} {written}::{_escaped(message)}"
+
+
+def _escaped(text: str, more: str = "") -> str:
+    """Escape as `escapeData` of GitHub's toolkit does, and with `:,` as its `escapeProperty`."""
+    for character in f"%\r\n{more}":
+        text = text.replace(character, f"%{ord(character):02X}")
+    return text
+
+
+def _in_file(fault: Fault) -> tuple[str, Position, Position, str]:
+    """Return file, place, end and message with the hint; lines of a cell are not lines of its file."""
+    message = f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message
+    cell = _CELL.fullmatch(fault.path)
+    if cell is None:
+        return fault.path, fault.position, fault.end, message
+    top, place = Position(1, 1), fault.position
+    return cell["file"], top, top, f"cell {cell['cell']}, line {place.line}, column {place.column}: {message}"
+
+
+# SARIF 2.1.0.
+
+
+def sarif_of(faults: Sequence[Fault]) -> str:
+    """Return faults as one run of SARIF, with a fix for each replacement."""
+    codes = sorted({fault.code for fault in faults})
+    rules = [{"id": code, "shortDescription": {"text": FAULTS[code]}} for code in codes]
+    driver = {"name": "rest-bridge", "version": own_version(), "rules": rules}
+    results = [_result(fault, codes.index(fault.code)) for fault in faults]
+    run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
+    return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False)
+
+
+def _result(fault: Fault, rule: int) -> dict[str, Any]:
+    file, place, end, message = _in_file(fault)
+    artifact = {"uri": quote(file.replace("\\", "/"), errors="surrogateescape")}
+    region = {"startLine": place.line, "startColumn": place.column, "endLine": end.line, "endColumn": end.column}
+    result: dict[str, Any] = {
+        "ruleId": fault.code,
+        "ruleIndex": rule,
+        "level": "note" if fault.severity is Severity.NOTICE else str(fault.severity),
+        "message": {"text": message},
+        "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
+    }
+    if fault.replacement is not None and file == fault.path:
+        change = {"deletedRegion": region, "insertedContent": {"text": fault.replacement}}
+        fix = {"artifactChanges": [{"artifactLocation": artifact, "replacements": [change]}]}
+        result["fixes"] = [fix | {"description": {"text": fault.hint}}]
+    return result
