@@ -478,7 +478,6 @@ ANSWERS: Final[Mapping[str, AnswerRow]] = MappingProxyType(
 )  # fmt: skip
 """The codes of error answers, in the order of the reference."""
 
-
 # Faults of route files, by what kind of fault it is.
 
 FAULTS: Final[Mapping[FaultCode, str]] = MappingProxyType(

@@ -11,6 +11,13 @@ from template_api.records import Found
 _LENGTH: Final = 240
 _LEAD: Final = 40  # characters before the first word
 _READ: Final = 20_000  # characters of a content; the words that follow are not looked for
+_MARKS: Final = re.compile(
+    r"""!?\[(?P<text>[^\[\]\n]{0,200})\](?:\([^()\n]{0,500}\)|\[[^\[\]\n]{0,200}\])
+    |^[ \t]*(?:`{3,}|~{3,})[^\n]*$ | ^[ \t|:=-]+$ | ^[ \t]*(?:\#{1,6}|>|[-*+]|\d{1,9}[.)])[ \t]+
+    |\*{1,3}(?=\S) | (?<=\S)\*{1,3} | `+ | ~~ | (?<![^\W_])_{1,3}(?=\w) | (?<=\w)_{1,3}(?![^\W_])
+    |^[ \t]*\| | [ ]\|(?=[ \n]|$)""",
+    re.MULTILINE | re.VERBOSE,
+)
 _RUN: Final = re.compile(r"[^\W_]+")
 
 _Span = tuple[int, int]
@@ -27,9 +34,14 @@ def snippet(found: Found) -> str:
 
 def excerpt(found: Found) -> str:
     """Return about 240 characters of the content as `snippet` does, an empty text where no word is in it."""
-    plain = " ".join(found.summary.content[:_READ].split())
+    plain = " ".join(_MARKS.sub(_unmarked, found.summary.content[:_READ]).split())
     spans = list(_spans(plain, _sought(found)))
     return _marked(plain, spans) if spans else ""
+
+
+def _unmarked(match: re.Match[str]) -> str:
+    """Return what is read of a piece of Markdown: of a link its text."""
+    return match["text"] or (" " if match[0].isspace() or "|" in match[0] else "")
 
 
 def marked_text(found: Found, text: str) -> str:

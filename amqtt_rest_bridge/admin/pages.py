@@ -44,7 +44,7 @@ SAFE: Final[Headers] = (
 )
 """The headers of every answer of the admin port."""
 _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
-_PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "playground")
+_PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "runs", "playground")
 _ASSETS: Final = {"script.js": SCRIPT, "live.js": SCRIPT, **SITE_FILES}
 
 
@@ -159,6 +159,17 @@ class StatusPages:
         samples = self._samples.of(name, span)
         chart = charts.chart(samples, RANGES[span][1], step_seconds(span), time.time())
         return {"chart": chart, "span": span, "ranges": RANGES}
+
+    def runs(self, runs: Runs, query: PageQuery) -> Response:
+        """Return the page of the runs of all routes."""
+        return self._page(
+            "runs",
+            runs=[run_members(one) for one in runs.newest_tries()],
+            query=query,
+            is_filtered=any((query.route, query.code, query.outcome, query.topic, query.since)),
+            outcomes=list(Outcome),
+            names=sorted(self.routes, key=str.lower),
+        )
 
     def run(self, runs: Runs, *, is_refused: bool) -> Response:
         """Return the page of one run; `is_refused` is whether a retry of it was just refused."""

@@ -183,6 +183,10 @@ class AdminServer:
                 )
             case ["api", *rest]:
                 return self._find_api(rest, request, wake)
+        return self._find_page(path, request, wake)
+
+    def _find_page(self, path: str, request: Request, wake: Wake) -> Response | Pending:
+        match path.split("/")[1:]:
             case [""]:
                 query, _ = page_query_of(_query(request), time.time())
                 return self._with_numbers(wake, lambda numbers: self._pages.overview(numbers, query), statuses=True)
@@ -194,6 +198,9 @@ class AdminServer:
             case ["routes", name, "chart"] if unquote(name) in self._pages.routes:
                 query, _ = page_query_of(_query(request), time.time())
                 return self._pages.chart(unquote(name), query.range)
+            case ["runs"]:
+                asked, wanted = page_query_of(_query(request), time.time())
+                return self._with_runs(wanted, wake, lambda runs: self._pages.runs(runs, asked))
             case ["runs", run]:
                 is_refused = "refused" in _query(request)
                 return self._with_run(run, wake, lambda runs: self._pages.run(runs, is_refused=is_refused))

@@ -60,11 +60,13 @@ def since_of(text: str, now: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PageQuery:
-    """What a page is asked for: all routes by `text` and `sort`; of one route a range and filters; what a retry did."""
+    """What a page is asked for: all routes by `text` and `sort`; a range of one; filters of runs; what a retry did."""
 
     text: str = ""
     sort: str = "health"
     range: str = "10m"
+    route: str = ""
+    code: str = ""
     outcome: str = ""
     topic: str = ""
     since: str = ""
@@ -77,9 +79,10 @@ class PageQuery:
 def page_query_of(
     query: Mapping[str, Sequence[str]], now: float, route: str | None = None
 ) -> tuple[PageQuery, RunQuery]:
-    """Read the parameters of a page, and the runs that it shows of a route; filters that are wrong are left out."""
+    """Read the parameters of a page, and the runs that it shows, of one route or all; wrong filters are left out."""
     given = {name: values[-1].strip() for name, values in query.items()}
-    filters = {name: given[name] for name in ("outcome", "topic", "since") if given.get(name)}
+    names = ("outcome", "topic", "since") if route is not None else ("route", "code", "outcome", "topic", "since")
+    filters = {name: given[name] for name in names if given.get(name)}
     limit, fault = str(MOST_PAGE_RUNS) if "all" in given else str(SHOWN_RUNS), ""
     try:
         runs = query_of({name: [value] for name, value in (filters | {"limit": limit}).items()}, now)
@@ -95,7 +98,7 @@ def page_query_of(
         refused=_count(given.get("refused")),
         **filters,
     )
-    return page, replace(runs, route=route, tries=True)
+    return page, replace(runs, route=route or runs.route, tries=True)
 
 
 def focus_of(query: Mapping[str, Sequence[str]]) -> Node | None:

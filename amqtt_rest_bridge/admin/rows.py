@@ -46,7 +46,7 @@ def row(route: RouteNumbers, history: History) -> Row:
         "wait_p99": _milliseconds(wait.get("p99")),
         "reason": str(status.get("health_reason") or ""),
         "error": "" if error is None else f"{error['code']}: {error['message']}",
-        "error_time": "" if error is None else f"Last error, {str(error['time'])[:19].replace('T', ' ')} UTC: ",
+        "error_time": "" if error is None else str(error["time"]),
         "ok": ok,
         "bad": bad,
         "label": _label(samples),

@@ -324,7 +324,7 @@ def test_the_keyboard_alone_leads_to_a_route_and_opens_a_failure(host: Host, pag
 
 
 @pytest.mark.chromium
-@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/playground"])
+@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/runs", "/flow", "/playground"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_360_pixels_in_light_and_dark(host: Host, page: Page, path: str, scheme: str) -> None:
     page.size(360, 640)
@@ -439,6 +439,46 @@ def try_definition(page: Page, text: str) -> None:
 
 
 @pytest.mark.chromium
+def test_the_drawing_is_live_and_a_list_without_scrolling_sideways_on_a_phone(host: Host, page: Page) -> None:
+    box = "document.querySelector('svg [data-box=Alarms]')"
+    page.size(1280, 800)
+    page.open(url(host, "/flow"))
+    page.wait(LIVE)
+    page.evaluate(f"{box}.dataset.health = 'Green'; window.mark = 'not reloaded'")
+    page.wait(f"{box}.dataset.health !== 'Green' && {box}.querySelector('title').textContent.startsWith('Alarms (')")
+    assert not page.evaluate("document.querySelector('.ways').checkVisibility()")
+    page.size(360, 640)
+    assert page.evaluate("document.querySelector('.ways').checkVisibility()")
+    assert not page.evaluate("document.querySelector('svg.drawing').checkVisibility()")
+    assert page.fits()
+    assert page.text(".ways li:has([data-box=Orders])").split("\n")[0] == "orders/+"
+    assert page.evaluate("window.mark") == "not reloaded"
+
+
+@pytest.mark.chromium
+def test_the_last_error_has_an_age_as_other_times_have(host: Host, page: Page) -> None:
+    page.open(url(host))
+    assert re.match(r"Last error (.* ago|now):", page.text("[data-route=Alarms] [data-error]"))
+    page.wait(LIVE)
+    page.evaluate("document.querySelector('[data-route=Alarms] [data-error]').hidden = true")
+    called(host.client("done/#"), "1")
+    admin_of(host).get("/")
+    page.evaluate("update(document.querySelector('[data-route=Alarms]'), {error_time: '2020-01-31T12:00:00Z'})")
+    assert "2020" in page.text("[data-route=Alarms] [data-error]")
+
+
+def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
+    admin = admin_of(host)
+    every = html.unescape(admin.get("/runs").text)
+    assert 'class="what">Alarms: alarms/' in every
+    assert 'class="what">Orders: orders/bad' in every
+    failed = html.unescape(admin.get("/runs?route=Orders&outcome=failed&code=http_status").text)
+    assert failed.count("<details data-run=") == failed.count('class="what">Orders: orders/bad') > 0
+    assert "None that the filters let through" in admin.get("/runs?route=Gone").text
+    assert "topic " in admin.get("/runs?topic=a%23").text
+
+
+@pytest.mark.chromium
 def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
     with browser.elsewhere() as page:
         page.size(1280, 800)
@@ -453,11 +493,14 @@ def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
 
 @pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
-@pytest.mark.parametrize("path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/flow?route=Orders", "/runs/"])
+@pytest.mark.parametrize(
+    "path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/flow?route=Orders", "/runs", "/runs/"]
+)
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
     page.colours(scheme)
     run = admin_of(host).calls("Alarms")[0]["id"]
+    page.size(360 if path.startswith("/flow") else 1280, 800)
     page.open(url(host, path.replace("/runs/", f"/runs/{run}")))
     page.evaluate("document.querySelector('[data-trouble]')?.removeAttribute('hidden')")
     page.evaluate("tell('connection lost, trying again'); true")

@@ -6,6 +6,8 @@ const banner = document.querySelector("[data-banner]");
 const rows = new Map([...document.querySelectorAll("[data-route]")].map((row) => [row.dataset.route, row]));
 const page = document.querySelector("[data-page=route]");
 const filter = document.querySelector("[data-filter]");
+const drawing = document.querySelector("[data-flow]");
+let drawn = null; // the names of all routes, once they are known
 const RETRY_MS = 5000;
 const CHART_MS = 10_000;
 let port = null; // to live.js
@@ -72,15 +74,40 @@ function update(row, cells) {
     row.querySelector(`[data-points="${name}"]`)?.setAttribute("d", text);
     if (!cell) continue;
     if (name === "label") cell.setAttribute("aria-label", text);
+    else if (name === "error_time") showErrorTime(cell, text);
     else if (cell.textContent !== text) cell.textContent = text;
     if (name === "health") cell.dataset.health = text;
   }
+}
+
+function showErrorTime(cell, time) {
+  cell.parentElement.hidden = !time;
+  if (time) cell.dateTime = time;
+  showTimes(cell.parentElement);
+}
+
+// The boxes of routes in the drawing; routes that have come or gone need another one.
+function showBoxes(names, changed) {
+  const boxes = document.querySelectorAll("[data-box]");
+  const cells = new Map(changed.map((row) => [row.name, row]));
+  for (const box of boxes) {
+    const row = cells.get(box.dataset.box);
+    if (!row) continue;
+    box.dataset.health = row.health;
+    box.querySelector("[data-rate]").textContent = row.rate === "-" ? "" : `${row.rate}/s`;
+    const title = box.querySelector("title");
+    if (title) title.textContent = `${row.name} (${row.health})`;
+  }
+  const present = names.join("\n");
+  if (drawn !== null && drawn !== present) location.reload();
+  drawn = present;
 }
 
 function showRoutes({ summary, sections, names, rows: changed }) {
   for (const [id, html] of Object.entries(sections)) showSection(id, html);
   const counts = document.querySelector("[data-summary]");
   if (counts && counts.textContent !== summary) counts.textContent = summary;
+  if (drawing) return showBoxes(names, changed);
   for (const cells of changed) if (rows.has(cells.name)) update(rows.get(cells.name), cells);
   const known = new Set(names);
   const isFiltered = filter?.elements.q.defaultValue;
@@ -184,4 +211,4 @@ if (page) {
   document.querySelector("[data-fresh]").addEventListener("click", showRuns);
   setInterval(showChart, CHART_MS);
 }
-if (rows.size || document.querySelector("[data-summary]")) follow();
+if (rows.size || drawing || document.querySelector("[data-summary]")) follow();

@@ -197,6 +197,13 @@ def test_the_words_found_are_marked_in_title_description_and_content(sqlite_stor
     assert "<mark>" not in sqlite_store.client().page("/").text
 
 
+def test_an_excerpt_shows_no_signs_of_markdown(sqlite_store: Store) -> None:
+    content = "## Barometer\n\n| a | `b_c` |\n|---|---|\n\n- a **steel** [barometer](http://x.t) for my_topic, `a/+/#`"
+    sqlite_store.bring(template("one", content=content))
+    page = Parsed(sqlite_store.client().page("/?q=barometer").text)
+    assert "Barometer a b_c a steel barometer for my_topic, a/+/#" in " ".join(page.text.split())
+
+
 def test_a_search_for_zero_keeps_its_text_in_links(sqlite_store: Store) -> None:
     sqlite_store.bring(*(template(f"t{number}", title="Room 0") for number in range(21)))
     page = parsed(sqlite_store.client().page("/?q=0&sort=title"))
