@@ -255,6 +255,12 @@ TOO_LARGE: Final = FailureRow(
 MESSAGE_TOO_LARGE: Final = TOO_LARGE.hinting("send a smaller payload, or raise max_message_bytes")
 REQUEST_TOO_LARGE: Final = TOO_LARGE.hinting("Send a smaller payload, or raise max_body_bytes of the plugin.")
 
+SCHEMA_MISMATCH: Final = FailureRow(
+    FailureCode.SCHEMA_MISMATCH,
+    "the payload does not match SCHEMA_FILE; the message names every fault with its JSON Pointer, 20 at most",
+    "send what the schema describes, or correct the schema",
+)
+
 OVERLOADED: Final = FailureRow(
     FailureCode.OVERLOADED,
     "the route had no room for the message",
@@ -291,7 +297,8 @@ FAILURES: Final[Mapping[str, FailureRow]] = MappingProxyType(
         row.code.value: row
         for row in (
             TIMEOUT, CONNECTION_FAILED, TLS_FAILED, HTTP_STATUS, OAUTH2_FAILED, TARGET_DOWN, RESPONSE_TOO_LARGE,
-            REDIRECT_REFUSED, PLACEHOLDER_UNRESOLVED, INVALID_VALUE, TOO_LARGE, OVERLOADED, BRIDGE_RESTARTED,
+            REDIRECT_REFUSED, PLACEHOLDER_UNRESOLVED, INVALID_VALUE, SCHEMA_MISMATCH, TOO_LARGE, OVERLOADED,
+            BRIDGE_RESTARTED,
         )
     }
 )  # fmt: skip
@@ -321,6 +328,13 @@ CALLER_LEFT: Final = INVALID_REQUEST.hinting("Keep the connection open in both d
 NOT_A_FILTER: Final = INVALID_REQUEST.hinting("Write a topic filter of MQTT")
 NOT_A_QUERY: Final = INVALID_REQUEST.hinting("The reference of the admin port lists what each path takes")
 NOT_A_RETRY: Final = INVALID_REQUEST.hinting('Send JSON: {"route": "...", "code": "..."} or {"ids": ["..."]}')
+
+INVALID_BODY: Final = AnswerRow(
+    "invalid_body",
+    "the body does not match SCHEMA_FILE; the message names every fault with its JSON Pointer, 20 at most",
+    "Send what the schema describes",
+    _BAD,
+)
 
 UNAUTHORIZED: Final = AnswerRow(
     "unauthorized",
@@ -469,8 +483,9 @@ ANSWERS: Final[Mapping[str, AnswerRow]] = MappingProxyType(
     {
         row.code: row
         for row in (
-            INVALID_REQUEST, UNAUTHORIZED, INVALID_SIGNATURE, ORIGIN_NOT_ALLOWED, NO_ADMIN_TOKEN, NOT_FOUND, NO_MESSAGE,
-            METHOD_NOT_ALLOWED, CANNOT_RETRY, REQUEST_TIMEOUT, PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE,
+            INVALID_REQUEST, INVALID_BODY, UNAUTHORIZED, INVALID_SIGNATURE, ORIGIN_NOT_ALLOWED, NO_ADMIN_TOKEN,
+            NOT_FOUND, NO_MESSAGE, METHOD_NOT_ALLOWED, CANNOT_RETRY, REQUEST_TIMEOUT, PAYLOAD_TOO_LARGE,
+            UNSUPPORTED_MEDIA_TYPE,
             MISDIRECTED_REQUEST, HEADERS_TOO_LARGE, INTERNAL_ERROR, NOT_IMPLEMENTED, NO_ROOM, BROKER_UNAVAILABLE,
             SHUTTING_DOWN, UNAVAILABLE, REPLY_TIMEOUT,
         )

@@ -70,6 +70,7 @@ class FailureCode(StrEnum):
     PAYLOAD_TOO_LARGE = "payload_too_large"
     OAUTH2_FAILED = "oauth2_failed"
     TARGET_DOWN = "target_down"
+    SCHEMA_MISMATCH = "schema_mismatch"
 
 
 @dataclass(frozen=True, slots=True, order=True)

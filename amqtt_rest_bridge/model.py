@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from amqtt_rest_bridge.errors import Position
 from amqtt_rest_bridge.placeholders import Condition, PlaceholderText
+from amqtt_rest_bridge.schemas import Schema
 
 _RUNS: Final = uuid.UUID("0b1d4a52-6f0e-5c55-9d5c-3a1b8e6f4c27")  # the namespace of ids that are made of keys
 
@@ -169,6 +170,7 @@ class ClientEvent:
     failure_payload: bool = False
     on_change: PlaceholderText | None = None
     on_change_for: int | None = None
+    schema_file: Schema | None = None
 
     @property
     def is_in_order(self) -> bool:
@@ -207,6 +209,7 @@ class ServerEvent:
     response: PlaceholderText | None = None
     response_status: int = 200
     response_content_type: str = "application/json"
+    schema_file: Schema | None = None
 
     @property
     def read_filter(self) -> str | None:

@@ -63,6 +63,19 @@ def is_lack_of_room(error: Exception) -> bool:
     return sqlite_code(error) in _NO_ROOM
 
 
+FileState = tuple[str, int, int, int]
+"""A file as it was: path, size, time of change, inode; the size is -1 where there is none."""
+
+
+def file_state(path: str) -> FileState:
+    """Return what changes when a file does."""
+    try:
+        status = os.stat(path)  # noqa: PTH116  # a path that is a text
+    except (OSError, ValueError):
+        return path, -1, 0, 0
+    return path, status.st_size, status.st_mtime_ns, status.st_ino
+
+
 def regular_file(path: str | os.PathLike[str]) -> os.stat_result:
     """Return the status of a regular file, links followed.
 

@@ -12,8 +12,10 @@ from typing import Final
 
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.calls.retries import Retries
+from amqtt_rest_bridge.catalogue import SCHEMA_MISMATCH
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, PlaceholderText, predicate
+from amqtt_rest_bridge.schemas import Schema, checker_of
 
 _TRIAL: Final = RunIds("00000000-0000-4000-8000-")  # the same id whenever a call is tried
 
@@ -50,6 +52,7 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
     tries_again = route.is_lossless or route.config.retries > 0
     life = (
         Ordered(route, event) if event.is_in_order else None,
+        Checked(event.schema_file) if event.schema_file is not None else None,
         When(event.when) if event.when is not None else None,
         OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
         Signed(event.signature) if event.signature is not None else None,
@@ -70,6 +73,19 @@ class Ordered(Stage):
     def enter(self, call: OpenCall) -> None:
         """Name the line that the call enters."""
         call.line = (*self._names, call.message.topic)
+
+
+class Checked(Stage):
+    """SCHEMA_FILE: a call whose payload does not match fails."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._check = checker_of(schema)
+
+    def admit(self, call: OpenCall, _: MessageValues) -> None:
+        """Fail the call for what its payload has against the schema."""
+        if faults := self._check(call.message.payload):
+            message = f"the payload does not match SCHEMA_FILE: {'; '.join(faults)}"
+            raise SCHEMA_MISMATCH.error(message, unsent=True)
 
 
 class When(Stage):

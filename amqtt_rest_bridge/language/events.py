@@ -23,11 +23,16 @@ from amqtt_rest_bridge.model import (
     SignatureScheme,
 )
 from amqtt_rest_bridge.placeholders import Condition, Mode, Place, Placeholder, PlaceholderText, place_of
+from amqtt_rest_bridge.schemas import Schema, SchemaFileError
+from amqtt_rest_bridge.schemas import read as read_schema
 from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
-_UNREAD = ("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", "RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE")
+_UNREAD = (
+    *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", "SCHEMA_FILE"),
+    *("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE"),
+)
 """Settings of server events that mean nothing in a read event."""
 
 
@@ -81,6 +86,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
         return None
     read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
     read |= {"name": settings.block.name, "headers": headers, "signature": signature}
+    read["schema_file"] = _read_schema(settings)
     return ClientEvent(**settings.members_of(ClientEvent) | read)
 
 
@@ -92,6 +98,22 @@ def _read_on_change(settings: BlockSettings) -> PlaceholderText | None:
         hint = "write what is to differ, as in {payload} or {value.json.state}"
         settings.warning(FaultCode.DOUBTFUL, "ON_CHANGE", message, hint)
     return text
+
+
+def _read_schema(settings: BlockSettings) -> Schema | None:
+    """Read SCHEMA_FILE; None when it is missing or at fault."""
+    name = "SCHEMA_FILE"
+    value = settings.texts.get(name)
+    if value is None:
+        return None
+    if "EVERY" in settings:
+        message = "SCHEMA_FILE refuses what EVERY runs: its payload is empty, which is not JSON"
+        settings.warning(FaultCode.DOUBTFUL, name, message, "write an event of its own for the schedule")
+    try:
+        return read_schema(value.text, settings.report.files)
+    except SchemaFileError as error:
+        settings.error(FaultCode.INVALID_VALUE, name, f'{name} "{value.shown}": {error}', error.hint)
+        return None
 
 
 def _check_result(settings: BlockSettings) -> None:
@@ -208,7 +230,8 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     if not complete or settings.failed.intersection(needed):
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
-    read |= {"name": settings.block.name, "signature": signature}
+    schema = None if reads else _read_schema(settings)
+    read |= {"name": settings.block.name, "signature": signature, "schema_file": schema}
     return ServerEvent(**settings.members_of(ServerEvent) | read)
 
 

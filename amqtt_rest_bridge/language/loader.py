@@ -19,14 +19,19 @@ from amqtt_rest_bridge.language.sources import Report, Source, in_order
 from amqtt_rest_bridge.language.writer import write_definition
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
+from amqtt_rest_bridge.system import FileState
 
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """The routes without errors, in the order of their files, and all faults, sorted."""
+    """The routes without errors, in the order of their files, and all faults, sorted.
+
+    `files` are those beside the route files that were read: when one of them changes, the routes do.
+    """
 
     routes: tuple[Route, ...]
     faults: tuple[Fault, ...]
+    files: frozenset[FileState] = frozenset()
 
     @property
     def has_errors(self) -> bool:
@@ -43,7 +48,7 @@ def load(sources: Iterable[Source], environment: Environment, parsed: ParsedText
     for source in sources:
         loader.read(source)
     loader.finish()
-    return LoadResult(tuple(loader.routes), in_order(loader.faults))
+    return LoadResult(tuple(loader.routes), in_order(loader.faults), frozenset(loader.files))
 
 
 def title_of(definition: Definition) -> str:
@@ -57,6 +62,7 @@ class _Loader:
     def __init__(self, environment: Environment, parsed: ParsedTexts) -> None:
         self.routes: list[Route] = []
         self.faults: list[Fault] = []
+        self.files: set[FileState] = set()
         self._environment = environment
         self._parsed = parsed
         self._first: dict[tuple[str, object], tuple[str, Position]] = {}
@@ -77,6 +83,7 @@ class _Loader:
             if route is not None and report.errors == before and not definition.is_faulty:
                 self.routes.append(route)
         self.faults += report.faults
+        self.files |= report.files
 
     def finish(self) -> None:
         """Report what only all files together can tell."""

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     HEADER_VALUE = "header value"
     HEADERS = "ADD lines below it"
     FILE = "PEM file"
+    SCHEMA = "JSON Schema file"
     CONDITION = "condition"
     TOKENS = "tokens, comma-separated"
     DURATION = "a number with s, m, h or d, at least 1s"
@@ -320,6 +321,12 @@ _EVENT = (
         "BODY", Kind.TEMPLATE, None, _C, "body of the request", "'{\"level\": {value.json.level}}'",
         portable=True,
         placeholders=(Mode.CLIENT,),
+    ),
+    Parameter(
+        "SCHEMA_FILE", Kind.SCHEMA, None, _B,
+        "JSON Schema (2020-12) of the message: client: one that does not match fails with `schema_mismatch`; server: a "
+        "request is answered 400 `invalid_body` and publishes nothing",
+        '"order.schema.json"',
     ),
     Parameter(
         "WHEN", Kind.CONDITION, None, _B,

@@ -17,6 +17,7 @@ from typing import TypeGuard
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, Severity, visible
 from amqtt_rest_bridge.spelling import Question
+from amqtt_rest_bridge.system import FileState
 
 SUFFIXES = (".lot", ".lotnb")
 """Names of route files end so, in any case."""
@@ -55,7 +56,8 @@ class Report:
 
     A fault ends where the string, word, placeholder or statement that begins at its offset does, unless it is reported
     with an `end`, and has the replacement that its hint asks for. `without_define` are the lines that look like a route
-    of ours whose DEFINE is missing: offset and name.
+    of ours whose DEFINE is missing: offset and name; `files` are those that its routes refer to and
+    that were read.
     """
 
     def __init__(self, path: str, text: str) -> None:
@@ -63,6 +65,7 @@ class Report:
         self.faults: list[Fault] = []
         self.errors = 0
         self.without_define: list[tuple[int, str]] = []
+        self.files: set[FileState] = set()
         self._text = text
 
     @cached_property

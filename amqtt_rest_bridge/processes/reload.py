@@ -24,22 +24,27 @@ from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.routing.status import ReloadFailure
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
+from amqtt_rest_bridge.system import FileState, file_state
 from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
-Fingerprint = frozenset[tuple[str, int, int, int]]
+Fingerprint = frozenset[FileState]
 
 _LOOKS: Final = Backoff(longest=16)  # between two tries of a reload that failed for a reason that may pass
 
 
 @dataclass(frozen=True, slots=True)
 class FirstLoad:
-    """The routes at the start, the texts that were parsed for them, and the files as they were before."""
+    """The routes at the start, the texts that were parsed for them, and the files as they were before.
+
+    `beside` are the files that the routes refer to.
+    """
 
     routes: tuple[Route, ...]
     parsed: ParsedTexts
     seen: Fingerprint
+    beside: Fingerprint
 
 
 def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSettings], None]) -> FirstLoad:
@@ -59,7 +64,7 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check(routes, bridge_settings(settings))
-    return FirstLoad(routes, parsed, seen)
+    return FirstLoad(routes, parsed, seen, loaded.files)
 
 
 def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
@@ -107,7 +112,8 @@ class Reloader:
         self._apply = apply
         self._check = check
         self._note = note
-        self._seen = fingerprint(paths) if first is None else first.seen
+        self._beside: Fingerprint = frozenset() if first is None else first.beside
+        self._seen = fingerprint(paths) if first is None else first.seen | first.beside
         self._asked = asyncio.Event()
         self._before: Any = None  # the handler of SIGHUP
         self._listens = False
@@ -123,7 +129,7 @@ class Reloader:
         while True:
             forced = await self._ask(seconds or None)
             try:
-                seen = await asyncio.to_thread(fingerprint, self._paths)
+                seen = await asyncio.to_thread(fingerprint, self._paths, self._beside)
             except OSError as error:  # a folder that is gone in the middle of the look
                 if str(error) != self._said:
                     log.info("route files could not be looked at: %s", error)
@@ -135,13 +141,15 @@ class Reloader:
                 self._looks -= 1
                 if not self._failures or self._looks > 0:
                     continue
-            self._seen = seen
+            self._seen = seen - self._beside
             await self.reload()
+            self._seen |= self._beside
 
     async def reload(self) -> None:
         """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
         try:
             loaded = await self._loader.load()
+            self._beside = loaded.files
             await asyncio.to_thread(self._check, loaded.routes)
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:
@@ -201,16 +209,14 @@ class Reloader:
         return True
 
 
-def fingerprint(paths: Sequence[str]) -> Fingerprint:
-    """Describe the route files as they are: path, size, time of change, inode. Blocks for a look at every folder."""
-    found: set[tuple[str, int, int, int]] = set()
+def fingerprint(paths: Sequence[str], beside: Fingerprint = frozenset()) -> Fingerprint:
+    """Describe the route files, and those beside them, as they are now. Blocks for a look at every folder."""
+    found = {file_state(path) for path, *_ in beside}
     for path in map(Path, paths):
         # A folder that cannot be listed is left out: loading it reports why.
         files = find_route_files(path, lambda _: None) if path.is_dir() else [path]
         for file in files:
-            try:
-                status = file.stat()
-            except OSError:
-                continue
-            found.add((str(file), status.st_size, status.st_mtime_ns, status.st_ino))
+            state = file_state(str(file))
+            if state[1] >= 0:
+                found.add(state)
     return frozenset(found)

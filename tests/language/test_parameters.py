@@ -26,6 +26,7 @@ from amqtt_rest_bridge.model import (
     SignatureScheme,
 )
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.schemas import read as read_schema
 from amqtt_rest_bridge.sizes import read_size
 from tests.support.route_text import CASES, load_text
 
@@ -73,6 +74,7 @@ TOGETHER = {"USERNAME": "u", "PASSWORD": "p", "SERVER_USERNAME": "su", "SERVER_P
 TOGETHER |= {"SERVER_TOKEN_HEADER": "X-API-Key", "AUTH_SCHEME": "digest"}
 OAUTH2 = {"OAUTH2_TOKEN_URL": "https://id/token", "OAUTH2_CLIENT_ID": "i", "OAUTH2_CLIENT_SECRET": "s"}
 OAUTH2 |= {"OAUTH2_SCOPE": "a b", "OAUTH2_AUDIENCE": "c"}
+SCHEMA = read_schema(f"{CASES}/files/order.schema.json", set())
 FILES = {"CLIENT_CERT_FILE": f"{CASES}/files/client.pem", "CLIENT_KEY_FILE": f"{CASES}/files/client.key"}
 
 
@@ -128,6 +130,7 @@ def test_every_setting_of_config_has_a_row_here() -> None:
             parse("{response.json.a}", Place.TEXT, Mode.RESULT),
         ),
         ({"SIGNATURE_SECRET": '"s"'}, "signature", Signature("s")),
+        ({"SCHEMA_FILE": f'"{SCHEMA.path}"'}, "schema_file", SCHEMA),
         ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
     ],
 )
@@ -153,6 +156,7 @@ def test_setting_of_a_client_event_reaches_the_model(written: dict[str, str], fi
         ),
         ({"RESPONSE": '"{path.id}"'}, "response", parse("{path.id}", Place.JSON, Mode.SERVER)),
         ({"RESPONSE_STATUS": "'202'"}, "response_status", 202),
+        ({"SCHEMA_FILE": f'"{SCHEMA.path}"'}, "schema_file", SCHEMA),
         (
             {"RESPONSE": '"{path.id}"', "RESPONSE_CONTENT_TYPE": '"text/plain"'},
             "response_content_type",

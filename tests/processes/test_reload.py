@@ -74,6 +74,24 @@ def test_a_file_with_faults_changes_nothing_and_its_faults_are_logged_once(
             running.host.stop()
 
 
+def test_a_schema_that_changes_is_reloaded_and_one_that_is_wrong_changes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "order.json").write_text('{"$ref": "number.json"}')
+    (tmp_path / "number.json").write_text('{"minimum": 1}')
+    (tmp_path / "a.lot").write_text(f'{server_route("/hook")} WITH SCHEMA_FILE "{tmp_path}/order.json"')
+    running = Reloading(tmp_path)
+    try:
+        assert running.post("/hook") == 200
+        running.write("number.json", '{"minimum": 2}')
+        running.await_status("/hook", 400)
+        running.write("number.json", '{"minimum": "2"}')
+        assert running.post("/hook") == 400
+        running.write("number.json", '{"minimum": 0}')
+        running.await_status("/hook", 200)
+        assert running.tries == 3
+    finally:
+        running.host.stop()
+
+
 def test_a_taken_port_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with recording() as taken, caplog.at_level(logging.ERROR):
         (tmp_path / "a.lot").write_text(server_route("/a"))
@@ -158,10 +176,10 @@ def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
         (tmp_path / "a.lot").write_text(server_route("/a"))
         looks = iter([FileNotFoundError("gone")])
 
-        def look(paths: list[str]) -> Fingerprint:
+        def look(paths: list[str], beside: Fingerprint) -> Fingerprint:
             for error in looks:
                 raise error
-            return fingerprint(paths)
+            return fingerprint(paths, beside)
 
         monkeypatch.setattr("amqtt_rest_bridge.processes.reload.fingerprint", look)
         running = asyncio.create_task(reloader.run(0.01))

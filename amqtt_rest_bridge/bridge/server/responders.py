@@ -29,12 +29,13 @@ from amqtt_rest_bridge.bridge.server.request import (
     too_large,
 )
 from amqtt_rest_bridge.calls.trace_context import trace_in
-from amqtt_rest_bridge.catalogue import CALLER_LEFT, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
+from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Headers, Response
 from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
+from amqtt_rest_bridge.schemas import Checker, checker_of
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
 CONFIRM_SECONDS: Final = 10.0  # ... and for the broker's acknowledgement
@@ -101,7 +102,20 @@ def responder_for(
     respond: Respond = publishing.respond
     if event.reply_topic is not None:
         respond = _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
-    return respond if event.when is None else _on_condition(respond, predicate(event.when), read_body)
+    if event.when is not None:
+        respond = _on_condition(respond, predicate(event.when), read_body)
+    return respond if event.schema_file is None else _if_valid(respond, checker_of(event.schema_file), read_body)
+
+
+def _if_valid(respond: Respond, check: Checker, read_body: "_ReadBody") -> Respond:
+    """Decision: a request without a body is checked as the object of its parameters, which it publishes."""
+
+    def respond_or_refuse(request: EventRequest) -> Response | Steps:
+        if faults := check(read_body(request) or request.parameters_object()):
+            raise error(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}")
+        return respond(request)
+
+    return respond_or_refuse
 
 
 def _on_condition(respond: Respond, is_wanted: Predicate, read_body: "_ReadBody") -> Respond:
