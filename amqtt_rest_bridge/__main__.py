@@ -4,6 +4,7 @@ The module of a command is imported when the command is run.
 """
 
 import functools
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -24,6 +25,7 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 
 _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "check": ("check", "report what is wrong with route files"),
+    "help": ("editing.help", "print what a setting of a route file means"),
     "fmt": ("editing.fmt", "write route files in the canonical layout"),
     "try": ("dry_run", "show what a message would send"),
     "install": ("install.command", "fetch the routes of a published template"),
@@ -42,10 +44,14 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 when it is used wrongly or its files cannot be read."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["check"] and given[1:] and not any(argument.startswith("-") for argument in given):
+        return _check(given[1:])
+    if "_REST_BRIDGE_COMPLETE" in os.environ:  # asked by the shell, which has typed so far
+        given = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
     wanted = next((argument for argument in given if not argument.startswith("-")), None)
     # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
     application = typer.Typer(
-        add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120}
+        rich_markup_mode=None, context_settings={"max_content_width": 120}
     )
     application.callback(help=_as_written(_DESCRIPTION))(_shared_options)
     for name, (_, summary) in _COMMANDS.items():
@@ -60,8 +66,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def _check(paths: list[str]) -> int:
+    """Check without options, and without typer, whose validators (of pydantic) take longer than the check of a file."""
+    try:
+        exit_status = _run("check", paths)
+        sys.stdout.flush()
+    except BrokenPipeError:  # as typer: who reads has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return exit_status
+
+
 def _never_run() -> None:
     """Take the place of a command that is only listed."""
+
+
+def _run(name: str, *arguments: Any, **options: Any) -> int:
+    """Run a command and return its exit status."""
+    module = import_module(f"amqtt_rest_bridge.cli.{_COMMANDS[name][0]}")
+    try:
+        exit_status: int = module.run(*arguments, **options)
+    except BridgeError as error:
+        print(f"rest-bridge {name}: {error}", file=sys.stderr)
+        return 2
+    return exit_status
 
 
 def _add(application: typer.Typer, name: str) -> None:
@@ -69,12 +99,7 @@ def _add(application: typer.Typer, name: str) -> None:
 
     @functools.wraps(module.run)
     def command(**options: Any) -> None:
-        try:
-            exit_status = module.run(**options)
-        except BridgeError as error:
-            print(f"rest-bridge {name}: {error}", file=sys.stderr)
-            exit_status = 2
-        raise typer.Exit(exit_status)
+        raise typer.Exit(_run(name, **options))
 
     description, epilog = _as_written(module.DESCRIPTION), _as_written(module.EPILOG)
     application.command(name, help=description, short_help=_COMMANDS[name][1], epilog=epilog)(command)

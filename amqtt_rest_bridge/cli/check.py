@@ -32,6 +32,7 @@ exit status:
 
 examples:
   rest-bridge check conf/routes
+  rest-bridge check --portable routes   (what Coreflux's parser refuses)
   rest-bridge check --format github conf/routes   (in a workflow of GitHub: annotations)
   rest-bridge check --json routes/a.lot notebooks/ | jq '.[] | select(.severity == "error")'
   API_KEY=x rest-bridge check --secrets-dir ./secrets routes   (what GET ENV and GET SECRET read must be there)
@@ -51,6 +52,7 @@ def run(
     paths: Paths,
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults: --format json")] = False,
     form: Annotated[Format, typer.Option("--format", help="print lines, JSON, SARIF or annotations")] = Format.TEXT,
+    portable: Annotated[bool, typer.Option("--portable", help="warn of what Coreflux's parser refuses")] = False,
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
     """Print the faults of all files, sorted."""
@@ -63,6 +65,10 @@ def run(
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
         faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE),)
+    if portable:
+        from amqtt_rest_bridge.cli.editing.portability import portability_warnings
+
+        faults = sources.in_order([*faults, *(fault for source in read for fault in portability_warnings(source))])
     shown, others = listed(faults)
     summary = f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}"
     _print(shown, Format.JSON if as_json else form, {source.path: source.text for source in read}, others, summary)

@@ -41,12 +41,25 @@ def test_files_without_faults_load_nothing_that_only_faults_or_other_commands_ne
     run = subprocess.run([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, check=True)
     loaded = set(run.stdout.splitlines()[-1].split())
     needless = {"amqtt", "asyncio", "falcon", "jinja2", "jsonschema", "regex", "multiprocessing", "prometheus_client"}
+    needless |= {"pydantic"}  # of typer, for options
     needless |= {"rapidfuzz", "requests", "rich", "sqlite3", "sqlmodel", "ssl", "urllib3", "waitress", "yaml"}
     assert loaded & needless == set()
     ours = {name.split(".")[1] for name in loaded if name.startswith("amqtt_rest_bridge.")}
     floors = {"catalogue", "errors", "masking", "model", "placeholders", "secret_search", "sizes", "times"}
     floors |= {"addresses", "schemas", "spelling", "system", "topics"}
     assert ours - floors == {"__main__", "cli", "language"}
+
+
+def test_portable_adds_warnings_in_their_places(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "a.lot").write_text(BASIC.replace("WITH METHOD", "with METOD"))
+    assert check("--portable", "a.lot") == 1
+    assert capsys.readouterr().out.splitlines()[-5:] == [
+        "a.lot:7:9: warning: with is not in capitals",
+        "hint: did you mean WITH?",
+        "a.lot:7:14: error: unknown setting METOD",
+        "hint: did you mean METHOD?",
+        "0 usable routes, 1 error, 1 warning",
+    ]
 
 
 def test_errors_exit_1_and_are_on_standard_output(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

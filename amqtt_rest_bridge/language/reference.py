@@ -1,0 +1,85 @@
+"""The settings of the language as other programs show them: texts, JSON, and a route that has all of them. Pure.
+
+All of it is made from the rows of `parameters`.
+"""
+
+import textwrap
+from collections.abc import Iterator
+from typing import Any
+
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
+
+_LINE = textwrap.TextWrapper(98, initial_indent="  ", subsequent_indent="    ")
+_MODES = {Applies.CLIENT: "client mode", Applies.SERVER: "server mode", Applies.BOTH: "both modes"}
+
+
+def rows_of(name: str) -> list[tuple[BlockKind, Parameter]]:
+    """Return the settings of a name, in any case, with their blocks; [] for a name that no setting has."""
+    return [(kind, rows[name.upper()]) for kind, rows in PARAMETERS.items() if name.upper() in rows]
+
+
+def text_of(kind: BlockKind, row: Parameter) -> str:
+    """Return what there is to know of a setting, in lines of at most 100 characters."""
+    facts = [f"value: {row.allowed}"]
+    if row.default is not None:
+        facts.append(f"default: {row.default}")
+    if row.placeholders:
+        facts.append("may hold placeholders")
+    if not row.portable:
+        facts.append("an extension of the specified language (ext)")
+    lines = [row.meaning, *row.notes, *facts, f"WITH {row.name} {row.example}"]
+    title = f"{row.name}: {kind}, {_MODES[row.applies]}\n"
+    return title + "".join([f"{_LINE.fill(line)}\n" for line in lines])
+
+
+def list_of_settings() -> str:
+    """Return every setting with its value, in its block."""
+    lines = []
+    for kind, rows in PARAMETERS.items():
+        lines += [f"{kind}\n", *(f"  {row.name:<24}{row.allowed}\n" for row in rows.values())]
+    return "".join(lines)
+
+
+def json_of(kind: BlockKind, row: Parameter) -> dict[str, Any]:
+    """Return a setting as a JSON object; members that say nothing of it are null or empty."""
+    return {
+        "name": row.name,
+        "block": kind,
+        "kind": row.kind.name.lower(),
+        "allowed": row.allowed,
+        "default": row.default,
+        "mode": row.applies,
+        "meaning": row.meaning,
+        "example": f"WITH {row.name} {row.example}",
+        "choices": dict(row.choices),
+        "notes": list(row.notes),
+        "requires": [rule.name for rule in row.requires if rule.name != row.name],
+        "excludes": [rule.name for rule in row.excludes],
+        "placeholders": list(row.placeholders),
+        "secret": row.secret,
+        "portable": row.portable,
+    }
+
+
+_LIVE = {
+    BlockKind.CONFIG: ("BASE_ADDRESS", "ENABLE_CLIENT"),
+    BlockKind.EVENT: ("SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT"),
+}
+"""The settings of a client event that `route_code` does not put into comments."""
+
+
+def route_code() -> str:
+    """Return a definition that loads as it is, with every other setting as a comment, its meaning beside it."""
+    return "DEFINE ROUTE MyRoute WITH TYPE REST_API\n" + "".join(_code_lines())
+
+
+def _code_lines() -> Iterator[str]:
+    for kind in (BlockKind.CONFIG, BlockKind.ROUTE_CONFIG, BlockKind.EVENT):
+        yield f"    ADD {kind}{' MyEvent' if kind is BlockKind.EVENT else ''}\n"
+        live = _LIVE.get(kind, ())
+        rows = sorted(PARAMETERS[kind].values(), key=lambda row: row.name not in live)
+        for row in rows:
+            mark = "" if row.name in live else "// "
+            example = row.example if row.kind is not Kind.HEADERS else f"\n            {mark}{row.example}"
+            yield f"        {mark}WITH {row.name} {example}".replace(f"{row.name} \n", f"{row.name}\n")
+            yield f"  // {row.meaning}\n"

@@ -1,0 +1,80 @@
+"""`rest-bridge help` and the completion of shells."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.editing.portability import portability_warnings
+from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.parameters import PARAMETERS
+from amqtt_rest_bridge.language.reference import route_code
+from amqtt_rest_bridge.language.sources import Source
+
+NAMES = [name for rows in PARAMETERS.values() for name in rows]
+
+
+def test_help_of_a_setting_holds_all_of_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+    for kind, rows in PARAMETERS.items():
+        for row in rows.values():
+            assert main(["help", row.name.lower()]) == 0
+            text = " ".join(capsys.readouterr().out.split())
+            assert text.startswith(f"{row.name}: {kind}, ")
+            for part in (row.meaning, row.allowed, *row.notes, f"WITH {row.name} {row.example}", row.default or ""):
+                assert " ".join(part.split()) in text, (row.name, part)
+            assert ("extension" in text) == (not row.portable)
+
+
+def test_help_alone_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    assert [name for name in listed if name not in PARAMETERS] == NAMES
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("METOD", "did you mean METHOD?"), ("HOST", "perhaps BASE_ADDRESS, which belongs in REST_API_CONFIG")],
+)
+def test_an_unknown_setting_is_2_with_a_hint(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", name]) == 2
+    assert capsys.readouterr().err == f"rest-bridge help: unknown setting {name}\nhint: {hint}\n"
+
+
+def test_json_has_every_setting_with_what_programs_need(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["help", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["name"] for row in rows] == NAMES
+    (scheme,) = [row for row in rows if row["name"] == "SIGNATURE_SCHEME"]
+    assert scheme["block"] == "EVENT"
+    assert scheme["kind"] == "choice"
+    assert scheme["example"] == 'WITH SIGNATURE_SCHEME "slack"'
+    assert list(scheme["choices"]) == ["hmac", "slack", "stripe", "standard-webhooks"]
+    assert scheme["requires"] == ["SIGNATURE_SECRET"]
+    assert not scheme["portable"]
+
+
+def test_the_route_code_loads_as_it_is_and_with_every_comment_taken_out_has_every_setting() -> None:
+    source = Source("code.lot", route_code())
+    loaded = load([source], Environment({}, Path()))
+    assert [str(fault) for fault in loaded.faults] == []
+    assert len(loaded.routes) == 1
+    assert {name for name in NAMES if f"WITH {name}" not in source.text} == set()
+    assert [one.message for one in portability_warnings(source)] == ["ROUTE_CONFIG is not portable"]
+
+
+def completed(shell: str, **environment: str) -> str:
+    command = [sys.executable, "-m", "amqtt_rest_bridge"]
+    typed = os.environ | environment | {"_REST_BRIDGE_COMPLETE": f"complete_{shell}"}
+    return subprocess.run(command, env=typed, stdout=subprocess.PIPE, text=True, timeout=60, check=False).stdout
+
+
+def test_shells_complete_commands_options_and_settings() -> None:
+    assert completed("bash", COMP_WORDS="rest-bridge che", COMP_CWORD="1").split() == ["check"]
+    settings = completed("bash", COMP_WORDS="rest-bridge help SIGNATURE_S", COMP_CWORD="2").split()
+    assert settings == ["SIGNATURE_SECRET", "SIGNATURE_SCHEME"]
+    assert "--portable" in completed("zsh", _TYPER_COMPLETE_ARGS="rest-bridge check --po")
