@@ -149,15 +149,11 @@ STATUS_OF_THE_SERVER: Final = HTTP_STATUS.hinting("The server has a problem of i
 STATUS_EXPECTS_TLS: Final = HTTP_STATUS.hinting(
     "The server expects TLS on this port: set USE_SSL or write https:// into BASE_ADDRESS."
 )
-NO_DIGEST: Final = HTTP_STATUS.hinting(
-    'AUTH_SCHEME "digest" needs a server that offers Digest with MD5, SHA-256 or SHA-512-256 and qop auth.'
-)
+NO_DIGEST: Final = HTTP_STATUS.hinting('AUTH_SCHEME "digest" needs a server that offers Digest with qop auth.')
 STATUSES: Final[Mapping[int, FailureRow]] = MappingProxyType(
     {
         400: HTTP_STATUS.hinting("Check BODY, HEADERS and ENDPOINT of the event against what the server expects."),
-        401: HTTP_STATUS.hinting(
-            "Check USERNAME and PASSWORD, AUTHORIZATION, or the Authorization header of the event."
-        ),
+        401: HTTP_STATUS.hinting("Check USERNAME and PASSWORD, AUTHORIZATION, or the Authorization header in HEADERS."),
         403: HTTP_STATUS.hinting("The server accepts these credentials, but not for this request: check their rights."),
         404: HTTP_STATUS.hinting("Check BASE_ADDRESS and ENDPOINT."),
         405: HTTP_STATUS.hinting("Check METHOD: the server does not take it at this ENDPOINT."),
@@ -468,6 +464,10 @@ UNAVAILABLE: Final = AnswerRow(
     "Ask again; look into the broker's log if this lasts",
     _UNAVAILABLE,
 )
+ANSWER_TOO_LARGE: Final = AnswerRow(
+    "response_too_large", "the messages of a read event take more than `max_response_bytes`, or are too many to keep",
+    "Read an endpoint with a narrower SOURCE_TOPIC, or raise max_response_bytes", _UNAVAILABLE,
+)  # fmt: skip
 REPLY_TIMEOUT: Final = AnswerRow(
     "reply_timeout",
     "no reply within REQUEST_TIMEOUT",
@@ -487,7 +487,7 @@ ANSWERS: Final[Mapping[str, AnswerRow]] = MappingProxyType(
             NOT_FOUND, NO_MESSAGE, METHOD_NOT_ALLOWED, CANNOT_RETRY, REQUEST_TIMEOUT, PAYLOAD_TOO_LARGE,
             UNSUPPORTED_MEDIA_TYPE,
             MISDIRECTED_REQUEST, HEADERS_TOO_LARGE, INTERNAL_ERROR, NOT_IMPLEMENTED, NO_ROOM, BROKER_UNAVAILABLE,
-            SHUTTING_DOWN, UNAVAILABLE, REPLY_TIMEOUT,
+            SHUTTING_DOWN, UNAVAILABLE, ANSWER_TOO_LARGE, REPLY_TIMEOUT,
         )
     }
 )  # fmt: skip

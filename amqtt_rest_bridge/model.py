@@ -10,6 +10,7 @@ from msgspec import Struct
 from amqtt_rest_bridge.errors import Position
 from amqtt_rest_bridge.placeholders import Condition, PlaceholderText
 from amqtt_rest_bridge.schemas import Schema
+from amqtt_rest_bridge.topics import widest_filter
 
 _RUNS: Final = uuid.UUID("0b1d4a52-6f0e-5c55-9d5c-3a1b8e6f4c27")  # the namespace of ids that are made of keys
 
@@ -192,8 +193,9 @@ class ServerEvent:
     """A request to `endpoint` with `method` is published to `destination_topic`.
 
     `endpoint` begins with `/` and may hold `{name}` segments. A read event has `source_topic` (a topic filter) and no
-    `destination_topic`: it answers with the latest payload seen there. `response` is the body of the answer once the
-    request is published, None for the usual one.
+    `destination_topic`: it answers with the latest payload seen there, or with those of all topics that a filter with
+    wildcards matches. `{path.x}` in it is filled in for each request: then it is parsed in `read_topic`. `response` is
+    the body of the answer once the request is published, None for the usual one.
     """
 
     name: str
@@ -203,6 +205,8 @@ class ServerEvent:
     payload: PlaceholderText | None = None
     reply_topic: PlaceholderText | None = None
     source_topic: str | None = None
+    read_topic: PlaceholderText | None = None
+    stream: bool = False
     retain: bool = False
     signature: Signature | None = None
     when: Condition | None = None
@@ -213,8 +217,10 @@ class ServerEvent:
 
     @property
     def read_filter(self) -> str | None:
-        """Return the topic filter that a read event answers from, None for other events."""
-        return self.source_topic if self.destination_topic is None else None
+        """Return the filter of all topics that a read event may answer from, None for other events."""
+        if self.source_topic is None or self.destination_topic is not None:
+            return None
+        return self.source_topic if self.read_topic is None else widest_filter(self.source_topic)
 
 
 @dataclass(frozen=True, slots=True)

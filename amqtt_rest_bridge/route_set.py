@@ -9,8 +9,7 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from amqtt_rest_bridge.model import EventName, NumberedRoute, Route
-from amqtt_rest_bridge.placeholders import PlaceholderText
-from amqtt_rest_bridge.topics import filter_matches
+from amqtt_rest_bridge.topics import filter_matches, widest_filter
 
 _SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge process that is behind
 
@@ -63,7 +62,7 @@ def reply_filters(routes: Iterable[Route]) -> dict[str, float]:
     for route in routes:
         for event in route.server_events:
             if event.reply_topic is not None:
-                topic_filter = _reply_filter(event.reply_topic)
+                topic_filter = widest_filter(event.reply_topic.source)
                 filters[topic_filter] = max(filters.get(topic_filter, 0.0), longest_request(route))
     return filters
 
@@ -77,13 +76,9 @@ def asking(routes: Iterable[Route], topic: str, *, reads: bool = False) -> list[
         (route.name, event.name)
         for route in routes
         for event in route.server_events
-        if (event.reply_topic is not None and filter_matches(_reply_filter(event.reply_topic), topic))
+        if (event.reply_topic is not None and filter_matches(widest_filter(event.reply_topic.source), topic))
         or (reads and event.read_filter is not None and filter_matches(event.read_filter, topic))
     ]
-
-
-def _reply_filter(reply_topic: PlaceholderText) -> str:
-    return "/".join("+" if "{" in level else level for level in reply_topic.source.split("/"))
 
 
 def routes_by_port(routes: Iterable[Route], ports: Collection[int]) -> dict[int, tuple[Route, ...]]:

@@ -42,6 +42,16 @@ def check_topic_filter(text: str) -> str | None:
     return _check_text(text)
 
 
+def has_wildcards(topic_filter: str) -> bool:
+    """Return whether a valid topic filter may match more than one topic."""
+    return "+" in topic_filter or topic_filter.endswith("#")
+
+
+def widest_filter(text: str) -> str:
+    """Return the filter that matches a topic or filter, whatever its placeholders are filled with."""
+    return "/".join(["+" if "{" in level else level for level in text.split("/")])
+
+
 def loggable(topic: str) -> str:
     """Return a topic name for a log line: on one line and not endless, so that a publisher cannot forge a record."""
     return on_one_line(topic, _LOGGED)
@@ -106,7 +116,7 @@ class TopicIndex(dict[str, tuple[T, ...]]):
         self._root: _Node[T] | None = None
         self._depth = 0
         for number, (topic_filter, value) in enumerate(entries):
-            if "+" in topic_filter or "#" in topic_filter:
+            if has_wildcards(topic_filter):
                 self._add(topic_filter.split("/"), (number, value))
             else:
                 self._exact[topic_filter] = (*self._exact.get(topic_filter, ()), (number, value))

@@ -12,19 +12,17 @@ from typing import Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.shown import shown
+from amqtt_rest_bridge.http_server.event_stream import RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, LiveRecords, Record, WantLive
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
 _PIECE_BYTES: Final = 65_536
-_BEAT_SECONDS: Final = 15.0  # between comments that keep the connection open through proxies
-_BEAT: Final = b": still here\n\n"
 
 
 def event(name: str | None, value: object) -> bytes:
-    """Return one event with a value as JSON, which has no line breaks."""
-    head = b"" if name is None else f"event: {name}\n".encode()
-    return head + b"data: " + msgspec.json.encode(value) + b"\n\n"
+    """Return one event with a value as JSON."""
+    return event_of(msgspec.json.encode(value).decode(), name=name)
 
 
 Kind = Literal["caller", "pages"]
@@ -56,11 +54,10 @@ class Follower:
         self._leave = leave
         self._routes = routes
         self._filter = topic_filter
-        self._monotonic = monotonic
         self._lock = threading.Lock()
-        self._events: deque[bytes] = deque([b"retry: 2000\n\n"])
+        self._events: deque[bytes] = deque([RETRY])
         self._dropped = 0
-        self._sent_at = monotonic()
+        self._pulse = Pulse(monotonic)
 
     @property
     def wants_any(self) -> bool:
@@ -91,11 +88,7 @@ class Follower:
             if self._dropped and not self._events:
                 parts.append(event("dropped", {"count": self._dropped}))
                 self._dropped = 0
-        now = self._monotonic()
-        if not parts and now - self._sent_at < _BEAT_SECONDS:
-            return self._sent_at + _BEAT_SECONDS - now
-        self._sent_at = now
-        return b"".join(parts) or _BEAT
+        return self._pulse.of(b"".join(parts))
 
     def close(self) -> None:
         """Cease to follow."""

@@ -139,9 +139,9 @@ class Engine:
                     self._broker.seen(message.topic, message.payload, message.correlation, message.trace)
             case Withdraw(calls):
                 self._client.withdraw(calls)
-            case Latest(messages):
-                for message in messages:
-                    self._broker.changed(message.topic, message.payload)
+            case Latest(newest):
+                for one in newest:
+                    self._broker.changed(one.topic_filter, one.topic, one.payload)
             case _:
                 self._handle_control(frame)
 
@@ -157,6 +157,7 @@ class Engine:
                 self._client.in_group(workers, ordered_until)
             case Stop(grace):
                 self._ending = True  # and the ports' loops with it
+                self._broker.end_streams()
                 self._timers.after(max(0.0, grace - _ANSWER_SECONDS), self._broker.dismiss)
                 threading.Thread(target=self._stop, args=(grace,), name="bridge-stop").start()
             case Ping():
@@ -182,6 +183,7 @@ class Engine:
         self._client.use_routes(routes, settings, self._broker.records)
         self._broker.watch(read_filters(numbered.route for numbered in routes))
         self._ports.serve(routes_by_port((numbered.route for numbered in routes), ports), settings)
+        self._broker.end_streams(numbered.route for numbered in routes)
         self._on_routes()
         self._link.send(Ready())
 

@@ -133,11 +133,11 @@ class Port(HttpServer):
             self._access_log.close()
 
     def _app(self, routes: tuple[Route, ...]) -> RouteApplication:
-        limit = self._settings.max_body_bytes
         return RouteApplication(
             routes,
             self._broker,
-            max_body_bytes=limit,
+            max_body_bytes=self._settings.max_body_bytes,
+            max_response_bytes=self._settings.max_response_bytes,
             turns=self._turns,
             wrong_credentials=self._wrong_credentials,
             port=self._bound,

@@ -4,8 +4,8 @@ The code of a running bridge builds requests, results and answers; here is only 
 server and of the broker. Main thread.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, ServedEvent, TopicPayload, Wake
@@ -14,7 +14,9 @@ from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.link.bridge_end import Entry
+from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.topics import filter_matches
 
 REQUEST_ID = "00000000-0000-4000-8000-000000000000"
 """`{request_id}` of a trial."""
@@ -72,10 +74,18 @@ def try_request(
     request: Request,
     *,
     now: float,
-    latest: bytes | None = None,
+    latest: bytes | Mapping[str, bytes] | None = None,
     reply: bytes | None = None,
 ) -> RequestTrial:
-    """Answer one request; `latest` is the payload of read events, `reply` the message that comes on a REPLY_TOPIC."""
+    """Answer one request.
+
+    Args:
+        routes: Those that share the port.
+        request: The request.
+        now: Unix time in seconds.
+        latest: What read events answer with: the payload on any one topic, or the payloads on topics by their names.
+        reply: The message that comes on a REPLY_TOPIC.
+    """
     broker = _Broker(latest, reply)
     broker.answers = answers = _Answers()
     passed = [0.0]
@@ -89,6 +99,9 @@ def try_request(
             answer = outcome
             break
         passed[0] += outcome
+    if answer.stream is not None:
+        piece = answer.stream.take()
+        answer = replace(answer, body=piece if isinstance(piece, bytes) else b"", stream=None)
     return RequestTrial(answer, answers.served, tuple(broker.link.published))
 
 
@@ -121,19 +134,36 @@ class _Broker(BrokerAccess):
 
     is_mqtt_5 = True  # what is published shows its properties
 
-    def __init__(self, latest: bytes | None, reply: bytes | None) -> None:
+    def __init__(self, latest: bytes | Mapping[str, bytes] | None, reply: bytes | None) -> None:
         self.link = _Link(self._answer)
         super().__init__(self.link)
-        self._message = None if latest is None else TopicPayload(latest)
+        self._latest = latest
         self._reply = reply
 
-    def latest(self, topic_filter: str) -> TopicPayload | None:  # noqa: ARG002  # there is one
-        return self._message
+    def newest(self, topic_filter: str) -> Newest[TopicPayload]:
+        newest: Newest[TopicPayload] = Newest(topic_filter)
+        if isinstance(self._latest, bytes):
+            newest.topics = _AnyTopic(self._latest)
+        for topic, payload in self._latest.items() if isinstance(self._latest, Mapping) else ():
+            if filter_matches(topic_filter, topic):
+                newest.put(topic, TopicPayload(payload, newest.number + 1))
+        return newest
 
     def _answer(self) -> None:
         for topic, waiting in [*self.awaited.items()]:
             if self._reply is not None:
                 self.seen(topic, self._reply, waiting[0].correlation)
+
+
+class _AnyTopic(dict[str, TopicPayload]):
+    """The same payload on any topic that is asked for."""
+
+    def __init__(self, payload: bytes) -> None:
+        super().__init__()
+        self._payload = TopicPayload(payload, 1)
+
+    def get(self, topic: str, default: object = None) -> TopicPayload:  # noqa: ARG002
+        return self._payload
 
 
 class _Answers(Answers):

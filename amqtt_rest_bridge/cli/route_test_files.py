@@ -109,6 +109,7 @@ class Case(_Member, frozen=True):
     response: ServerResponse | None = None
     responses: list[ServerResponse] = []
     latest: Any = None
+    topics: dict[str, Any] = {}
     reply: Any = None
     sends: list[ExpectedRequest] | None = None
     publishes: list[ExpectedMessage] | None = None

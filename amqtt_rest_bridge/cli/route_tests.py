@@ -220,7 +220,9 @@ def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
         if (signature := next(filter(None, verifying), None)) is not None:
             headers |= sign(signature, body, case.now)
     request = Request(REQUEST_ID, given.method, given.path, given.path.partition("?")[2], headers, body)
-    latest = None if case.latest is None else octets(case.latest)
+    latest: bytes | dict[str, bytes] | None = None if case.latest is None else octets(case.latest)
+    if case.topics:
+        latest = {topic: octets(payload) for topic, payload in case.topics.items()}
     reply = None if case.reply is None else octets(case.reply)
     return try_request(routes, request, now=case.now, latest=latest, reply=reply)
 

@@ -216,6 +216,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     ):
         published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
         _check_segments(settings, name, template, segments)
+    read_topic = _parse_read_topic(settings, segments) if reads else None
     settings.check_rules([Mode.SERVER], _UNREAD if reads else ())
     signature = _read_signature(settings)
     published["when"] = read_condition(settings, Mode.SERVER)
@@ -231,7 +232,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
     schema = None if reads else _read_schema(settings)
-    read |= {"name": settings.block.name, "signature": signature, "schema_file": schema}
+    read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
     return ServerEvent(**settings.members_of(ServerEvent) | read)
 
 
@@ -244,16 +245,29 @@ def _check_read_event(settings: BlockSettings) -> None:
             f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings",
         )
     topic = settings.texts.get("SOURCE_TOPIC")
-    if topic is not None and (found := re.search(r"\{[^{}]*\}", topic.text)):
-        message = f"SOURCE_TOPIC of a read event cannot hold {found[0]}: no value is filled in there"
-        settings.error(
-            FaultCode.PLACEHOLDER,
-            "SOURCE_TOPIC",
-            message,
-            "write an event for each topic, each with an ENDPOINT of its own",
-        )
-    elif topic is not None:
+    if topic is not None and "{" not in topic.text:
         warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
+
+
+def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None) -> PlaceholderText | None:
+    """Parse the SOURCE_TOPIC of a read event that holds `{path.x}`; return None for any other one."""
+    name = "SOURCE_TOPIC"
+    topic = settings.texts.get(name)
+    if topic is None or name in settings.failed or not (written := re.findall(r"\{[^{}]*\}", topic.text)):
+        return None
+    for one in written:
+        if not one.startswith("{path."):
+            meant = closest(one[1:-1], segments or ())
+            hint: str = "{path.x} is filled in there, with a segment {x} of ENDPOINT"
+            if meant:
+                hint = question(f"{{path.{meant}}}", f"path.{meant}")
+            message = f"SOURCE_TOPIC of a read event cannot hold {one}: it would never be filled"
+            place, end = place_in(topic, rf"(?<={{){re.escape(one[1:-1])}(?=}})", settings.report)
+            settings.failed.add(name)
+            settings.report.error(FaultCode.PLACEHOLDER, place, message, hint, end=end)
+    template = placeholder_text_of(settings, name, Place.TOPIC, Mode.SERVER)
+    _check_segments(settings, name, template, segments)
+    return template
 
 
 def _why_it_publishes(settings: BlockSettings, config: RestApiConfig) -> str | None:

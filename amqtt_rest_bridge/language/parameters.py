@@ -287,7 +287,8 @@ _CONFIG = (
 _EVENT = (
     Parameter(
         "SOURCE_TOPIC", Kind.FILTER, None, _B,
-        "client: the messages that send the request; server: a read event, which answers with the latest payload",
+        "client: the messages that send the request; server: a read event, which answers with the latest payload, for "
+        "a filter with wildcards with an object of them; `{path.x}` is a segment of ENDPOINT",
         '"plant/+/alert"',
         portable=True,
     ),
@@ -366,6 +367,12 @@ _EVENT = (
             ResponseFormat.BODY: "its body, or what PAYLOAD makes of it",
             ResponseFormat.ENVELOPE: "a JSON object with its status, headers and body",
         },
+    ),
+    Parameter(
+        "STREAM", _BOOL, "false", _S,
+        "a read event answers with server-sent events: the latest value, then each new one",
+        '"true"',
+        requires=(Rule("SOURCE_TOPIC", hint="a GET with SOURCE_TOPIC reads, any other event publishes", strict=False),),
     ),
     Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", '"true"'),
     Parameter(

@@ -40,7 +40,7 @@ from amqtt_rest_bridge.placeholders import (
     suspects,
 )
 from amqtt_rest_bridge.spelling import Question, question
-from amqtt_rest_bridge.topics import check_topic_name
+from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 
 def placeholder_text_of(settings: BlockSettings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
@@ -62,7 +62,7 @@ def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, rep
     misspelt = _warn_of_misspelt(value, place, mode, report)
     try:
         template = parse(value.parts, place, mode)
-        _check_literal(template, value)
+        _check_literal(name, template, value)
     except CallError as failed:
         report.error(FaultCode.PLACEHOLDER, value.offset, f"{name}: {failed.message}")
         return None
@@ -85,12 +85,15 @@ def _sample(template: PlaceholderText) -> str:
     return "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
 
 
-def _check_literal(template: PlaceholderText, value: Value) -> None:
+def _check_literal(name: str, template: PlaceholderText, value: Value) -> None:
     sample = _sample(template)
     if template.place is Place.ENDPOINT:
         forms.check_client_endpoint(sample)
     elif template.place is Place.HEADER:
         forms.check_header_value(sample)
+    elif template.place is Place.TOPIC and name == "SOURCE_TOPIC":
+        if reason := check_topic_filter(sample):
+            raise FormError(f'"{value.shown}" {reason}')
     elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
         hint = "a level of the message's topic is {topic.1}, {topic.2}, ..." if set("+#") & set(sample) else None
         raise FormError(f'"{value.shown}" {reason}', hint)

@@ -86,7 +86,7 @@ class CallResult(Struct, frozen=True, array_like=True):
 
 
 class TopicMessage(Struct, frozen=True, array_like=True):
-    """A payload that was published on `topic`, in `Latest` the topic filter of a read event.
+    """A payload that was published on `topic`.
 
     `correlation` is its Correlation Data, `trace` the trace context among its user properties.
     """
@@ -95,6 +95,14 @@ class TopicMessage(Struct, frozen=True, array_like=True):
     payload: bytes
     correlation: bytes | None = None
     trace: Pairs = ()
+
+
+class ReadMessage(Struct, frozen=True, array_like=True):
+    """The newest message on a topic that the filter of a read event matches; see `newest.Newest.put`."""
+
+    topic_filter: str
+    topic: str
+    payload: bytes
 
 
 class RequestCount(Struct, frozen=True, array_like=True):
@@ -235,9 +243,9 @@ class Ping(Struct, frozen=True, array_like=True, tag=7):
 
 
 class Latest(Struct, frozen=True, array_like=True, tag=8):
-    """The newest message of each of these read events, by topic filter."""
+    """The newest messages of read events."""
 
-    messages: list[TopicMessage]
+    messages: list[ReadMessage]
 
 
 class Confirmed(Struct, frozen=True, array_like=True, tag=15):

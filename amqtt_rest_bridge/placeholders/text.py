@@ -229,6 +229,8 @@ class PlaceholderText:
     def _check_topic(self, text: str) -> None:
         first = self.pieces[0]
         reason = topics.check_topic_name(text)
+        if reason is not None and any("+" in piece or "#" in piece for piece in self.pieces if isinstance(piece, str)):
+            reason = topics.check_topic_filter(text)  # no value has wildcards: these are the route's own
         # A value must not move a message among the broker's own topics (MQTT 3.1.1 section 4.7.2).
         if reason is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
             reason = "begins with $"

@@ -23,6 +23,7 @@ from typing import Final, Generic, TypeVar
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
 from amqtt_rest_bridge.link.frames import InGroup, ToBroker
+from amqtt_rest_bridge.link.newest import INCOMPLETE, Newest
 from amqtt_rest_bridge.model import Message, NumberedRoute
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
@@ -318,11 +319,11 @@ class BridgePool:
         taken = [bridge.feed.reply(message) for bridge in self._bridges if bridge.ready]
         return all(taken)
 
-    def show(self, topic_filter: str, payload: bytes) -> None:
-        """Set the newest message that read events of a topic filter answer with, in all bridges."""
+    def show(self, newest: Newest[bytes], topic: str) -> None:
+        """Pass on the newest message on a topic of read events, to all bridges."""
         for bridge in self._bridges:
             if bridge.ready:
-                bridge.feed.newest(topic_filter, payload)
+                bridge.feed.newest(newest, topic)
 
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
         """Wait up to `grace` seconds for running calls, and for the failures of lost ones; start no more.
@@ -390,8 +391,9 @@ class BridgePool:
             self._admin_answers.became_ready(bridge, self._bridges)
 
     def _show_latest(self, bridge: BridgeProcess) -> None:
-        for topic_filter, payload in self._server.watching.latest():
-            bridge.feed.newest(topic_filter, payload)
+        for newest in self._server.watching.newest():
+            for topic in [*newest.topics] if newest.is_complete else [INCOMPLETE, *newest.topics]:
+                bridge.feed.newest(newest, topic)
 
     def _oversee(self, frame: ToBroker) -> None:
         """Answer what callers of the admin port ask; before `attach`, when nothing can be sent, the answer waits."""

@@ -11,7 +11,8 @@ from typing import Final
 
 from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
-from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, Replies, TopicMessage
+from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, ReadMessage, Replies, TopicMessage
+from amqtt_rest_bridge.link.newest import INCOMPLETE, MOST_TOPICS, Newest
 from amqtt_rest_bridge.model import Message
 
 _MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
@@ -47,7 +48,8 @@ class CallerFeed:
         self._link = link
         self._gathered = 0  # bytes of replies that the link gathers
         self._replies_underway = _Underway(link)
-        self._newest: dict[str, bytes] = {}  # by topic filter, those that have not been sent
+        self._newest: dict[tuple[Newest[bytes], str], None] = {}  # topics whose newest messages have not been sent
+        self._most_newest = 2 * MOST_TOPICS
         self._newest_underway = _Underway(link)
         self._newest_sent = 0.0  # when, by the loop's clock
         self._ended: list[tuple[int, bool]] = []  # publications of this iteration of the loop, and whether it has them
@@ -63,11 +65,14 @@ class CallerFeed:
         self._link.gather(self._replies, [item], size)
         return True
 
-    def newest(self, topic_filter: str, payload: bytes) -> None:
-        """Send the newest message of a read event, as soon as the one before has left."""
+    def newest(self, newest: Newest[bytes], topic: str) -> None:
+        """Send the newest message on a topic of read events, as soon as the one before has left."""
         if not self._newest:
             self._loop.call_at(self._newest_sent + _LATEST_SECONDS, self.send_newest)
-        self._newest[topic_filter] = payload
+        self._newest[newest, topic] = None
+        if len(self._newest) > self._most_newest:  # most of them have been dropped since
+            self._newest = {key: None for key in self._newest if key[1] in key[0].topics or key[1] == INCOMPLETE}
+            self._most_newest = 2 * (MOST_TOPICS + len(self._newest))
 
     def confirm(self, number: int, published: bool) -> None:
         """Send whether the broker has a publication, with others of this iteration of the loop.
@@ -88,10 +93,11 @@ class CallerFeed:
         while self._newest and self._newest_underway.size < _MOST_LATEST_BYTES:
             items, size = [], 0
             while self._newest and size < FRAME_BYTES:
-                topic_filter = next(iter(self._newest))
-                payload = self._newest.pop(topic_filter)
-                items.append(TopicMessage(topic_filter, payload))
-                size += len(payload)
+                newest, topic = key = next(iter(self._newest))
+                del self._newest[key]
+                payload = newest.topics.get(topic, b"")  # which removes it
+                items.append(ReadMessage(newest.topic_filter, topic, payload))
+                size += len(topic) + len(payload)
             self._newest_sent = self._loop.time()
             self._newest_underway.add(size)
             self._link.send(Latest(items))

@@ -13,6 +13,7 @@ from enum import Enum, auto
 from typing import ClassVar, Final, Protocol
 
 from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, EventName, Message, Publication, RunKey
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 
@@ -197,8 +198,8 @@ class Dispatches(Protocol):
     def forward(self, message: Message) -> bool:
         """Send a message to requests that may wait for it; return False when it is dropped for want of room."""
 
-    def show(self, topic_filter: str, payload: bytes) -> None:
-        """Set the message that the read events of a topic filter answer with."""
+    def show(self, newest: Newest[bytes], topic: str) -> None:
+        """Pass on the newest message on a topic of read events."""
 
 
 MOST_WAITING: Final = 10_000

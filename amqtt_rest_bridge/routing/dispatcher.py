@@ -14,6 +14,7 @@ from typing import Final
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import bridge_restarted, disk_full, message_too_large, route_removed, too_many_hops
 from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.link.newest import INCOMPLETE
 from amqtt_rest_bridge.model import EventName, Message, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call, Delivery, Dispatches, Listening, ReleaseCredits, Store
@@ -226,7 +227,7 @@ class Dispatcher:
         if len(message.payload) > self._largest:
             return False
         if entry.keep:
-            self._show(entry, message.payload)
+            self._show(entry, message.topic, message.payload)
             return False
         return self._server.watching.is_due(entry)
 
@@ -251,8 +252,8 @@ class Dispatcher:
         if len(payload) > self._largest:
             return
         for entry in self.table.listeners[topic]:
-            if isinstance(entry, Watched) and entry.keep and (entry.latest is None or not only_new):
-                self._show(entry, bytes(payload))
+            if isinstance(entry, Watched) and entry.keep and not (only_new and topic in entry.newest.topics):
+                self._show(entry, topic, bytes(payload))
 
     def dispatch_stored(self, listening: Listening, message: Message, hops: int, key: str) -> None:
         """Dispatch a call that is admitted and in the store."""
@@ -413,6 +414,10 @@ class Dispatcher:
     def _time_over(self, call: Call) -> None:
         self.refuse(call, call.listening.statistics.admission.full(len(call.message.payload)))
 
-    def _show(self, watched: Watched, payload: bytes) -> None:
-        watched.latest = payload
-        self._bridges.show(watched.topic_filter, payload)
+    def _show(self, watched: Watched, topic: str, payload: bytes) -> None:
+        newest = watched.newest
+        was_complete = newest.is_complete
+        newest.put(topic, payload)
+        self._bridges.show(newest, topic)
+        if was_complete and not newest.is_complete:
+            self._bridges.show(newest, INCOMPLETE)

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import EventName, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import Listening
@@ -21,7 +22,7 @@ from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 class Watched:
     """A topic filter in use.
 
-    `latest` is the last payload of a read event (`keep`), for bridge processes that start later. `seconds` is how long
+    `newest` has what a read event (`keep`) answers with, for bridge processes that start later. `seconds` is how long
     a request may wait for a reply, `until` when the last one that waits by a definition of before ends.
     """
 
@@ -29,7 +30,10 @@ class Watched:
     keep: bool
     seconds: float = 0.0
     until: float = math.inf
-    latest: bytes | None = None
+    newest: Newest[bytes] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.newest = Newest(self.topic_filter)
 
 
 class Watching:
@@ -57,9 +61,9 @@ class Watching:
         """Return every filter with what is known of it; one may occur twice."""
         return [*self._reads.items(), *self._replies.items()]
 
-    def latest(self) -> list[tuple[str, bytes]]:
-        """Return the topic filters of read events with the payload of their latest message."""
-        return [(one, watched.latest) for one, watched in self._reads.items() if watched.latest is not None]
+    def newest(self) -> list[Newest[bytes]]:
+        """Return the newest messages of read events."""
+        return [watched.newest for watched in self._reads.values()]
 
     def is_due(self, watched: Watched) -> bool:
         """Return whether a request may still wait for messages of a filter."""

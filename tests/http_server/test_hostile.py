@@ -182,14 +182,14 @@ def test_an_idle_connection_is_closed_after_a_while_without_an_answer() -> None:
 
 def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
     with served(limits=Limits(slow_seconds=0.3)) as hooks:
-        hooks.broker.payloads["last"] = b"x" * 10_000_000
+        hooks.broker.changed("last", "last", b"x" * 10_000_000)
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             sock.connect(("127.0.0.1", hooks.port))
             sock.sendall(get("/last"))
             assert hooks.ask(post()).status == 200
             eventually(lambda: not hooks.connections)
-        hooks.broker.payloads["last"] = b"ok"
+        hooks.broker.changed("last", "last", b"ok")
         assert hooks.ask(get("/last"), "GET").body == b"ok"
 
 

@@ -32,7 +32,7 @@ def port(
     context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem")) if tls else None
     server = TlsFiles(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.pem")) if tls else None
     with served(tls=server, limits=limits) as hooks:
-        hooks.broker.payloads["last"] = payload
+        hooks.broker.changed("last", "last", payload)
         hooks.broker.on_wait = lambda _topic: bytes(bytearray(payload))
         yield hooks, context
 

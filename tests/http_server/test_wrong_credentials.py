@@ -220,7 +220,7 @@ def test_wrong_credentials_of_a_route_are_late_and_right_ones_never(
     settings: dict[str, object], wrong: dict[str, str], right: dict[str, str], method: str
 ) -> None:
     hooks = port(event("GET", "/last", None, source="last"), **settings)
-    hooks.broker.payloads["last"] = b"21.5"
+    hooks.broker.changed("last", "last", b"21.5")
     answers = [hooks.ask(method, "/last", **wrong) for _ in range(FREE_GUESSES)]
     assert hooks.waited == []
     answers.append(hooks.ask(method, "/last", **wrong))

@@ -38,6 +38,7 @@ PLAIN = {
 """The settings of the specified language; all others are extensions of it."""
 CONFIG = {"BASE_ADDRESS": '"http://h"', "ENABLE_CLIENT": '"true"', "ENABLE_SERVER": '"true"'}
 CLIENT_EVENT = {"SOURCE_TOPIC": '"in"', "METHOD": '"POST"', "ENDPOINT": '"/x"', "DESTINATION_TOPIC": '"out"'}
+READ_EVENT = {"METHOD": '"GET"', "ENDPOINT": '"/x"', "SOURCE_TOPIC": '"plant/+/alert"'}
 SERVER_EVENT = {"METHOD": '"POST"', "ENDPOINT": '"/x/{id}"', "DESTINATION_TOPIC": '"d"'}
 
 
@@ -171,9 +172,10 @@ def test_setting_of_a_server_event_reaches_the_model(written: dict[str, str], fi
 
 def test_source_topic_makes_a_get_of_server_mode_read() -> None:
     text = """DEFINE ROUTE R WITH TYPE REST_API ADD REST_API_CONFIG WITH ENABLE_SERVER true
-    ADD EVENT E WITH METHOD GET WITH ENDPOINT "/x" WITH SOURCE_TOPIC "a/+" """
+    ADD EVENT E WITH METHOD GET WITH ENDPOINT "/x/{x}" WITH SOURCE_TOPIC "a/{path.x}/+" WITH STREAM "true" """
     event = load_text(text).routes[0].server_events[0]
-    assert (event.source_topic, event.destination_topic) == ("a/+", None)
+    assert (event.source_topic, event.read_filter, event.destination_topic) == ("a/{path.x}/+", "a/+/+", None)
+    assert event.stream
 
 
 def test_settings_of_route_config_reach_the_model() -> None:
@@ -241,6 +243,7 @@ def load_example(
     config = {"BASE_ADDRESS": '"https://h"'} if client else {}
     config["ENABLE_CLIENT" if client else "ENABLE_SERVER"] = '"true"'
     event = CLIENT_EVENT | {"SOURCE_TOPIC": '"plant/+/alert"'} if client else SERVER_EVENT
+    event = READ_EVENT if row.name == "STREAM" else event
     lines = {BlockKind.CONFIG: config, BlockKind.ROUTE_CONFIG: {}, BlockKind.EVENT: event}
     lines[kind] = lines[kind] | beside | {row.name: row.example}
     text = "DEFINE ROUTE R WITH TYPE REST_API\n"

@@ -96,7 +96,7 @@ def test_read_events_keep_what_they_saw_when_retained_messages_are_looked_at_aga
     rig.dispatcher.offer(Message("seen", b"latest", 0.0))
     for topic in ("seen", "new"):
         rig.dispatcher.remember(topic, b"retained", only_new=True)
-    assert dict(rig.server.watching.latest()) == {"seen": b"latest", "new": b"retained"}
+    assert rig.newest() == {"seen": b"latest", "new": b"retained"}
 
 
 def test_a_message_taken_before_a_reload_goes_to_the_event_as_it_is_after_it(rig: Rig) -> None:

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, Publication, RestApiConfig, Route, RouteConfig, RunIds
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
@@ -30,8 +31,8 @@ class Bridge:
         self.seen.append((message.topic, message.payload))
         return True
 
-    def show(self, topic_filter: str, payload: bytes) -> None:
-        self.seen.append((topic_filter, payload))
+    def show(self, newest: Newest[bytes], topic: str) -> None:
+        self.seen.append((topic, newest.topics[topic]))
 
 
 class Queue:
@@ -99,6 +100,10 @@ class Rig:
             monotonic=clock, later=clock.later,
         )  # fmt: skip
         self.use(route())
+
+    def newest(self) -> dict[str, bytes]:
+        """Return what read events answer with, by topic."""
+        return {topic: payload for one in self.server.watching.newest() for topic, payload in one.topics.items()}
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:
         self.dispatcher.set_routes(self.numbering.number(routes), reads, {})

@@ -194,7 +194,7 @@ def served(
 ) -> Iterator[Served]:
     """Serve routes (`hook_route()` without any) on a free port."""
     broker = FakeBroker()
-    broker.payloads["last"] = b"21.5"
+    broker.changed("last", "last", b"21.5")
     app = RouteApplication(
         routes or [hook_route()], broker, max_body_bytes=max_body_bytes, wrong_credentials=wrong_credentials
     )

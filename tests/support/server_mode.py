@@ -6,15 +6,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker_access import (
     Answers,
     AwaitedReply,
     BrokerAccess,
+    SendsPublications,
     ServedEvent,
-    TopicPayload,
     Wake,
 )
 from amqtt_rest_bridge.http_server import Pending, Request, Response
@@ -65,13 +65,12 @@ class FakeBroker(BrokerAccess):
     answers: FakeAnswers
 
     def __init__(self) -> None:
+        super().__init__(cast("SendsPublications", None))
         self.records: BridgeRecords | None = None
         self.answers = FakeAnswers()
         self.published: list[Publication] = []
         self.counted, self.lines = self.answers.counted, self.answers.lines
         self.log: list[str] = []
-        self.payloads: dict[str, bytes] = {}
-        self._seen: dict[str, TopicPayload] = {}
         self.outcomes: deque[bool | Exception] = deque()
         self.queued: list[tuple[Entry, Publication, Wake]] = []
         """What waits for room until the test makes some."""
@@ -118,14 +117,6 @@ class FakeBroker(BrokerAccess):
         for queued, publication, wake in waiting:
             queued.sent = queued.outcome = self.publish(publication)
             wake()
-
-    def latest(self, topic_filter: str) -> TopicPayload | None:
-        payload = self.payloads.get(topic_filter)
-        if payload is None:
-            return None
-        if topic_filter not in self._seen or self._seen[topic_filter].payload is not payload:
-            self._seen[topic_filter] = TopicPayload(payload)
-        return self._seen[topic_filter]
 
     @contextmanager
     def expect(
@@ -204,7 +195,9 @@ def result_of(response: Response) -> Result:
 class Port:
     """An application on a fake broker; time passes when an answer waits, and is kept in `waited`."""
 
-    def __init__(self, *routes: Route, max_body_bytes: int = 1000) -> None:
+    def __init__(self, *routes: Route, max_body_bytes: int = 1000, max_response_bytes: int = 1000) -> None:
+        self.routes = routes
+        self.max_response_bytes = max_response_bytes
         self.broker = FakeBroker()
         self.waited: list[float] = []
         self._wrong_credentials = WrongCredentials(lambda: sum(self.waited))
@@ -216,6 +209,7 @@ class Port:
             routes,
             self.broker,
             max_body_bytes=max_body_bytes,
+            max_response_bytes=self.max_response_bytes,
             clock=lambda: NOW,
             monotonic=lambda: sum(self.waited),
             wrong_credentials=self._wrong_credentials,
@@ -226,10 +220,15 @@ class Port:
         self, method: str, path: str, body: bytes | str | None = None, *, remote: str = "192.0.2.1", **headers: str
     ) -> Response | Pending:
         """Send a request with `path` as its target; `X_Y="z"` is the header X-Y."""
+        return self.app.answer(self.request(method, path, body, remote=remote, **headers), lambda: None)
+
+    def request(
+        self, method: str, path: str, body: bytes | str | None = None, *, remote: str = "192.0.2.1", **headers: str
+    ) -> Request:
+        """Make a request."""
         data = body.encode() if isinstance(body, str) else body or b""
         fields = {name.lower().replace("_", "-"): value for name, value in headers.items()}
-        request = Request(REQUEST_ID, method, path, path.partition("?")[2], fields, data, None, remote)
-        return self.app.answer(request, lambda: None)
+        return Request(REQUEST_ID, method, path, path.partition("?")[2], fields, data, None, remote)
 
     def ask(
         self, method: str, path: str, body: bytes | str | None = None, *, remote: str = "192.0.2.1", **headers: str

@@ -51,6 +51,7 @@ class RouteApplication:
         routes: in any order; one without ENABLE_SERVER adds nothing.
         broker: where requests are published, and their answers counted.
         max_body_bytes: larger bodies and filled payloads are answered with 413.
+        max_response_bytes: larger objects of topics are answered with 503.
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
         turns: the turns on reply topics; shared by the applications of all ports, and by those before a reload.
@@ -67,6 +68,7 @@ class RouteApplication:
         broker: BrokerAccess,
         *,
         max_body_bytes: int = 262_144,
+        max_response_bytes: int = 262_144,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turns: ReplyTurns | None = None,
@@ -83,7 +85,7 @@ class RouteApplication:
             (
                 event.endpoint,
                 event.method.value,
-                _Endpoint(route, event, broker, turns, wrong_credentials, port, max_body_bytes),
+                _Endpoint(route, event, broker, turns, wrong_credentials, port, (max_body_bytes, max_response_bytes)),
             )
             for route in routes
             if route.config.enable_server
@@ -145,11 +147,11 @@ class _Endpoint:
         turns: ReplyTurns,
         wrong_credentials: WrongCredentials,
         port: int,
-        max_body_bytes: int,
+        limits: tuple[int, int],
     ) -> None:
         self.cors = cors_for(route.config)
         self._credentials = credentials_for(route.name, route.config)
-        self._respond = responder_for(route, event, broker, turns, max_body_bytes)
+        self._respond = responder_for(route, event, broker, turns, *limits)
         self._answers = broker.answers
         self._wrong_credentials = wrong_credentials
         self._port = port
@@ -184,7 +186,8 @@ class _Endpoint:
         """Count a good answer; return it with the endpoint's headers."""
         self._count(request, answer.status, None, None)
         headers = (*request.answer_headers, *answer.headers)
-        return self._recorded(request, Response(answer.status, headers, answer.body, None, self._labels))
+        labelled = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
+        return self._recorded(request, labelled)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Count and return the answer to a request that was refused or ignored, or on which our own code failed.

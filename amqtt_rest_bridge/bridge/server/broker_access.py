@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import SHUTTING_DOWN
 from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.http_server.event_stream import event_of
 from amqtt_rest_bridge.link.admin_frames import BUCKETS
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import (
@@ -40,13 +41,17 @@ from amqtt_rest_bridge.link.frames import (
     UnmatchedCount,
 )
 from amqtt_rest_bridge.link.frequent import Frequent
-from amqtt_rest_bridge.model import Pairs, Publication
+from amqtt_rest_bridge.link.newest import Newest
+from amqtt_rest_bridge.model import EventName, Pairs, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES
 
 log = logging.getLogger(__name__)
 
 Wake = Callable[[], None]
+
+MOST_FOLLOWERS: Final = 2_000
+"""Streams of a bridge process."""
 
 _JSON_STARTS: Final = frozenset(b'{["-0123456789tfn')
 _JSON_SPACE: Final = b" \t\r\n"
@@ -80,6 +85,22 @@ class SendsPublications(Protocol):
 
     def withdraw(self, entry: Entry) -> bool:
         """Remove one that waits; return False when it does not (any more)."""
+        ...
+
+
+class Follows(Protocol):
+    """A stream of the newest messages of a filter."""
+
+    name: EventName
+    definition: tuple[RestApiConfig, ServerEvent]
+    """Of the event; a stream of an earlier one ends."""
+
+    def changed(self, topic: str) -> None:
+        """Take note of a message; on any thread, must not block."""
+        ...
+
+    def end(self) -> None:
+        """End the stream, likewise."""
         ...
 
 
@@ -120,10 +141,28 @@ class AwaitedReply:
 
 
 class TopicPayload:
-    """A message's payload for any number of answers; its headers are computed once, for the first one."""
+    """A message's payload for any number of answers; what they need of it is made once, for the first one.
 
-    def __init__(self, payload: bytes) -> None:
+    `number` is that of the change of its `Newest` with which it came.
+    """
+
+    def __init__(self, payload: bytes, number: int = 0) -> None:
         self.payload = payload
+        self.number = number
+
+    def __len__(self) -> int:
+        return len(self.payload)
+
+    @cached_property
+    def json(self) -> str:
+        """Return the payload as JSON: as it is where it is JSON, else as a string."""
+        text = self.payload.decode(errors="replace")
+        return text if self.content_type == "application/json" else json.dumps(text, ensure_ascii=False)
+
+    @cached_property
+    def event(self) -> bytes:
+        """Return the payload as a server-sent event, whose id is the same for the same bytes."""
+        return event_of(self.payload.decode(errors="replace"), self.entity_tag.strip('"'))
 
     @cached_property
     def content_type(self) -> str:
@@ -186,8 +225,11 @@ class BrokerAccess:
         self.answers = Answers()
         self.records: BridgeRecords | None = None
         self.closing = False
+        self.followers = 0
+        self._streams = True
         self._link = link
-        self._latest: dict[str, TopicPayload | None] = {}  # by watched filter
+        self._reads: dict[str, Newest[TopicPayload]] = {}  # by watched filter
+        self._followers: dict[str, set[Follows]] = {}  # by filter, likewise
         self._watches = False  # what comes before the first routes, after a restart, is theirs
         self._lock = threading.Lock()
         self.awaited: dict[str, list[AwaitedReply]] = {}
@@ -224,14 +266,46 @@ class BrokerAccess:
         self._link.end_turn()
 
     def watch(self, filters: Iterable[str]) -> None:
-        """Store the latest payload of these topic filters from now on, and of no others."""
-        self._latest = {topic_filter: self._latest.get(topic_filter) for topic_filter in filters}
+        """Store the newest messages of these topic filters from now on, and of no others."""
+        self._reads = {one: self._reads.get(one) or Newest(one) for one in filters}
         self._watches = True
 
-    def changed(self, topic_filter: str, payload: bytes) -> None:
-        """Store the latest payload of a filter; drop that of one that is not watched any more."""
-        if topic_filter in self._latest or not self._watches:
-            self._latest[topic_filter] = TopicPayload(payload)
+    def changed(self, topic_filter: str, topic: str, payload: bytes) -> None:
+        """Store the newest message on a topic of a filter; drop that of one that is not watched any more."""
+        newest = self._reads.get(topic_filter)
+        if newest is None:
+            if self._watches:
+                return
+            newest = self._reads[topic_filter] = Newest(topic_filter)
+        newest.put(topic, TopicPayload(payload, newest.number + 1))
+        for follower in tuple(self._followers.get(topic_filter, ())):
+            follower.changed(topic)
+
+    def follow(self, topic_filter: str, follower: Follows) -> bool:
+        """Call a follower for each change of a filter; return False when there are too many."""
+        with self._lock:
+            if not self._streams or self.followers >= MOST_FOLLOWERS:
+                return False
+            self._followers.setdefault(topic_filter, set()).add(follower)
+            self.followers += 1
+            return True
+
+    def unfollow(self, topic_filter: str, follower: Follows) -> None:
+        """Do not call a follower any more."""
+        with self._lock:
+            self._followers[topic_filter].remove(follower)
+            self.followers -= 1
+
+    def end_streams(self, present: Iterable[Route] = ()) -> None:
+        """End the streams of events that are not defined like this any more; without routes all, and take no others."""
+        definitions = {
+            (route.name, event.name): (route.config, event) for route in present for event in route.server_events
+        }
+        with self._lock:
+            self._streams = bool(definitions)
+            for follower in [one for followers in self._followers.values() for one in followers]:
+                if definitions.get(follower.name) != follower.definition:
+                    follower.end()
 
     def seen(self, topic: str, payload: bytes, correlation: bytes | None = None, trace: Pairs = ()) -> None:
         """Pass a message that may be a reply to the requests that wait for it."""
@@ -240,9 +314,9 @@ class BrokerAccess:
                 if reply.is_for(correlation):
                     reply.arrive(payload, trace)
 
-    def latest(self, topic_filter: str) -> TopicPayload | None:
-        """Return the latest payload seen on a watched filter, None before there is one."""
-        return self._latest.get(topic_filter)
+    def newest(self, topic_filter: str) -> Newest[TopicPayload]:
+        """Return the newest messages seen on a watched filter, by topic."""
+        return self._reads.get(topic_filter) or Newest(topic_filter)
 
     @contextmanager
     def expect(

@@ -16,8 +16,9 @@ from typing import Final
 
 from msgspec import structs
 
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ShuttingDownError, TopicPayload, is_not_modified
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ShuttingDownError, TopicPayload
 from amqtt_rest_bridge.bridge.server.callers import verifier_of
+from amqtt_rest_bridge.bridge.server.reads import ReadBody, Reading, payload_answer
 from amqtt_rest_bridge.bridge.server.request import (
     EventRequest,
     IgnoredError,
@@ -29,9 +30,9 @@ from amqtt_rest_bridge.bridge.server.request import (
     too_large,
 )
 from amqtt_rest_bridge.calls.trace_context import trace_in
-from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, NO_MESSAGE, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
+from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_server import Headers, Response
+from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
@@ -92,12 +93,17 @@ class ReplyTurns:
 
 
 def responder_for(
-    route: Route, event: ServerEvent, broker: BrokerAccess, turns: ReplyTurns, max_body_bytes: int
+    route: Route,
+    event: ServerEvent,
+    broker: BrokerAccess,
+    turns: ReplyTurns,
+    max_body_bytes: int,
+    max_response_bytes: int,
 ) -> Respond:
     """Return what answers an event's requests; it raises `RefusedError`."""
     read_body = _body_reader(event, max_body_bytes)
     if event.destination_topic is None:
-        return _reading(event.source_topic or "", broker, read_body)
+        return Reading(route, event, broker, read_body, max_response_bytes).respond
     publishing = _Publishing(event, event.destination_topic, broker, read_body, max_body_bytes)
     respond: Respond = publishing.respond
     if event.reply_topic is not None:
@@ -107,7 +113,7 @@ def responder_for(
     return respond if event.schema_file is None else _if_valid(respond, checker_of(event.schema_file), read_body)
 
 
-def _if_valid(respond: Respond, check: Checker, read_body: "_ReadBody") -> Respond:
+def _if_valid(respond: Respond, check: Checker, read_body: ReadBody) -> Respond:
     """Decision: a request without a body is checked as the object of its parameters, which it publishes."""
 
     def respond_or_refuse(request: EventRequest) -> Response | Steps:
@@ -118,7 +124,7 @@ def _if_valid(respond: Respond, check: Checker, read_body: "_ReadBody") -> Respo
     return respond_or_refuse
 
 
-def _on_condition(respond: Respond, is_wanted: Predicate, read_body: "_ReadBody") -> Respond:
+def _on_condition(respond: Respond, is_wanted: Predicate, read_body: ReadBody) -> Respond:
     def respond_or_ignore(request: EventRequest) -> Response | Steps:
         if not is_wanted(request.values(read_body(request))):
             raise IgnoredError
@@ -127,11 +133,7 @@ def _on_condition(respond: Respond, is_wanted: Predicate, read_body: "_ReadBody"
     return respond_or_ignore
 
 
-_ReadBody = Callable[[EventRequest], bytes]
-"""Return a request's body; raises `RefusedError` for one without the signature that its event requires."""
-
-
-def _body_reader(event: ServerEvent, limit: int) -> _ReadBody:
+def _body_reader(event: ServerEvent, limit: int) -> ReadBody:
     if event.signature is None:
         return lambda request: request.body(limit)
     verify = verifier_of(event.signature)
@@ -144,22 +146,6 @@ def _body_reader(event: ServerEvent, limit: int) -> _ReadBody:
     return read_signed
 
 
-def _reading(topic_filter: str, broker: BrokerAccess, read_body: _ReadBody) -> Respond:
-    """Return what answers with the latest payload of a topic."""
-
-    def respond(request: EventRequest) -> Response:
-        read_body(request)
-        payload = broker.latest(topic_filter)
-        if payload is None:
-            raise error(NO_MESSAGE, f"No message has been seen on {topic_filter} yet")
-        headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
-        if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
-            return Response("304 Not Modified", headers)
-        return _payload_answer(payload, headers)
-
-    return respond
-
-
 class _Publishing:
     """Publishes the request and answers that it was done, or with RESPONSE."""
 
@@ -168,7 +154,7 @@ class _Publishing:
         event: ServerEvent,
         topic: PlaceholderText,
         broker: BrokerAccess,
-        read_body: _ReadBody,
+        read_body: ReadBody,
         max_body_bytes: int,
     ) -> None:
         self.broker = broker
@@ -305,7 +291,7 @@ class _Replying:
             yield from self._publishing.send(request, publication)
             yield from request.until(lambda: reply.payload is not None or reply.dismissed, self._seconds)
         if reply.payload is not None:
-            return _payload_answer(TopicPayload(reply.payload), reply.trace)
+            return payload_answer(TopicPayload(reply.payload), reply.trace)
         if reply.dismissed:
             message = f"The request was published, but the bridge shut down before a reply came on {topic}"
             raise error(STOPPED_BEFORE_REPLY, message)
@@ -318,11 +304,3 @@ def _status_line(status: int) -> str:
         return f"{status} {HTTPStatus(status).phrase}"
     except ValueError:  # one that is not registered
         return f"{status} Success"
-
-
-def _payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
-    # Any client may have published the payload: a browser must not take text for a page.
-    own = (("Content-Type", payload.content_type), _NO_SNIFFING)
-    return Response("200 OK", (*headers, *own), payload.payload)
-
-

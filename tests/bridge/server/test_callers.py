@@ -141,7 +141,7 @@ def test_a_wrong_signature_is_answered_with_401_and_publishes_nothing() -> None:
 
 def test_a_read_event_with_a_signature_refuses_callers_without_it() -> None:
     last = port(event("GET", destination=None, source="in", signature=Signature("key")))
-    last.broker.payloads["in"] = b"21.5"
+    last.broker.changed("in", "in", b"21.5")
     good = hmac.digest(b"key", b"", hashlib.sha256).hex()
     assert error_code(last.ask("GET", "/hook")) == "invalid_signature"
     assert last.ask("GET", "/hook", X_Hub_Signature_256=good).content == b"21.5"

@@ -1,0 +1,244 @@
+"""Read events: what a GET is answered with from the newest messages of topics, at once or as a stream.
+
+One topic (with `{path.x}` another one for each request) answers with its payload; a filter with wildcards with a JSON
+object of topic to payload. A request only chooses among the topics that the event's filter has matched, so no value in
+its path leads to another one.
+
+A stream holds of its messages only the number of the last one that it sent: what its caller has not read is not
+gathered, and the next event is made of what is newest then. So its memory is bounded, and callers who read alike share
+the bytes of an event.
+"""
+
+import json
+import secrets
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, is_not_modified
+from amqtt_rest_bridge.bridge.server.request import EventRequest, RefusedError, cannot_fill, error
+from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http_server import Headers, Response
+from amqtt_rest_bridge.http_server import refusals as http
+from amqtt_rest_bridge.http_server.event_stream import HEADERS, RETRY, Pulse, event_of
+from amqtt_rest_bridge.link.newest import MOST_TOPICS, Newest
+from amqtt_rest_bridge.model import Route, ServerEvent
+from amqtt_rest_bridge.topics import filter_matches, has_wildcards
+
+_INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
+_REMOVED: Final = "null"
+_NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
+
+ReadBody = Callable[[EventRequest], bytes]
+"""Return a request's body; raises `RefusedError` for one without the signature that its event requires."""
+
+
+class Reading:
+    """Answers the requests of one read event.
+
+    Args:
+        route: Of the event.
+        event: It has a `read_filter`.
+        broker: Has the messages.
+        read_body: Checks the signature that the event may require.
+        max_response_bytes: A larger object is not answered.
+    """
+
+    def __init__(
+        self, route: Route, event: ServerEvent, broker: BrokerAccess, read_body: ReadBody, max_response_bytes: int
+    ) -> None:
+        self.name = route.name, event.name
+        self.definition = route.config, event
+        self.broker = broker
+        self.filter = event.read_filter or ""
+        self._event = event
+        self._read_body = read_body
+        self._largest = max_response_bytes
+        source = event.source_topic or ""
+        self._topics = None if event.read_topic is not None else self._topics_of(source)
+
+    def respond(self, request: EventRequest) -> Response:
+        """Answer with what is newest, or begin a stream."""
+        body = self._read_body(request)
+        topics = self._topics
+        if topics is None and self._event.read_topic is not None:
+            try:
+                topics = self._topics_of(self._event.read_topic.fill(request.values(body)))
+            except CallError as failure:
+                raise cannot_fill(failure) from failure
+        assert topics is not None  # noqa: S101  # one of both
+        if self._event.stream:
+            return self._streamed(request, topics)
+        payload = topics.answer(self.broker.newest(self.filter))
+        headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
+        if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
+            return Response("304 Not Modified", headers)
+        return payload_answer(payload, headers)
+
+    def _topics_of(self, topic: str) -> "_Topic | _Topics":
+        if has_wildcards(topic):
+            return _Topics(topic, self._largest, is_all=topic == self.filter)
+        return _Topic(topic)
+
+    def _streamed(self, request: EventRequest, topics: "_Topic | _Topics") -> Response:
+        if request.method == "HEAD":
+            return Response("200 OK", HEADERS)
+        stream = Reader(self, topics, request)
+        if not self.broker.follow(self.filter, stream):
+            raise RefusedError(http.overloaded("The bridge has as many streams open as it can serve"))
+        return Response("200 OK", HEADERS, stream=stream)
+
+
+def payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
+    """Return the answer that has a payload."""
+    # Any client may have published the payload: a browser must not take text for a page.
+    own = (("Content-Type", payload.content_type), _NO_SNIFFING)
+    return Response("200 OK", (*headers, *own), payload.payload)
+
+
+class _Event(NamedTuple):
+    """An event of a stream, and the number of the last change that it shows."""
+
+    number: int
+    written: bytes
+
+
+class _Topic:
+    """One topic."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+
+    def concerns(self, topic: str) -> bool:
+        return topic == self._topic
+
+    def answer(self, newest: Newest[TopicPayload]) -> TopicPayload:
+        """Return its payload; raises `RefusedError` (404) where there is none."""
+        payload = newest.topics.get(self._topic)
+        if payload is None:
+            raise error(NO_MESSAGE, f"No message has been seen on {self._topic} yet")
+        return payload
+
+    def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
+        """Return the number of the change that a caller has seen who names the id of its last event."""
+        payload = newest.topics.get(self._topic)
+        return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else 0
+
+    def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
+        """Return what is new since that change, None for nothing."""
+        payload = newest.topics.get(self._topic)
+        return None if payload is None or payload.number <= seen else _Event(payload.number, payload.event)
+
+
+class _Topics:
+    """The topics that a filter with wildcards matches, in one JSON object."""
+
+    def __init__(self, topic_filter: str, largest: int, *, is_all: bool) -> None:
+        self._filter = topic_filter
+        self._largest = largest
+        self._is_all = is_all
+        self._answer: tuple[int, TopicPayload] | None = None  # and the number of the change that it shows
+        self._events: dict[tuple[int, int], _Event] = {}  # those that lead to the present number
+
+    def concerns(self, topic: str) -> bool:
+        return self._is_all or filter_matches(self._filter, topic)
+
+    def answer(self, newest: Newest[TopicPayload]) -> TopicPayload:
+        """Return the object; raises `RefusedError` (503) where it is too large."""
+        number, made = newest.number, self._answer
+        if made is None or made[0] != number:
+            members = [(topic, one.json) for topic, one in list(newest.topics.items()) if one and self.concerns(topic)]
+            made = self._answer = number, TopicPayload(self._object(newest, members).encode())
+        return made[1]
+
+    def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
+        instance, _, number = last_id.partition("-")
+        if instance != _INSTANCE or not (number.isascii() and number.isdigit() and len(number) < 19):
+            return 0
+        return int(number) if int(number) <= newest.number else 0
+
+    def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
+        number = newest.number
+        if seen and number == seen:
+            return None
+        event = self._events.get((seen, number))
+        if event is None:
+            if not seen:
+                written = self.answer(newest).payload.decode()
+            else:
+                changed: list[tuple[str, str]] = []
+                for topic, one in reversed(list(newest.topics.items())):
+                    if one.number <= seen:
+                        break
+                    if self.concerns(topic):
+                        changed.append((topic, one.json if one else _REMOVED))
+                written = self._object(newest, changed[::-1])
+            event = _Event(number or 1, event_of(written, f"{_INSTANCE}-{number}"))
+            if any(key[1] != number for key in self._events):
+                self._events.clear()
+            self._events[seen, number] = event
+        return event
+
+    def _object(self, newest: Newest[TopicPayload], members: list[tuple[str, str]]) -> str:
+        if not newest.is_complete:
+            message = f"{self._filter} has matched more than {MOST_TOPICS} topics, or 16 MiB of payloads"
+            raise error(ANSWER_TOO_LARGE, message)
+        written = [f"{json.dumps(topic, ensure_ascii=False)}: {payload}" for topic, payload in members]
+        if sum(map(len, written)) <= self._largest:
+            text = f"{{{', '.join(written)}}}"
+            if len(text.encode()) <= self._largest:
+                return text
+        message = f"The messages on {self._filter} take more than the {self._largest} bytes of max_response_bytes"
+        raise error(ANSWER_TOO_LARGE, message)
+
+
+class Reader:
+    """The stream of one caller; fulfils `http_server.Stream` and `broker_access.Follows`."""
+
+    def __init__(self, reading: Reading, topics: _Topic | _Topics, request: EventRequest) -> None:
+        self.name = reading.name
+        self.definition = reading.definition
+        self._reading = reading
+        self._topics = topics
+        self._wake = request.wake
+        self._pulse = Pulse(request.clock)
+        self._is_due = False  # it was woken, and has not been asked since: a busy port is not woken again
+        self._has_ended = False
+        newest = reading.broker.newest(reading.filter)
+        self._seen = topics.seen(newest, request.headers.get("last-event-id", ""))
+        first = topics.event(newest, self._seen)
+        self._first = RETRY
+        if first is not None:
+            self._seen, self._first = first.number, RETRY + first.written
+
+    def changed(self, topic: str) -> None:
+        """Wake the stream where the topic is one of its own; any thread."""
+        if not self._is_due and self._topics.concerns(topic):
+            self._is_due = True
+            self._wake()
+
+    def end(self) -> None:
+        """End the stream; any thread."""
+        self._has_ended = True
+        self._wake()
+
+    def take(self) -> bytes | float:
+        """Return what is newest, if the caller has not been sent it."""
+        self._is_due = False
+        if self._has_ended:
+            return b""
+        if self._first:
+            piece, self._first = self._first, b""
+            return self._pulse.of(piece)
+        try:
+            event = self._topics.event(self._reading.broker.newest(self._reading.filter), self._seen)
+        except RefusedError:  # the next request of this caller is answered with it
+            return b""
+        if event is None:
+            return self._pulse.of(b"")
+        self._seen = event.number
+        return self._pulse.of(event.written)
+
+    def close(self) -> None:
+        """Cease to follow."""
+        self._reading.broker.unfollow(self._reading.filter, self)

@@ -1,0 +1,50 @@
+"""The newest message of each topic that the filter of a read event matches, bounded in number and bytes. No I/O.
+
+The broker process has them for bridge processes that start later, and each bridge process for its callers. Both change
+by the same messages in the same way.
+"""
+
+from collections.abc import Sized
+from typing import Final, Generic, TypeVar
+
+V = TypeVar("V", bound=Sized)
+
+MOST_TOPICS: Final = 10_000
+MOST_BYTES: Final = 16 << 20  # of payloads; the newest message is always kept
+INCOMPLETE: Final = ""
+"""In the place of a topic: the sender has dropped some, for want of room."""
+
+
+class Newest(Generic[V]):
+    """The newest messages of one filter.
+
+    `topics` holds them by topic, in the order in which they came. With too many the oldest one goes; `is_complete` is
+    false once that was not an empty one. `number` counts the changes.
+    """
+
+    __slots__ = ("_bytes", "is_complete", "number", "topic_filter", "topics")
+
+    def __init__(self, topic_filter: str) -> None:
+        self.topic_filter: Final = topic_filter
+        self.topics: dict[str, V] = {}
+        self.is_complete = True
+        self.number = 0
+        self._bytes = 0
+
+    def put(self, topic: str, payload: V) -> None:
+        """Store a message."""
+        self.number += 1
+        self._remove(topic)
+        if topic == INCOMPLETE:
+            self.is_complete = False
+            return
+        self.topics[topic] = payload
+        self._bytes += len(payload)
+        while len(self.topics) > MOST_TOPICS or (self._bytes > MOST_BYTES and len(self.topics) > 1):
+            self.is_complete = not self._remove(next(iter(self.topics))) and self.is_complete
+
+    def _remove(self, topic: str) -> int:
+        removed = self.topics.pop(topic, None)
+        size = 0 if removed is None else len(removed)
+        self._bytes -= size
+        return size
