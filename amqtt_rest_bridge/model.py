@@ -169,6 +169,10 @@ class ClientEvent:
     every: int | None = None
     retry_on: tuple[int, ...] = ()
     failure_payload: bool = False
+    batch_size: int | None = None
+    batch_seconds: int = 1
+    batch_item: PlaceholderText | None = None
+    batch_split: bool = False
     on_change: PlaceholderText | None = None
     on_change_for: int | None = None
     schema_file: Schema | None = None

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, ServedEvent, TopicPayload, Wake
-from amqtt_rest_bridge.calls.call import OpenCall, Verdict
+from amqtt_rest_bridge.calls.batches import halve
+from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Request, Response
@@ -45,9 +46,29 @@ def try_calls(
     *,
     key: str | None = None,
 ) -> list[Verdict]:
-    """Return the verdicts on the one try of each call, of messages that come one after the other."""
+    """Return the verdicts on the one try of each call, of messages that come one after the other.
+
+    Those of an event with BATCH_SIZE are one batch, with `BATCH_SPLIT` its halves too.
+    """
     prepared = prepare(route, event, max_body_bytes=MAX_BYTES)
-    return [_try_once(OpenCall(0, prepared, message, key), send) for message in messages]
+    calls = [OpenCall(0, prepared, message, key) for message in messages]
+    if event.batch_size is None:
+        return [_try_once(call, send) for call in calls]
+    verdicts = [(call, prepared.join(call)) for call in calls]
+    ended = [verdict for _, verdict in verdicts if verdict is not None]
+    joined = [call for call, verdict in verdicts if verdict is None]
+    for first in range(0, len(joined), event.batch_size):
+        call, *call.riders = joined[first : first + event.batch_size]
+        ended += _try_batch(call, send)
+    return ended
+
+
+def _try_batch(call: OpenCall, send: Callable[[HttpRequest], HttpResponse]) -> list[Verdict]:
+    verdict = _try_once(call, send)
+    if verdict.step is Step.SPLIT:
+        second = halve(call)
+        return _try_batch(call, send) + _try_batch(second, send)
+    return [verdict, *(call.event.share(rider, call, verdict) for rider in call.riders or ())]
 
 
 def _try_once(call: OpenCall, send: Callable[[HttpRequest], HttpResponse]) -> Verdict:

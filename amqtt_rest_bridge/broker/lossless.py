@@ -218,7 +218,8 @@ class Lossless:
         if refusal is None:
             try:
                 client = (session.client_id or "", session.username)
-                return self._spool.keep(listening.route, listening.event.name, message, 0, client)
+                event, numbering = listening.event.name, listening.numbering
+                return self._spool.keep(listening.route, event, message, 0, client, numbering)
             except SpoolFullError as error:
                 listening.statistics.admission.undo(size)
                 refusal = disk_full(error)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.calls.requests import BuiltRequest, RequestBuilder
+from amqtt_rest_bridge.calls.requests import BuiltRequest, Items, RequestBuilder, batch_key
 from amqtt_rest_bridge.calls.trace_context import TRACE_NAMES, trace_of
 from amqtt_rest_bridge.errors import BridgeError, CallError
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
@@ -35,7 +35,7 @@ from amqtt_rest_bridge.model import (
     RunKey,
     Try,
 )
-from amqtt_rest_bridge.placeholders import MessageValues
+from amqtt_rest_bridge.placeholders import BatchValues, MessageValues
 
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 _TRACE_NAMES: Final = frozenset(TRACE_NAMES)
@@ -50,6 +50,8 @@ class Step(StrEnum):
     SKIPPED = "skipped"
     AGAIN = "again"
     FAILED = "failed"
+    SPLIT = "split"
+    """The server refused a batch: its halves are sent instead."""
 
 
 class Verdict(Struct, frozen=True):
@@ -101,6 +103,9 @@ class OpenCall(Struct, eq=False):
     after the other. From `begin` to `judge` there is `built`; `exchange` is there while it has stopped between two
     requests. Without `has_payload` only the broker process has the payload; while a call waits, `kept` are the bytes of
     its own that count as kept.
+
+    Of an event with BATCH_SIZE it has an `item`, and once its batch is closed the first call of it carries the others,
+    its `riders`: they have no state of their own, and end with it.
     """
 
     id: int
@@ -119,6 +124,8 @@ class OpenCall(Struct, eq=False):
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
     has_payload: bool = True
     kept: int = 0
+    item: bytes | None = None
+    riders: list["OpenCall"] | None = None
     text: bytes | None = None  # digest of what ON_CHANGE compares
 
     @property
@@ -195,6 +202,7 @@ class PreparedEvent:
         self.forgets_payload = not event.failure_payload and not any(
             name.startswith(("payload", "value")) for name in named
         )
+        self._items = None if event.batch_size is None or event.body is None else Items(event.batch_item, event.body)
         self._requests = RequestBuilder(route, event, max_body_bytes=max_body_bytes)
         self._result = result_of(event)
         self.enters, self._admits, self._befores = self._own("enter"), self._own("admit"), self._own("before")
@@ -203,13 +211,12 @@ class PreparedEvent:
     def begin(self, call: OpenCall) -> BuiltRequest | Verdict:
         """Begin a try: return its request, or a verdict where it sends nothing."""
         call.tries += 1
-        message, properties = call.message, call.message.properties
-        user = () if properties is None else properties.user
-        values = MessageValues(message.payload, message.timestamp, topic=message.topic, user=user)
         try:
-            for admit in self._admits:
-                admit(call, values)
-            built = self._requests.build(values, call.idempotency_key)
+            if self._items is None:
+                values, key = self._admit(call), call.idempotency_key
+            else:
+                values, key = self._values_of_batch(call, self._items)
+            built = self._requests.build(values, key)
             for before in self._befores:
                 built = BuiltRequest(before(call, built.request), built.destination)
         except SkippedError:
@@ -219,8 +226,32 @@ class PreparedEvent:
         call.built, call.url = built, built.request.url
         return built
 
+    def join(self, call: OpenCall) -> Verdict | None:
+        """Make the item of a call of an event with BATCH_SIZE; return the verdict on one that joins no batch."""
+        try:
+            if self._items is not None:
+                call.item = self._items.make(self._admit(call))
+        except SkippedError:
+            return self._noted(call, _SKIPPED)
+        except CallError as error:
+            return self.judge(call, error)
+        return None
+
+    def share(self, rider: OpenCall, call: OpenCall, verdict: Verdict) -> Verdict:
+        """Return the verdict on one call of a batch, from that which ended the call that carried it."""
+        rider.tries, rider.attempts, rider.took, rider.url = call.tries, call.attempts, call.took, call.url
+        if verdict.failure is not None:
+            return self.fail(rider, verdict.failure, verdict.response, verdict.request)
+        shared = Verdict(verdict.step, verdict.status, None, None, 0.0, verdict.request, verdict.response)
+        return self._noted(rider, shared)
+
     def check(self, call: OpenCall) -> Verdict | None:
-        """Return the verdict on a call that would send nothing; None, and no try has begun, for any other one."""
+        """Return the verdict on a call that would send nothing; None, and no try has begun, for any other one.
+
+        The calls of a batch have passed already: see `join`.
+        """
+        if call.riders is not None:
+            return None
         begun = self.begin(call)
         if isinstance(begun, Verdict):
             return begun
@@ -285,6 +316,24 @@ class PreparedEvent:
         for ended in self._endings:
             ended(call, verdict)
         return verdict
+
+    def _admit(self, call: OpenCall) -> MessageValues:
+        message, properties = call.message, call.message.properties
+        user = () if properties is None else properties.user
+        values = MessageValues(message.payload, message.timestamp, topic=message.topic, user=user)
+        for admit in self._admits:
+            admit(call, values)
+        return values
+
+    def _values_of_batch(self, call: OpenCall, items: Items) -> tuple[MessageValues, str | None]:
+        """Return the values of a batch, and its key; a call that has joined none is one of its own."""
+        batch = [call, *(call.riders or ())]
+        if call.item is None:
+            call.item = items.make(self._admit(call))
+        made = [one.item or b"" for one in batch]
+        keys = [one.idempotency_key for one in batch if one.idempotency_key is not None]
+        values = BatchValues(b"", call.message.timestamp, topic=call.message.topic, items=made)
+        return values, batch_key(keys) if keys else None
 
     def _own(self, name: str) -> tuple[Callable[..., Any], ...]:
         """Return the methods of this name that stages have of their own."""

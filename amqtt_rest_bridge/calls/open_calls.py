@@ -49,6 +49,12 @@ class OpenCalls:
             self._lines[call.line] = deque()
         return True
 
+    def precede(self, call: OpenCall) -> None:
+        """Put a call before all that are behind the one that may run, of whose line it is."""
+        if call.line is not None:
+            self._lines[call.line].appendleft(call)
+            call.state = CallState.BEHIND
+
     def end(self, call: OpenCall) -> OpenCall | None:
         """End a call, wherever it is; return the one that may start now."""
         self._release(call)

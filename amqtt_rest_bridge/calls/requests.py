@@ -1,20 +1,36 @@
 """Requests of calls: from an event and the values of a message to a complete request. Pure."""
 
+import re
+import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.calls.trace_context import trace_of
-from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
+from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS, REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
 from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, RestApiConfig, Route
-from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.placeholders import (
+    BATCH,
+    MessageValues,
+    Mode,
+    Place,
+    PlaceholderText,
+    from_json,
+    parse,
+    place_of,
+    to_json,
+)
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 # Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
+
+_BATCHES = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of their keys
+_LINE_BREAK = re.compile(r"[\n\r]")
 
 Headers = tuple[tuple[str, str], ...]
 
@@ -105,6 +121,39 @@ class RequestBuilder:
         filled = self._endpoint.fill(values)
         path = filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
         return self._base + printable(path.partition("#")[0])
+
+
+class Items:
+    """Make the items of an event's batches: what BATCH_ITEM makes of a message, else its payload.
+
+    Where `{batch}` or a JSON body holds them they are JSON: what is JSON as JSON, on one line, anything else as string.
+    """
+
+    def __init__(self, item: PlaceholderText | None, body: PlaceholderText) -> None:
+        self._text = item or parse("{payload}", Place.TEXT, Mode.CLIENT)
+        self._as_json = body.place is Place.JSON or any(one.root == BATCH for one in body.placeholders)
+
+    def make(self, values: MessageValues) -> bytes:
+        """Return the item of a message.
+
+        Raises:
+            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, it would be more than one line.
+        """
+        text = self._text.fill(values)
+        if not self._as_json:
+            line = text.removesuffix("\n").removesuffix("\r")
+            if _LINE_BREAK.search(line):
+                raise NO_LINE_BREAKS.error("the item of the message in {batch.lines} holds a line break", unsent=True)
+            return line.encode()
+        try:
+            return to_json(from_json(text)).encode()
+        except (ValueError, RecursionError):
+            return to_json(text).encode()
+
+
+def batch_key(keys: Iterable[str]) -> str:
+    """Return the Idempotency-Key of a batch: the same for the same messages in the same order only."""
+    return str(uuid.uuid5(_BATCHES, "\0".join(keys)))
 
 
 def split_base_address(text: str) -> tuple[Origin, str]:

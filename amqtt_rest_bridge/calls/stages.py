@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
+from amqtt_rest_bridge.calls.batches import Split
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.calls.retries import Retries
 from amqtt_rest_bridge.catalogue import SCHEMA_MISMATCH
@@ -55,6 +56,7 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
         Checked(event.schema_file) if event.schema_file is not None else None,
         When(event.when) if event.when is not None else None,
         OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
+        Split() if event.batch_split else None,
         Signed(event.signature) if event.signature is not None else None,
         Retries(route, event, means.now, means.random) if means is not None and tries_again else None,
         Recorded(means.record) if means is not None and means.record is not None else None,
@@ -65,14 +67,15 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
 
 
 class Ordered(Stage):
-    """ORDERED, and ON_CHANGE: calls of one topic run one after the other."""
+    """ORDERED, and ON_CHANGE: calls of one topic run one after the other, batches whatever their topics."""
 
     def __init__(self, route: Route, event: ClientEvent) -> None:
         self._names = route.name, event.name
+        self._by_topic = event.batch_size is None
 
     def enter(self, call: OpenCall) -> None:
         """Name the line that the call enters."""
-        call.line = (*self._names, call.message.topic)
+        call.line = (*self._names, call.message.topic if self._by_topic else "")
 
 
 class Checked(Stage):

@@ -99,13 +99,18 @@ class ExpectedAnswer(_Content, frozen=True):
 
 
 class Case(_Member, frozen=True):
-    """One test; expectations that are None are not compared. With `twice` the message comes a second time."""
+    """One test; expectations that are None are not compared.
+
+    With `twice` the message comes a second time. `batch` are messages that come after it, as for an event with
+    BATCH_SIZE.
+    """
 
     name: Scalar = ""
     time: datetime | None = None
     message: SourceMessage | None = None
     request: CallerRequest | None = None
     twice: bool = False
+    batch: list[SourceMessage] = []
     response: ServerResponse | None = None
     responses: list[ServerResponse] = []
     latest: Any = None

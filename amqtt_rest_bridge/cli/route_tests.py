@@ -38,6 +38,7 @@ from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import (
     ClientEvent,
+    EventName,
     HttpRequest,
     HttpResponse,
     Message,
@@ -182,11 +183,14 @@ def triggered(case: Case, routes: Sequence[Route]) -> set[str]:
 def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:
     server = _Server(case.responses if case.response is None else [case.response])
     trials: list[Verdict] = []
-    for route, event, topic in _triggered(given, routes):
-        properties = MessageProperties(tuple((name, str(text)) for name, text in given.properties.items()))
-        message = Message(topic, octets(given.payload, given.payload_base64), case.now, properties)
-        key = _KEY if route.is_lossless else None
-        trials += try_calls(route, event, [message] * (1 + case.twice), server.send, key=key)
+    calls: dict[EventName, tuple[Route, ClientEvent, list[Message]]] = {}
+    for one in (*[given] * (1 + case.twice), *case.batch):
+        for route, event, topic in _triggered(one, routes):
+            properties = MessageProperties(tuple((name, str(text)) for name, text in one.properties.items()))
+            message = Message(topic, octets(one.payload, one.payload_base64), case.now, properties)
+            calls.setdefault((route.name, event.name), (route, event, []))[2].append(message)
+    for route, event, messages in calls.values():
+        trials += try_calls(route, event, messages, server.send, key=_KEY if route.is_lossless else None)
     if not trials:
         yield Difference("message", "an event that it triggers", f"no event listens on {given.topic or given.event}")
     publications = [trial.publication for trial in trials if trial.publication is not None]

@@ -13,7 +13,13 @@ from amqtt_rest_bridge.language.evaluation import BlockSettings, place_in
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import warn_of_own_loop
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.language.texts import placeholder_text_of, read_condition, read_placeholder_text, warn_of_foreign
+from amqtt_rest_bridge.language.texts import (
+    names_in,
+    placeholder_text_of,
+    read_condition,
+    read_placeholder_text,
+    warn_of_foreign,
+)
 from amqtt_rest_bridge.model import (
     ClientEvent,
     Method,
@@ -55,12 +61,16 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
     source = {} if "EVERY" in settings else {"SOURCE_TOPIC": hint}
     complete = settings.require(Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
-    headers = _read_headers(settings)
+    mode = Mode.CLIENT if "BATCH_SIZE" not in settings else Mode.BATCH
+    if mode is Mode.BATCH:
+        _check_batch(settings)
+    headers = _read_headers(settings, mode)
     for name in filter(settings.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
         warn_of_foreign(name, settings.texts[name], Mode.CLIENT, settings.report)
-    endpoint = placeholder_text_of(settings, "ENDPOINT", Place.ENDPOINT, Mode.CLIENT)
+    endpoint = placeholder_text_of(settings, "ENDPOINT", Place.ENDPOINT, mode)
     given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
-    body = placeholder_text_of(settings, "BODY", place_of(next(given, config.default_content_type)), Mode.CLIENT)
+    body = placeholder_text_of(settings, "BODY", place_of(next(given, config.default_content_type)), mode)
+    item = _read_item(settings, body)
     _warn_of_unknown_type(settings, headers, body)
     destination = placeholder_text_of(settings, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
     payload = placeholder_text_of(settings, "PAYLOAD", place_of(_read_content_type(settings)), Mode.RESULT)
@@ -77,7 +87,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
         )
     on_change = _read_on_change(settings)
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
-    filled["ON_CHANGE"] = on_change
+    filled |= {"ON_CHANGE": on_change, "BATCH_ITEM": item}
     for name, template in filled.items():
         if template is not None:
             _check_levels(settings, name, template, settings.offset(name))
@@ -116,6 +126,29 @@ def _read_schema(settings: BlockSettings) -> Schema | None:
         return None
 
 
+def _check_batch(settings: BlockSettings) -> None:
+    """Refuse what names one message where there are many."""
+    texts = [(name, settings.texts[name]) for name in ("ENDPOINT", "BODY") if name in settings.texts]
+    results = [(name, settings.texts[name]) for name in ("DESTINATION_TOPIC", "PAYLOAD") if name in settings.texts]
+    headers = [(f"header {name.shown}", value) for name, value in settings.headers]
+    for name, value in (*texts, *headers, *results):
+        found = names_in(value, Mode.CLIENT)
+        if found:
+            message = f"{name} uses {{{found[0]}}}, but a batch has many messages"
+            settings.report.error(FaultCode.PLACEHOLDER, value.offset, message, "write it in BATCH_ITEM")
+            settings.failed.add(name)
+    body = settings.texts.get("BODY")
+    if body is None or not {"batch", "batch.lines"} & {*names_in(body, Mode.BATCH)}:
+        message = "BATCH_SIZE is set, but BODY does not hold the messages"
+        settings.error(FaultCode.INVALID_VALUE, "BATCH_SIZE", message, "write {batch} or {batch.lines} in BODY")
+
+
+def _read_item(settings: BlockSettings, body: PlaceholderText | None) -> PlaceholderText | None:
+    """Read BATCH_ITEM, which is escaped as JSON where the batch holds JSON."""
+    is_json = body is not None and (body.place is Place.JSON or "batch" in body.names)
+    return placeholder_text_of(settings, "BATCH_ITEM", Place.JSON if is_json else Place.TEXT, Mode.CLIENT)
+
+
 def _check_result(settings: BlockSettings) -> None:
     """Warn of a PAYLOAD that was meant to be sent."""
     payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
@@ -142,7 +175,7 @@ def _warn_of_unknown_type(
             settings.report.warning(FaultCode.DOUBTFUL, offset, message, hint)
 
 
-def _read_headers(settings: BlockSettings) -> tuple[tuple[str, PlaceholderText], ...]:
+def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, PlaceholderText], ...]:
     report, written = settings.report, settings.block.settings.get("HEADERS")
     headers: list[tuple[str, PlaceholderText]] = []
     seen: set[str] = set()
@@ -155,7 +188,7 @@ def _read_headers(settings: BlockSettings) -> tuple[tuple[str, PlaceholderText],
         )
     for name, value in settings.headers:
         lower = name.text.lower()
-        template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, Mode.CLIENT, report)
+        template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, mode, report)
         if not forms.is_token(name.text):
             report.error(
                 FaultCode.INVALID_NAME,

@@ -196,12 +196,15 @@ _SYNONYMS = {
     Mode.CLIENT: _CLIENT_SYNONYMS,
     Mode.RESULT: _CLIENT_SYNONYMS,
     Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
+    Mode.BATCH: {"messages": "batch", "payloads": "batch", "items": "batch"},
 }
 _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
 
 
 def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
     """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
+    if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
+        return None  # an error: see `events`
     explained = _explain_foreign(suspect, mode) or _explain_of_another_mode(suspect, mode)
     return explained or _explain_unknown(suspect, place, mode)
 
@@ -226,6 +229,8 @@ def _explain_of_another_mode(suspect: Suspect, mode: Mode) -> tuple[str, str | N
     if mode is Mode.CLIENT and name.startswith("response.") and recognise(name, Mode.RESULT):
         message = f"{written} stays as text: the request is sent before there is a response"
         return message, "PAYLOAD and DESTINATION_TOPIC may hold it"
+    if mode is Mode.CLIENT and recognise(name, Mode.BATCH):
+        return f"{written} stays as text: the event has no BATCH_SIZE", "set BATCH_SIZE, as in WITH BATCH_SIZE '500'"
     other = Mode.CLIENT if mode is Mode.SERVER else Mode.SERVER
     there = recognise(name, other)
     if there is not None:

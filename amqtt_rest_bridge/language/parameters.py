@@ -353,6 +353,30 @@ _EVENT = (
         "ON_CHANGE_FOR", Kind.DURATION, None, _C, "after this time the same text is sent again", '"1h"',
         requires=(Rule("ON_CHANGE", applies=_C, strict=False),),
     ),
+    Parameter(
+        "BATCH_SIZE", _INT, None, _C,
+        "up to so many messages become one request, whose BODY holds `{batch}` or `{batch.lines}`",
+        "'500'",
+        low=1, high=10_000,
+        excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
+    ),
+    Parameter(
+        "BATCH_SECONDS", _INT, "1", _C, "a batch is sent so many seconds after its first message at the latest",
+        "'5'", low=1, high=3600,
+        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+    ),
+    Parameter(
+        "BATCH_ITEM", Kind.TEMPLATE, None, _C, "what a message is in a batch, instead of its payload",
+        "'{\"topic\": {topic}, \"value\": {value.json.v}}'",
+        placeholders=(Mode.CLIENT,),
+        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+    ),
+    Parameter(
+        "BATCH_SPLIT", _BOOL, "false", _C,
+        "halve a batch that the server refuses (400, 413, 422) until the bad item is alone",
+        '"true"',
+        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+    ),
     Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method", '"500, 502-504"'),
     Parameter(
         "HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order", 'ADD Accept "text/csv"',

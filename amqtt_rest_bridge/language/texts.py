@@ -54,6 +54,11 @@ def placeholder_text_of(settings: BlockSettings, name: str, place: Place, mode: 
     return template
 
 
+def names_in(value: Value, mode: Mode) -> tuple[str, ...]:
+    """Return the placeholders of a mode in a value, whatever is wrong with it."""
+    return parse(value.parts, Place.TEXT, mode).names
+
+
 def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, report: Report) -> PlaceholderText | None:
     """Parse a value with placeholders and check its literal text; None when it is not allowed there.
 

@@ -72,7 +72,8 @@ class CallResult(Struct, frozen=True, array_like=True):
     `status` is the HTTP status, None without a response. `took` are the seconds that its requests took, `waited` the
     others since the broker received the message: for a worker, a turn, a token, the next try. `publication` is the
     result or the failure payload, None when the event names no topic for it. `evidence` is what the broker process
-    keeps of the call, beside its message; None where it keeps nothing.
+    keeps of the call, beside its message; None where it keeps nothing. `also` are the other calls of a batch that has
+    succeeded: they end in the same way, without a publication.
     """
 
     call: int
@@ -83,6 +84,7 @@ class CallResult(Struct, frozen=True, array_like=True):
     took: float
     publication: Publication | None
     evidence: Evidence | None = None
+    also: list[int] = []
 
 
 class TopicMessage(Struct, frozen=True, array_like=True):

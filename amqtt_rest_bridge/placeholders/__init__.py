@@ -19,6 +19,8 @@ from amqtt_rest_bridge.placeholders.conditions import (
     predicate,
 )
 from amqtt_rest_bridge.placeholders.kinds import (
+    BATCH,
+    BATCH_LINES,
     PLACEHOLDERS,
     Mode,
     Placeholder,
@@ -38,17 +40,22 @@ from amqtt_rest_bridge.placeholders.text import (
     place_of,
 )
 from amqtt_rest_bridge.placeholders.values import (
+    BatchValues,
     JsonNumber,
     MessageValues,
     RequestValues,
     ResponseBody,
     ResultValues,
     Values,
+    from_json,
     to_json,
 )
 
 __all__ = [
+    "BATCH",
+    "BATCH_LINES",
     "PLACEHOLDERS",
+    "BatchValues",
     "Combination",
     "Comparison",
     "Condition",
@@ -76,6 +83,7 @@ __all__ = [
     "Values",
     "constants",
     "dot_segments",
+    "from_json",
     "parse",
     "place_of",
     "predicate",

@@ -7,11 +7,12 @@ from enum import StrEnum
 
 
 class Mode(StrEnum):
-    """Which placeholders a text may hold: those of a message, of a request, or of a message and its response."""
+    """Which placeholders a text may hold: those of a message, a request, a message and its response, or a batch."""
 
     CLIENT = "client"
     SERVER = "server"
     RESULT = "result"
+    BATCH = "batch"
 
 
 RAW = "payload"
@@ -20,7 +21,10 @@ RAW = "payload"
 RAW_RESPONSE = "response.body"
 """Root of `{response.body}`: the bytes of the response."""
 
-RAWS = (RAW, RAW_RESPONSE)
+BATCH, BATCH_LINES = "batch", "batch.lines"
+"""Roots of the items of a batch: as a JSON array, and one a line."""
+
+RAWS = (RAW, RAW_RESPONSE, BATCH, BATCH_LINES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +44,8 @@ class PlaceholderKind:
     alone: bool = True
 
 
-_CLIENT, _SERVER, _BOTH = (Mode.CLIENT, Mode.RESULT), (Mode.SERVER,), tuple(Mode)
-_RESULT = (Mode.RESULT,)
+_CLIENT, _SERVER, _ALL = (Mode.CLIENT, Mode.RESULT), (Mode.SERVER,), tuple(Mode)
+_BOTH, _RESULT, _BATCH = (*_CLIENT, *_SERVER), (Mode.RESULT,), (Mode.BATCH,)
 
 PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
     PlaceholderKind(
@@ -123,11 +127,19 @@ PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
         "the same in milliseconds since 1970",
     ),
     PlaceholderKind(
-        ("{env.X}",), ("env",), "env", _BOTH, "the environment variable X, read at load",
+        ("{batch}",), ("batch",), BATCH, _BATCH,
+        "the items of a batch as a JSON array: JSON as JSON, others as strings",
+    ),
+    PlaceholderKind(
+        ("{batch.lines}",), ("batch.lines",), BATCH_LINES, _BATCH, "the items of a batch, one a line",
+    ),
+    PlaceholderKind(("{batch.size}",), ("batch.size",), "batch.size", _BATCH, "how many they are"),
+    PlaceholderKind(
+        ("{env.X}",), ("env",), "env", _ALL, "the environment variable X, read at load",
         r"[A-Za-z0-9_.-]+", alone=False,
     ),
     PlaceholderKind(
-        ("{secret.X}",), ("secret",), "secret", _BOTH, "the secret X (a file in secrets_dir), read at load",
+        ("{secret.X}",), ("secret",), "secret", _ALL, "the secret X (a file in secrets_dir), read at load",
         r"[A-Za-z0-9_.-]+", alone=False,
     ),
 )  # fmt: skip  # a table reads best as a table

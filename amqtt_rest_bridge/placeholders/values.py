@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders.kinds import RAW, RAW_RESPONSE, Placeholder
+from amqtt_rest_bridge.placeholders.kinds import BATCH_LINES, RAW, RAW_RESPONSE, Placeholder
 from amqtt_rest_bridge.times import rfc3339
 
 MAX_FIELDS = 10_000
@@ -224,6 +224,21 @@ class MessageValues(Values, kw_only=True):
             reason = f"the payload's first record has {len(self.csv)} field(s)"
             raise self.unresolved(placeholder, reason, catalogue.MISSING_CSV_FIELD.hint)
         return self.csv[number]
+
+
+class BatchValues(MessageValues, kw_only=True):
+    """The values of a batch: its items, as `calls.batches.Items` makes them."""
+
+    items: Sequence[bytes]
+
+    def raw(self, placeholder: Placeholder) -> bytes:
+        """Return the items as one JSON array, or one a line."""
+        if placeholder.root == BATCH_LINES:
+            return b"".join([item + b"\n" for item in self.items])
+        return b"[" + b",".join(self.items) + b"]"
+
+    def _own(self, placeholder: Placeholder) -> JsonValue:
+        return JsonNumber(len(self.items)) if placeholder.root == "batch.size" else self.raw(placeholder).decode()
 
 
 _OF_RESPONSE = {RAW_RESPONSE: RAW, "response.json": "json"}

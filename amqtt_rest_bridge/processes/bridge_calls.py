@@ -20,6 +20,7 @@ from typing import Final
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
+    CallResult,
     Calls,
     CreditReturn,
     DispatchedCall,
@@ -99,9 +100,9 @@ class BridgeCalls:
         match frame:
             case Results(results):
                 for result in results:
-                    if (call := self.open.pop(result.call, None)) is not None:
-                        self._ahead.ended(call)
-                        call.reports.done(call, result, self.release_credits)
+                    self._end(result.call, result)
+                    if result.also:
+                        self._end_also(result)
             case Publications(publications, first):
                 for number, publication in enumerate(publications, first):
                     confirm = partial(self.feed.confirm, number) if first else None
@@ -134,6 +135,17 @@ class BridgeCalls:
         self._ahead.close()
         calls, self.open = list(self.open.values()), {}
         return calls
+
+    def _end_also(self, result: CallResult) -> None:
+        """End the other calls of a batch, at once, so that a store forgets all of them or none."""
+        shared = CallResult(result.call, result.status, result.code, result.message, result.waited, result.took, None)
+        for number in result.also:
+            self._end(number, shared)
+
+    def _end(self, number: int, result: CallResult) -> None:
+        if (call := self.open.pop(number, None)) is not None:
+            self._ahead.ended(call)
+            call.reports.done(call, result, self.release_credits)
 
     def _wait(self, frame: Waiting) -> None:
         call = self.open.get(frame.call)
@@ -260,7 +272,7 @@ class ReadAhead:
         if flow is None:
             flow = self._flows[listening.route] = _Flow()
         call.place, call.line, call.let_go = CallPlace.HELD, None, False
-        if listening.event.is_in_order:
+        if listening.event.is_in_order and listening.event.batch_size is None:  # the bridge process orders batches
             key = call.line = listening.event.name, call.message.topic
             line = flow.lines.get(key)
             if line is not None:

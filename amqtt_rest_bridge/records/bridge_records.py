@@ -56,7 +56,7 @@ _KEEP_SECONDS: Final = 0.2  # from requests that leave to be kept to those after
 _MOST_KEPT: Final = 100  # requests that wait to leave
 _MOST_KEPT_BYTES: Final = 8 << 20  # in their bodies
 
-_KINDS: Final = {Step.SKIPPED: "skipped", Step.AGAIN: "retry"}
+_KINDS: Final = {Step.SKIPPED: "skipped", Step.AGAIN: "retry", Step.SPLIT: "retry"}
 
 Failure = tuple[str, str, str]
 """Code, message and hint."""
@@ -150,7 +150,7 @@ class BridgeRecords:
         failure = None if error is None else (error.code.value, error.message, error.hint)
         kind = _KINDS.get(verdict.step, "call")
         attempts: Sequence[Try] = ()
-        if call.attempts is not None or verdict.step is Step.AGAIN:
+        if call.attempts is not None or verdict.step in (Step.AGAIN, Step.SPLIT):
             attempts = self._attempted(call, verdict, now)
         self._add(
             _Raw(

@@ -7,7 +7,7 @@ Data, types and bounds; `Dispatcher` works with them. What a call does in the br
 (`Call.reports`), so that what runs calls needs nothing else of routing.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar, Final, Protocol
@@ -38,10 +38,19 @@ class Store(Protocol):
     def refusing(self) -> str | None:
         """Return why messages are refused: from the first refusal to the first message that is kept again."""
 
-    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+    def keep(
+        self,
+        route: str,
+        event: str,
+        message: Message,
+        hops: int,
+        client: tuple[str, str | None] | None,
+        numbering: "Callable[[float, Iterator[int]], int] | None" = None,
+    ) -> str:
         """Keep a call and return its key; raises `OSError` when the store does not take it.
 
-        `client` is the publisher's client id and user name while the ACL has not decided.
+        `client` is the publisher's client id and user name while the ACL has not decided. `numbering` numbers its key,
+        see `BatchNumbers`.
         """
         ...
 
@@ -102,6 +111,29 @@ class LocalDelivery:
         return None
 
 
+class BatchNumbers:
+    """Number the messages of a lossless event with BATCH_SIZE as they are stored, those of a batch together.
+
+    So a batch is the same after a kill as it was before, and has the same key: the number of a message says which batch
+    it is in. Messages that WHEN skips later have a number too. A batch is over a little before its BATCH_SECONDS, so
+    that its last message has come when the bridge process closes it.
+    """
+
+    def __init__(self, size: int, seconds: float) -> None:
+        self._size = size
+        self._seconds = 0.8 * seconds
+        self._since = 0.0
+        self._group = 0
+        self._next = size
+
+    def next(self, now: float, groups: Iterator[int]) -> int:
+        """Return the number of the next message, from 2 ** 47; `groups` gives the number of a new batch."""
+        if self._next == self._size or not 0 <= now - self._since < self._seconds:
+            self._since, self._group, self._next = now, next(groups), 0
+        self._next += 1
+        return 1 << 47 | self._group << 16 | self._next - 1
+
+
 @dataclass(slots=True, eq=False)
 class Listening:
     """A client event in the index, with what the loop needs of its route.
@@ -118,6 +150,7 @@ class Listening:
     request: str  # for the log
     is_single: bool = False
     is_bound: bool = False
+    numbering: Callable[[float, Iterator[int]], int] | None = None
 
 
 class CallReports(Protocol):

@@ -386,7 +386,8 @@ class Dispatcher:
         listening = call.listening
         try:
             if self._store is not None:
-                call.key = self._store.keep(listening.route, listening.event.name, call.message, call.hops, None)
+                names = listening.route, listening.event.name
+                call.key = self._store.keep(*names, call.message, call.hops, None, listening.numbering)
             elif call.delivery is not None:
                 call.key = call.delivery.key(listening.name)
         except OSError as error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import EventName, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import Listening
+from amqtt_rest_bridge.routing.calls import BatchNumbers, Listening
 from amqtt_rest_bridge.routing.outcomes import described
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
@@ -107,10 +107,13 @@ def build_table(
         own = statistics[route.name] = before.get(route.name) or RouteStatistics(route, workers, time.time(), queue)
         own.update(route)
         lossless = route.route_config.overload_policy is OverloadPolicy.LOSSLESS
-        is_single = route.route_config.rate_limit is not None or route.route_config.breaker is not None
+        bounds = route.route_config.rate_limit, route.route_config.breaker
         for number, event in zip(numbered.numbers, route.client_events, strict=True):
+            is_single = any(one is not None for one in (*bounds, event.batch_size))
             name, request, is_bound = (route.name, event.name), described(route, event), is_single or event.is_in_order
             listening = Listening(number, route.name, event, own, lossless, name, request, is_single, is_bound)
+            if lossless and event.batch_size is not None:
+                listening.numbering = BatchNumbers(event.batch_size, event.batch_seconds).next
             entries.append((event.source_topic, listening))
     # An event that has only a schedule is run by that alone, whatever is published on its topic.
     listened = [entry for entry in entries if entry[0] != schedule_topic(*entry[1].name)]

@@ -55,6 +55,10 @@ _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool hol
 _BUSY_SECONDS: Final = 0.1  # another program's transaction may block the broker's loop this long at most
 
 
+Numbering = Callable[[float, Iterator[int]], int]
+"""Return the number of a call from 2 ** 47, for its timestamp and what numbers groups of calls."""
+
+
 class SpoolFullError(OSError):
     """The spool did not take a call; the message says why."""
 
@@ -88,7 +92,7 @@ class Spool:
         self._replayed = 0  # the last row that `left_over` has yielded
         # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
         self._run = str(uuid.uuid4())[:24]
-        self._number = itertools.count()
+        self._number, self._groups = itertools.count(), itertools.count()
         self._path = path.resolve()  # SQLite's other files lie beside the file itself, not beside a link
         with contextlib.ExitStack() as opened:
             self._lock = _SpoolLock(self._path)
@@ -104,15 +108,25 @@ class Spool:
                 raise ConfigurationError(f"cannot use the spool {path}: {error}; {_hint(error)}") from error
             opened.pop_all()
 
-    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+    def keep(
+        self,
+        route: str,
+        event: str,
+        message: Message,
+        hops: int,
+        client: tuple[str, str | None] | None,
+        numbering: Numbering | None = None,
+    ) -> str:
         """Write a call to disk and give its key.
 
-        `client` is the publisher's client id and user name while the ACL has not decided.
+        `client` is the publisher's client id and user name while the ACL has not decided. `numbering` returns the
+        number of its key where that has to tell which calls belong together.
 
         Raises:
             SpoolFullError: The disk did not take it.
         """
-        key = f"{self._run}{next(self._number):012x}"
+        number = next(self._number) if numbering is None else numbering(message.timestamp, self._groups)
+        key = f"{self._run}{number:012x}"
         client_id, username = client or (None, None)
         row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
         size = size_on_disk(message.payload, message.topic)

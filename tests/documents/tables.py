@@ -167,9 +167,11 @@ def _anchored(row: FailureRow | AnswerRow) -> str:
 
 
 def _modes(modes: tuple[Mode, ...]) -> str:
+    if modes == (Mode.BATCH,):
+        return "client, with BATCH_SIZE"
     if modes == (Mode.RESULT,):
         return "client: PAYLOAD, DESTINATION_TOPIC"
-    return " and ".join(mode for mode in modes if mode is not Mode.RESULT)
+    return " and ".join(mode for mode in modes if mode not in (Mode.RESULT, Mode.BATCH))
 
 
 def _name(row: Parameter) -> str:

@@ -123,6 +123,15 @@ def test_every_setting_of_config_has_a_row_here() -> None:
         ({"ON_CHANGE": '"{topic.1}"'}, "on_change", parse("{topic.1}", Place.TEXT, Mode.CLIENT)),
         ({"ON_CHANGE": '"{payload}"', "ON_CHANGE_FOR": "1 HOUR"}, "on_change_for", 3600),
         ({"FAILURE_PAYLOAD": '"true"'}, "failure_payload", True),
+        ({"BATCH_SIZE": "5", "BODY": "'{batch}'"}, "batch_size", 5),
+        ({"BATCH_SIZE": "5", "BODY": "'{batch}'", "BATCH_SECONDS": "7"}, "batch_seconds", 7),
+        ({"BATCH_SIZE": "5", "BODY": "'{batch}'", "BATCH_SPLIT": "true"}, "batch_split", True),
+        (
+            {"BATCH_SIZE": "5", "BODY": "'{batch}'", "BATCH_ITEM": "'[{topic}]'"},
+            "batch_item",
+            parse("[{topic}]", Place.JSON, Mode.CLIENT),
+        ),
+        ({"BATCH_SIZE": "5", "BODY": "'a{batch.lines}'"}, "body", parse("a{batch.lines}", Place.JSON, Mode.BATCH)),
         ({"RETRY_ON": '"500, 502-504"'}, "retry_on", (500, 502, 503, 504)),
         ({"PAYLOAD": "'{response.json.a}'"}, "payload", parse("{response.json.a}", Place.JSON, Mode.RESULT)),
         (
@@ -246,6 +255,8 @@ def load_example(
     event = READ_EVENT if row.name == "STREAM" else event
     lines = {BlockKind.CONFIG: config, BlockKind.ROUTE_CONFIG: {}, BlockKind.EVENT: event}
     lines[kind] = lines[kind] | beside | {row.name: row.example}
+    if "BATCH_SIZE" in lines[kind]:
+        lines[kind]["BODY"] = "'{batch}'"
     text = "DEFINE ROUTE R WITH TYPE REST_API\n"
     for block, settings in lines.items():
         text += f"ADD {block}{' E' if block is BlockKind.EVENT else ''}\n"

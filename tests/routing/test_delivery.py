@@ -49,7 +49,7 @@ class FullStore:
     trouble = None
     refusing = None
 
-    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+    def keep(self, route: str, event: str, message: Message, *_: object) -> str:
         raise OSError("no room")
 
     def forget(self, key: str) -> None:
@@ -59,7 +59,7 @@ class FullStore:
 class EndlessStore(FullStore):
     """Takes everything."""
 
-    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+    def keep(self, route: str, event: str, message: Message, *_: object) -> str:
         return "key"
 
     def forget(self, key: str) -> None:

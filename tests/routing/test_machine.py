@@ -53,7 +53,7 @@ class Store:
         self.kept: dict[str, tuple[str, Message]] = {}
         self._count = 0
 
-    def keep(self, route: str, event: str, message: Message, hops: int, client: tuple[str, str | None] | None) -> str:
+    def keep(self, route: str, event: str, message: Message, *_: object) -> str:
         if self.is_full:
             raise OSError("full")
         self._count += 1

@@ -31,15 +31,7 @@ from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
-from amqtt_rest_bridge.link.frames import (
-    SKIPPED,
-    BreakerChange,
-    CallResult,
-    DispatchedCall,
-    Returned,
-    TryFailed,
-    Waiting,
-)
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute, RestApiConfig
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.settings import BridgeSettings
@@ -49,8 +41,10 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _SLOW_SECONDS: Final = 0.05
-_LARGE: Final = 128 << 10  # bytes of a payload that is filled in while no other large one is
+LARGE: Final = 128 << 10
+"""Bytes of a payload that is filled in while no other large one is."""
 _LOG_SECONDS: Final = 1.0
+_NONE: Final[list[int]] = []
 
 
 class RouteRunner:
@@ -117,15 +111,18 @@ class RouteRunner:
         for dispatched in calls:
             event = self._events[dispatched.event]
             call = OpenCall(dispatched.id, event, dispatched.message, dispatched.idempotency_key, self._start)
-            for enter in event.enters:
-                enter(call)
-            if call.line is not None:
-                with self._context.lock:
-                    if not self._context.calls.enter(call):
-                        continue
-            ready.append(call)
+            if self._enters(call):
+                ready.append(call)
         first = self._checks or self._pool
         return first if ready and first.queue(ready) else None
+
+    def _enters(self, call: OpenCall) -> bool:
+        for enter in call.event.enters:
+            enter(call)
+        if call.line is None:
+            return True
+        with self._context.lock:
+            return self._context.calls.enter(call)
 
     def _check(self, call: OpenCall) -> None:
         """End a call at once that would send nothing; any other one waits for its turn."""
@@ -133,7 +130,7 @@ class RouteRunner:
             self._give_back(call)
             return
         try:
-            with self._context.parsing if len(call.message.payload) >= _LARGE else nullcontext():
+            with self._context.parsing if len(call.message.payload) >= LARGE else nullcontext():
                 verdict = call.event.check(call)
             if verdict is None:
                 self._await_turn(call)
@@ -192,7 +189,7 @@ class RouteRunner:
             if self._begin_wait(call):
                 self._context.lease.hold(partial(self._resume, call))
             return None
-        if len(call.message.payload) < _LARGE:
+        if len(call.message.payload) < LARGE:
             begun = call.event.begin(call)
         else:
             with self._context.parsing:
@@ -203,7 +200,7 @@ class RouteRunner:
         if self._breaker is not None and not self._breaker.passes(call.id):
             self._keep_from_target(call, self._breaker)
             return None
-        if call.event.forgets_payload and len(call.message.payload) >= _LARGE:
+        if call.event.forgets_payload and len(call.message.payload) >= LARGE:
             call.let_go()
         call.stopwatch.seconds = 0.0
         return begun.request
@@ -235,14 +232,14 @@ class RouteRunner:
             self._breaker.replied(call.id, reply)
         call.took += call.stopwatch.seconds
         received = 0 if isinstance(reply, CallError) else len(reply.body)
-        if len(call.message.payload) + received < _LARGE:
+        if len(call.message.payload) + received < LARGE:
             verdict = call.event.judge(call, reply)
         else:
             with self._context.parsing:
                 verdict = call.event.judge(call, reply)
         self._follow(call, verdict)
 
-    def _follow(self, call: OpenCall, verdict: Verdict) -> None:
+    def _follow(self, call: OpenCall, verdict: Verdict, also: list[int] = _NONE) -> None:
         failure = verdict.failure
         if verdict.step is Step.AGAIN and failure is not None:
             self._retry(call, failure, verdict)
@@ -263,7 +260,8 @@ class RouteRunner:
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
         evidence = None if self._evidence is None else self._evidence(call, verdict)
-        result = CallResult(call.id, verdict.status, code, message, waited, call.took, verdict.publication, evidence)
+        end = verdict.status, code, message, waited, call.took, verdict.publication
+        result = CallResult(call.id, *end, evidence, also)
         self._link.done(result, at_once=at_once)
         if call.line is not None or call.kept:
             self._start_next(call)
@@ -392,6 +390,9 @@ class RouteRunner:
         for pool in self._pools:
             pool.drain()
 
+    def close_batches(self) -> None:
+        """Begin with what waits for its batch to be closed: nothing, without BATCH_SIZE."""
+
     def expire(self) -> None:
         """Close connections that have been idle for too long."""
         self._sender.expire()
@@ -429,7 +430,7 @@ class ClientMode:
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
         self._calls, self._lock = OpenCalls(), threading.Lock()
         self._parsing, self._lease = threading.Lock(), Lease()
-        self._targets = Targets(timers, lambda route, reason: link.send_in_order(BreakerChange(route, reason)))
+        self._targets = Targets(timers, link)
 
     def take(self, calls: list[DispatchedCall]) -> list[WorkerPool[OpenCall]]:
         """Queue calls that have arrived; return the pools that have some, and of which no thread runs."""
@@ -474,6 +475,8 @@ class ClientMode:
             waiting = self._calls.withdraw(numbers)
         for give_back in waiting:
             give_back()
+        for runner in self._all():
+            runner.close_batches()
 
     def in_group(self, workers: int, ordered_until: float) -> None:
         """Divide RATE_LIMITs, and probes of targets, among so many workers; begin ORDERED calls until a time."""
@@ -521,4 +524,7 @@ class ClientMode:
             self._link, self._timers, self._threads, self._calls, self._lock, self._lease, self._targets.pace(route),
             self._targets.breaker(route), lambda: self._by_route.get(route.name), self._parsing,
         )  # fmt: skip
-        return RouteRunner(numbered, settings, self._sender(route.config, settings), context, records)
+        from amqtt_rest_bridge.bridge.client.batch_runner import BatchRunner  # it imports this module
+
+        make = BatchRunner if any(event.batch_size for event in route.client_events) else RouteRunner
+        return make(numbered, settings, self._sender(route.config, settings), context, records)

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.timers import Breaker, Lease, Pace, Timers
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
+from amqtt_rest_bridge.link.frames import BreakerChange
 from amqtt_rest_bridge.model import Route
 
 if TYPE_CHECKING:  # it imports this module
@@ -49,12 +50,12 @@ class Targets:
 
     Args:
         timers: For turns and probes.
-        on_change: Called with a route and why its breaker is open, or None once it is closed; must not block.
+        link: Carries the news of breakers that open and close.
     """
 
-    def __init__(self, timers: Timers, on_change: Callable[[str, str | None], None]) -> None:
+    def __init__(self, timers: Timers, link: BridgeEnd) -> None:
         self._timers = timers
-        self._on_change = on_change
+        self._link = link
         self._paces: dict[str, Pace] = {}
         self._breakers: dict[str, Breaker] = {}
         self._workers = 1  # that share them
@@ -99,4 +100,4 @@ class Targets:
 
     def _changed(self, route: str, reason: str | None) -> None:
         log.warning("route %s: %s", route, reason or "the target answers again, the breaker is closed")
-        self._on_change(route, reason)
+        self._link.send_in_order(BreakerChange(route, reason))
