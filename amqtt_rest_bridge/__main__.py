@@ -25,6 +25,7 @@ Write a route, `check` it, `try` it with a message, then serve it with the broke
 
 _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "check": ("check", "report what is wrong with route files"),
+    "new": ("editing.new", "write a first route with its test"),
     "help": ("editing.help", "print what a setting of a route file means"),
     "fmt": ("editing.fmt", "write route files in the canonical layout"),
     "try": ("dry_run", "show what a message would send"),
@@ -83,7 +84,7 @@ def _never_run() -> None:
     """Take the place of a command that is only listed."""
 
 
-def _run(name: str, *arguments: Any, **options: Any) -> int:
+def _run(name: str, /, *arguments: Any, **options: Any) -> int:
     """Run a command and return its exit status."""
     module = import_module(f"amqtt_rest_bridge.cli.{_COMMANDS[name][0]}")
     try:

@@ -58,7 +58,7 @@ def test_json_has_every_setting_with_what_programs_need(capsys: pytest.CaptureFi
     assert not scheme["portable"]
 
 
-def test_the_route_code_loads_as_it_is_and_with_every_comment_taken_out_has_every_setting() -> None:
+def test_the_route_code_loads_and_has_every_setting() -> None:
     source = Source("code.lot", route_code())
     loaded = load([source], Environment({}, Path()))
     assert [str(fault) for fault in loaded.faults] == []

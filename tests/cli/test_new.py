@@ -1,0 +1,55 @@
+"""`rest-bridge new`: what it writes passes as it is written."""
+
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.__main__ import main
+
+KINDS = ("client", "server", "poll", "webhook")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_first_route_passes_check_test_and_fmt_as_it_is_written(
+    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "other.lot").write_text("DEFINE ROUTE NotFinished WITH TYPE REST_API\n")
+    assert main(["new", kind, "First-1"]) == 0
+    capsys.readouterr()
+    assert main(["check", "First-1.lot"]) == 0
+    assert capsys.readouterr().out == "1 usable route, no faults\n"
+    assert main(["test", "First-1.test.yaml"]) == 0
+    assert main(["fmt", "--check", "First-1.lot"]) == 0
+    assert "NAME" not in (folder / "First-1.lot").read_text()
+
+
+def test_a_client_route_is_the_default(folder: Path) -> None:
+    assert main(["new"]) == 0
+    assert "DEFINE ROUTE MyRoute" in (folder / "MyRoute.lot").read_text()
+    assert sorted(path.name for path in folder.iterdir()) == ["MyRoute.lot", "MyRoute.test.yaml"]
+
+
+@pytest.mark.parametrize("name", ["MyRoute.lot", "MyRoute.test.yaml"])
+def test_no_file_is_written_over(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / name).write_text("mine")
+    assert main(["new", "poll"]) == 2
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
+    assert capsys.readouterr().err == f"rest-bridge new: cannot write {name}: File exists\n"
+
+
+@pytest.mark.parametrize("name", ["../up", "a b", ".hidden", "a/b", "x\ny", ""])
+def test_what_names_no_route_writes_nothing(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["new", "client", name]) == 2
+    assert list(folder.iterdir()) == []
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_kind_that_does_not_exist_is_wrong_usage(folder: Path) -> None:
+    assert main(["new", "sever"]) == 2
+    assert list(folder.iterdir()) == []
