@@ -2,8 +2,8 @@
 
     python -m tests.documents.tables
 
-writes them, and the grammar, into the pages of the reference, and the API's parameters into its description; a test
-compares them.
+writes them, and the grammar, into the pages of the reference, the parameters of the API into its description, and the
+grammar for editors; tests compare them.
 """
 
 import dataclasses
@@ -21,6 +21,7 @@ from amqtt_rest_bridge.sizes import size_text
 from template_api import config
 from template_api.parameters import PARAMETERS, Kind, Operation, parameters_of
 from template_api.parameters import Parameter as ApiParameter
+from tests.documents import textmate
 from tests.support.documents import ROOT
 
 DESCRIPTION = "template_api/openapi.json"
@@ -211,6 +212,7 @@ def made() -> Iterator[tuple[str, str, str]]:
 def main() -> None:
     """Put each part in the place of the one that begins like it, below its heading."""
     (ROOT / DESCRIPTION).write_text(described(), encoding="utf-8")
+    textmate.FILE.write_text(textmate.written(), encoding="utf-8")
     for name, heading, text in made():
         file = ROOT / name
         before, title, rest = file.read_text(encoding="utf-8").partition(f" {heading}\n")
