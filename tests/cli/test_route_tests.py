@@ -366,3 +366,39 @@ def test_lines_of_a_file_that_are_cut_off_or_damaged_are_named_and_the_exit_stat
         assert main(["replay", "--from", str(file), "--broker", f"mqtt://127.0.0.1:{host.mqtt_port}", "--yes"]) == 1
         assert client.message() == ("in", b"a")
     assert capsys.readouterr().out.splitlines()[0] == "      1 on in"
+
+
+BATCHES = """
+DEFINE ROUTE R WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://api.example.com" WITH ENABLE_CLIENT "true"
+    ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{batch}" WITH BATCH_SIZE 3
+        WITH WHEN '{payload.json} > 0' WITH BATCH_SPLIT "true" WITH DESTINATION_TOPIC "out" WITH ERROR_TOPIC "wrong"
+"""
+BATCH_TESTS = """
+tests:
+  - name: one batch, and the beginning of the next
+    message: {topic: in, payload: 1}
+    batch: [{topic: in, payload: 2}, {topic: in, payload: 0}, {topic: in, payload: 3}, {topic: in, payload: 4}]
+    responses: [{body: a}, {body: b}]
+    sends: [{body: [1, 2, 3]}, {body: [4]}]
+    publishes: [{topic: out, payload: a}, {topic: out, payload: b}]
+    skipped: true
+  - name: halves
+    message: {topic: in, payload: 1}
+    batch: [{topic: in, payload: 2}, {topic: in, payload: 3}]
+    responses: [{status: 422}, {status: 422}, {body: first}, {status: 422}, {body: last}]
+    sends: [{body: [1, 2, 3]}, {body: [1, 2]}, {body: [1]}, {body: [2]}, {body: [3]}]
+    publishes: [{topic: out, payload: first}, {topic: wrong, failure: http_status}, {topic: out, payload: last}]
+"""
+
+
+def test_messages_of_a_test_are_batches_and_their_halves(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.lot").write_text(BATCHES)
+    (tmp_path / "r.test.yaml").write_text(BATCH_TESTS)
+    assert main(["test", str(tmp_path)]) == 0, capsys.readouterr().out
+
+
+def test_try_shows_a_message_as_a_batch_of_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "r.lot").write_text(BATCHES)
+    assert main(["try", str(tmp_path), "--topic", "in", "--payload", "7"]) == 0
+    assert "\n[7]\n" in capsys.readouterr().out
