@@ -26,13 +26,13 @@ from amqtt_rest_bridge.broker.configuration import (
     broker_config,
     import_plugin,
 )
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, RouteFilesError, Severity, reason
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.processes.reload import usable_routes
 from amqtt_rest_bridge.settings import SettingFault, Settings, bridge_settings
-from amqtt_rest_bridge.spelling import did_you_mean
+from amqtt_rest_bridge.spelling import Question, did_you_mean
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,9 @@ class Configuration:
         self, keys: tuple[Any, ...], message: str, hint: str | None = None, severity: Severity = Severity.ERROR
     ) -> Fault:
         """Return a fault at the value that these keys lead to, or as near to it as the file goes."""
-        return Fault(self.path, self._position(keys), severity, message, hint)
+        place, end = self._places(keys)
+        replacement = hint.meant if isinstance(hint, Question) else None
+        return Fault(self.path, place, severity, message, hint, FaultCode.CONFIGURATION, end, replacement)
 
     def invalid(self, keys: tuple[Any, ...], found: InvalidValue) -> Fault:
         """Return an error for a value that does not fit the dataclass found under these keys."""
@@ -79,16 +81,18 @@ class Configuration:
 
     def place(self, keys: tuple[Any, ...]) -> str:
         """Return `path:line:column` of what these keys lead to."""
-        position = self._position(keys)
+        position, _ = self._places(keys)
         return f"{self.path}:{position.line}:{position.column}"
 
-    def _position(self, keys: tuple[Any, ...]) -> Position:
+    def _places(self, keys: tuple[Any, ...]) -> tuple[Position, Position]:
+        """Return where the last of these keys that is there begins and ends."""
         node: yaml.Node | None = self.root
-        mark = self.root.start_mark
+        begin = end = self.root.start_mark
         for key in keys:
             found, node = next(((name, value) for name, value in _pairs(node) if name.value == str(key)), (None, None))
-            mark = found.start_mark if found is not None else mark
-        return Position(mark.line + 1, mark.column + 1)
+            if found is not None:
+                begin, end = found.start_mark, found.end_mark
+        return Position(begin.line + 1, begin.column + 1), Position(end.line + 1, end.column + 1)
 
 
 def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:

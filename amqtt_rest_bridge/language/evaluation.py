@@ -216,7 +216,6 @@ def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
     return isinstance(part, Fixed) and "|" not in part.label
 
 
-_FILLED = (Kind.TEMPLATE, Kind.TOPIC_TEMPLATE, Kind.CONDITION)
 _READ_BY_GET = re.compile(
     r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
     |(?:(?:Bearer|Basic|Token)\s)?(?:\$(?P<brace>\{)?(?P<shell>[A-Z][A-Z0-9_]+)(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
@@ -259,7 +258,7 @@ class BlockSettings:
         self.secrets |= value.secrets
         if parameter.secret:
             self.secrets |= {value.text, *value.brought_in} - {""}
-        _warn_of_unread(parameter.name, value, self.report, has_placeholders=parameter.kind in _FILLED)
+        _warn_of_unread(parameter.name, value, self.report, has_placeholders=bool(parameter.placeholders))
         try:
             self.values[parameter.name] = _convert(parameter, value)
             self.texts[parameter.name] = value
@@ -406,8 +405,8 @@ def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders
 
 def _convert(parameter: Parameter, value: Value) -> object:
     """Convert a value; refuse placeholders of messages where nothing fills them, but in a password."""
-    may_hold_braces = parameter.kind in _FILLED or (parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS))
-    if not may_hold_braces and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
+    is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
+    if not (parameter.placeholders or is_password) and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
         hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
         raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
     return forms.convert(parameter, value.text, value.shown)

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import dacite
 import pytest
 
-from amqtt_rest_bridge.cli.configuration import InvalidValue, build
-from amqtt_rest_bridge.errors import reason
+from amqtt_rest_bridge.cli.configuration import InvalidValue, build, listed_plugins, read
+from amqtt_rest_bridge.errors import Position, reason
 
 
 @dataclass
@@ -121,3 +121,11 @@ def test_reason_is_the_first_message_of_the_exceptions_behind_an_error() -> None
 )
 def test_reason_of_an_error_is_one_line(error: Exception, text: str) -> None:
     assert reason(error) == text
+
+
+def test_a_did_you_mean_says_what_to_write_in_the_place_of_the_key(tmp_path: Path) -> None:
+    file = tmp_path / "broker.yaml"
+    file.write_text("plugins:\n  amqtt_rest_bridge.plugin.RestBridgePlugin: {routes: r, wrkers: 1}\n")
+    _, (fault, *_) = listed_plugins(read(file))
+    assert fault.hint == "did you mean workers?"
+    assert (fault.position, fault.end, fault.replacement) == (Position(2, 58), Position(2, 64), "workers")
