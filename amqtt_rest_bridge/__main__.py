@@ -28,6 +28,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "new": ("editing.new", "write a first route with its test"),
     "help": ("editing.help", "print what a setting of a route file means"),
     "fmt": ("editing.fmt", "write route files in the canonical layout"),
+    "lsp": ("editing.lsp", "serve an editor: faults, completion, formatting while you type"),
     "try": ("dry_run", "show what a message would send"),
     "install": ("install.command", "fetch the routes of a published template"),
     "test": ("route_tests", "run the tests beside route files"),

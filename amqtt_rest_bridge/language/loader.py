@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.configs import read_config, read_route_config, warn_of_cleartext
-from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedTexts
+from amqtt_rest_bridge.language.definitions import ROUTE_TYPE, ParsedText, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.language.events import read_event
 from amqtt_rest_bridge.language.loops import PlacedEvent, loop_warnings
@@ -39,16 +39,86 @@ class LoadResult:
         return any(fault.severity is Severity.ERROR for fault in self.faults)
 
 
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A name or an endpoint (`key`) that only one of all definitions may have; `refused` is the fault of another one.
+
+    `route` is the one that a refusal leaves out, None where it has a fault anyway.
+    """
+
+    key: tuple[str, object]
+    route: Route | None
+    refused: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedText:
+    """The definitions of one text, each by itself: routes without errors, faults, and what `join` compares.
+
+    `without_define` are the faults of lines that look like a route; `definitions` counts those of our type; `files` are
+    as in `LoadResult`.
+    """
+
+    routes: tuple[Route, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    events: tuple[PlacedEvent, ...] = ()
+    without_define: tuple[Fault, ...] = ()
+    definitions: int = 0
+    files: frozenset[FileState] = frozenset()
+
+
 def load(sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None) -> LoadResult:
     """Read route definitions and check them, each by itself and together. Never raises for what a text holds.
 
     `environment` is what GET reads; texts that are in `parsed` are not parsed again.
     """
-    loader = _Loader(environment, parsed or ParsedTexts())
-    for source in sources:
-        loader.read(source)
-    loader.finish()
-    return LoadResult(tuple(loader.routes), in_order(loader.faults), frozenset(loader.files))
+    known = parsed or ParsedTexts()
+    return join([load_text(source, known.parse(source.text), environment) for source in sources])
+
+
+def load_text(source: Source, parsed: ParsedText, environment: Environment) -> LoadedText:
+    """Read the definitions of one text, which is `parsed`, each by itself."""
+    loader = _TextLoader(source, environment)
+    loader.faults += [replace(fault, path=source.path) for fault in parsed.faults]
+    for definition in parsed.definitions:
+        loader.read(definition)
+    without_define = tuple(_without_define(source.path, *place) for place in parsed.without_define)
+    return LoadedText(
+        tuple(loader.routes),
+        (*loader.faults, *loader.report.faults),
+        tuple(loader.claims),
+        tuple(loader.events),
+        without_define,
+        len(parsed.definitions),
+        frozenset(loader.report.files),
+    )
+
+
+def join(texts: Sequence[LoadedText]) -> LoadResult:
+    """Put texts together, in the order of their files, with the faults that only all of them together can tell."""
+    faults = [fault for text in texts for fault in text.faults]
+    first: dict[tuple[str, object], Fault] = {}
+    refused: set[int] = set()
+    for claim in (claim for text in texts for claim in text.claims):
+        here, other = claim.refused, first.setdefault(claim.key, claim.refused)
+        if (here.path, here.position) != (other.path, other.position):
+            hint = f"the first is in {other.path}:{other.position.line}:{other.position.column}"
+            faults.append(replace(here, hint=visible(hint)))
+            refused.add(id(claim.route))
+    severity = Severity.WARNING if any(text.definitions for text in texts) else Severity.ERROR
+    faults += [replace(fault, severity=severity) for text in texts for fault in text.without_define]
+    faults += loop_warnings([event for text in texts for event in text.events])
+    routes = [route for text in texts for route in text.routes if id(route) not in refused]
+    files = frozenset(file for text in texts for file in text.files)
+    return LoadResult(tuple(routes), in_order(faults), files)
+
+
+def _without_define(path: str, position: Position, name: str) -> Fault:
+    message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
+    end = Position(position.line, position.column + len("ROUTE"))
+    hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
+    return Fault(path, position, Severity.WARNING, message, hint, FaultCode.MISSING_KEYWORD, end)
 
 
 def title_of(definition: Definition) -> str:
@@ -56,48 +126,29 @@ def title_of(definition: Definition) -> str:
     return f"route {definition.name}" if definition.name is not None else "this route"
 
 
-class _Loader:
-    """What is known over all files: routes by name, endpoints by port."""
+class _TextLoader:
+    """Reads the definitions of one text, one after the other."""
 
-    def __init__(self, environment: Environment, parsed: ParsedTexts) -> None:
+    def __init__(self, source: Source, environment: Environment) -> None:
         self.routes: list[Route] = []
-        self.faults: list[Fault] = []
-        self.files: set[FileState] = set()
+        self.faults = list(source.faults)
+        self.claims: list[Claim] = []
+        self.events: list[PlacedEvent] = []
+        self.report = Report(source.path, source.text)
         self._environment = environment
-        self._parsed = parsed
-        self._first: dict[tuple[str, object], tuple[str, Position]] = {}
-        self._events: list[PlacedEvent] = []
-        self._without_define: list[tuple[str, Position, str]] = []
-        self._definitions = 0
+        self._claims: list[tuple[tuple[str, object], Fault]] = []  # of the definition that is read
 
-    def read(self, source: Source) -> None:
-        self.faults += source.faults
-        report = Report(source.path, source.text)
-        parsed = self._parsed.parse(source.text)
-        self.faults += [replace(fault, path=source.path) for fault in parsed.faults]
-        self._without_define += [(source.path, position, name) for position, name in parsed.without_define]
-        self._definitions += len(parsed.definitions)
-        for definition in parsed.definitions:
-            before = report.errors
-            route = self._read_definition(definition, report)
-            if route is not None and report.errors == before and not definition.is_faulty:
-                self.routes.append(route)
-        self.faults += report.faults
-        self.files |= report.files
-
-    def finish(self) -> None:
-        """Report what only all files together can tell."""
-        severity = Severity.WARNING if self._definitions else Severity.ERROR
-        for path, position, name in self._without_define:
-            message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
-            end = Position(position.line, position.column + len("ROUTE"))
-            hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
-            self.faults.append(Fault(path, position, severity, message, hint, FaultCode.MISSING_KEYWORD, end))
-        self.faults += loop_warnings(self._events)
+    def read(self, definition: Definition) -> None:
+        before = self.report.errors
+        route = self._read_definition(definition, self.report)
+        if route is not None and self.report.errors == before and not definition.is_faulty:
+            self.routes.append(route)
+        self.claims += [Claim(key, route, refused) for key, refused in self._claims]
+        self._claims.clear()
 
     def _read_definition(self, definition: Definition, report: Report) -> Route | None:
-        if definition.name is not None and (hint := self._first_place("route", definition.name, definition, report)):
-            report.error(FaultCode.DUPLICATE, definition.offset, f"there are two routes {definition.name}", hint)
+        if definition.name is not None:
+            self._claim("route", definition.name, definition, f"there are two routes {definition.name}")
         route_config, shaping = RouteConfig(), None
         if definition.route_config is not None:
             shaping = BlockSettings(definition.route_config, report, self._environment)
@@ -117,9 +168,11 @@ class _Loader:
             if isinstance(event, ClientEvent):
                 places = {topic: of.range(topic) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
                 title = f"{title_of(definition)}, event {event.name}"
-                self._events.append(PlacedEvent(event, title, report.path, places))
+                self.events.append(PlacedEvent(event, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
-                self._check_endpoint(event, of, config.server_port)
+                key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
+                message = f"{event.method} {of.texts['ENDPOINT'].shown} on port {config.server_port} is exposed twice"
+                self._claim("endpoint", key, of.block, message)
         _warn_of_idleness(definition, settings, config, [event for _, event in read])
         warn_of_cleartext(settings, events)
         secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
@@ -136,17 +189,11 @@ class _Loader:
             definition=write_definition(name, settings, shaping, events, Masker(secrets)),
         )
 
-    def _check_endpoint(self, event: ServerEvent, settings: BlockSettings, port: int) -> None:
-        key = (port, event.method, forms.endpoint_shape(event.endpoint))
-        if hint := self._first_place("endpoint", key, settings.block, settings.report):
-            message = f"{event.method} {settings.texts['ENDPOINT'].shown} on port {port} is exposed twice"
-            settings.report.error(FaultCode.DUPLICATE, settings.block.offset, message, hint)
-
-    def _first_place(self, noun: str, key: object, at: Definition | Block, report: Report) -> str | None:
-        """Return the hint of what has a name, or an endpoint, that was used before; None for the first use."""
-        here = (report.path, report.position(at.offset))
-        path, first = self._first.setdefault((noun, key), here)
-        return None if (path, first) == here else f"the first is in {path}:{first.line}:{first.column}"
+    def _claim(self, noun: str, key: object, at: Definition | Block, message: str) -> None:
+        position, end = self.report.position(at.offset), self.report.behind(self.report.end_of(at.offset))
+        code = FaultCode.DUPLICATE
+        refused = Fault(self.report.path, position, Severity.ERROR, visible(message), code=code, end=end)
+        self._claims.append(((noun, key), refused))
 
 
 def _warn_of_idleness(

@@ -37,7 +37,7 @@ def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderTe
     """Warn of an event that publishes, by one of these settings, to its own SOURCE_TOPIC."""
     trigger = settings.values.get("SOURCE_TOPIC")
     for name, topic in topics.items():
-        if trigger and topic is not None and _may_match(trigger, _pattern(topic, trigger)):
+        if trigger and topic is not None and may_match(trigger, topic_pattern(topic, trigger)):
             message = f"{name} matches SOURCE_TOPIC: each result triggers the event again, until the chain is cut"
             settings.warning(FaultCode.LOOP, name, message, _HINT)
 
@@ -47,7 +47,7 @@ def loop_warnings(placed: Sequence[PlacedEvent]) -> Iterator[Fault]:
     for cycle in _find_loops([one.event for one in placed]):
         first, second = placed[cycle[0]], placed[cycle[1]]
         topics = _published(first.event)
-        name = next(name for name in topics if _may_match(second.event.source_topic, topics[name]))
+        name = next(name for name in topics if may_match(second.event.source_topic, topics[name]))
         through = ", ".join(placed[number].title for number in cycle[1:])
         message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
         place, end = first.places[name]
@@ -80,20 +80,20 @@ def _find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
 
 
 def _published(event: ClientEvent) -> dict[str, str]:
-    """Return what an event publishes to, by the setting that says so, as `_pattern` makes it."""
+    """Return what an event publishes to, by the setting that says so, as `topic_pattern` makes it."""
     topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
-    return {name: _pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
+    return {name: topic_pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
 
 
-def _pattern(topic: PlaceholderText | str, source: str) -> str:
+def topic_pattern(topic: PlaceholderText | str, source: str) -> str:
     """Return what is published to with marks for what a message fills in; `source` is the event's SOURCE_TOPIC."""
     if isinstance(topic, str):
         return topic
     return "".join([piece if isinstance(piece, str) else _mark(piece, source) for piece in topic.pieces])
 
 
-def _may_match(topic_filter: str, topic: str) -> bool:
-    """Return whether a topic filter matches a topic that `_pattern` made, for at least one message."""
+def may_match(topic_filter: str, topic: str) -> bool:
+    """Return whether a topic filter matches a topic that `topic_pattern` made, for at least one message."""
     if topic.startswith("$") and topic_filter[0] in "+#":
         return False
     levels = list(_levels(topic))

@@ -1,5 +1,6 @@
 """The canonical layout: texts read as before, laid out twice is laid out once, comments stay."""
 
+import functools
 import re
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.editor.layout import laid_out
 from amqtt_rest_bridge.errors import Severity
+from amqtt_rest_bridge.language import grammar
 from amqtt_rest_bridge.language.definitions import parse_text
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
@@ -47,7 +49,12 @@ def check_layout(text: str, secrets_dir: Path) -> None:
     assert what_is_read(after, secrets_dir) == what_is_read(text, secrets_dir)
 
 
-def test_every_route_file_reads_as_before_and_is_laid_out_once(secrets_dir: Path) -> None:
+def test_every_route_file_reads_as_before_and_is_laid_out_once(
+    secrets_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse = functools.cache(grammar.parse)  # each text is parsed once for all that is asked of it
+    monkeypatch.setattr("amqtt_rest_bridge.language.definitions.parse", parse)
+    monkeypatch.setattr("amqtt_rest_bridge.editor.layout.parse", parse)
     sources = [source for source in read(FOLDERS) if not source.faults and is_readable(source.text)]
     assert len(sources) > 200
     for source in sources:
