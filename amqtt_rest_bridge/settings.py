@@ -134,6 +134,10 @@ class Settings:
     access_log: str | None = _setting(
         None, "file that gets a JSON line for each HTTP request of server mode", "/var/log/bridge/access.jsonl"
     )
+    openapi: bool = _setting(
+        False, "answer `GET /openapi.json` on each port of server mode, to any caller: its endpoints as OpenAPI 3.1",
+        "true",
+    )
     admin_host: str = _setting(
         "127.0.0.1",
         "address that the admin port listens on; any other than this machine's own needs `admin_token`",
@@ -292,6 +296,7 @@ class BridgeSettings:
     server_certfile: str | None = None
     server_keyfile: str | None = None
     access_log: str | None = None
+    openapi: bool = False
     recorded: bool = False
     capture: str = Settings.capture
     admin_token: str | None = field(default=None, repr=False)

@@ -138,6 +138,7 @@ class Port(HttpServer):
             self._broker,
             max_body_bytes=self._settings.max_body_bytes,
             max_response_bytes=self._settings.max_response_bytes,
+            openapi=self._settings.openapi,
             turns=self._turns,
             wrong_credentials=self._wrong_credentials,
             port=self._bound,

@@ -195,9 +195,9 @@ def result_of(response: Response) -> Result:
 class Port:
     """An application on a fake broker; time passes when an answer waits, and is kept in `waited`."""
 
-    def __init__(self, *routes: Route, max_body_bytes: int = 1000, max_response_bytes: int = 1000) -> None:
+    def __init__(self, *routes: Route, max_body_bytes: int = 1000, openapi: bool = False) -> None:
         self.routes = routes
-        self.max_response_bytes = max_response_bytes
+        self._openapi = openapi
         self.broker = FakeBroker()
         self.waited: list[float] = []
         self._wrong_credentials = WrongCredentials(lambda: sum(self.waited))
@@ -209,7 +209,8 @@ class Port:
             routes,
             self.broker,
             max_body_bytes=max_body_bytes,
-            max_response_bytes=self.max_response_bytes,
+            max_response_bytes=1000,
+            openapi=self._openapi,
             clock=lambda: NOW,
             monotonic=lambda: sum(self.waited),
             wrong_credentials=self._wrong_credentials,

@@ -16,6 +16,8 @@ from typing import Final
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ServedEvent, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
+from amqtt_rest_bridge.bridge.server.openapi import PATH, describe
+from amqtt_rest_bridge.bridge.server.reads import payload_answer
 from amqtt_rest_bridge.bridge.server.request import (
     EndpointTable,
     EventRequest,
@@ -52,6 +54,7 @@ class RouteApplication:
         broker: where requests are published, and their answers counted.
         max_body_bytes: larger bodies and filled payloads are answered with 413.
         max_response_bytes: larger objects of topics are answered with 503.
+        openapi: whether GET /openapi.json is answered; an endpoint with this path wins.
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
         turns: the turns on reply topics; shared by the applications of all ports, and by those before a reload.
@@ -69,6 +72,7 @@ class RouteApplication:
         *,
         max_body_bytes: int = 262_144,
         max_response_bytes: int = 262_144,
+        openapi: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turns: ReplyTurns | None = None,
@@ -81,6 +85,7 @@ class RouteApplication:
         self._clock = clock
         self._monotonic = monotonic
         self._records = broker.records
+        self._description = describe(routes) if openapi else None
         self._table = EndpointTable(
             (
                 event.endpoint,
@@ -110,6 +115,8 @@ class RouteApplication:
         path = path_of(request.target)
         methods = self._table.find(path)
         if methods is None:
+            if path == PATH and self._description is not None and request.method in ("GET", "HEAD"):
+                return payload_answer(self._description)
             if request.refusal is not None:
                 raise RefusedError(request.refusal)
             raise error(NOT_FOUND, "No endpoint has this path")

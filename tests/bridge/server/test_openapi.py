@@ -1,0 +1,115 @@
+"""`GET /openapi.json`: the description of a port is valid, holds no credentials, and is what the port keeps."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openapi_spec_validator import OpenAPIV31SpecValidator
+
+from amqtt_rest_bridge.bridge.server.openapi import describe
+from tests.support.embedded_broker import hosting
+from tests.support.route_text import load_text
+from tests.support.server_mode import Port, event, route
+
+ROUTES = """DEFINE ROUTE Home WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+    ADD EVENT Set WITH METHOD "PUT" WITH ENDPOINT "/rooms/{room}" WITH DESTINATION_TOPIC "home/{path.room}/set"
+        WITH PAYLOAD '{"level": {body.json.level}, "by": "{query.by|none}"}'
+    ADD EVENT Room WITH METHOD "GET" WITH ENDPOINT "/rooms/{room}" WITH SOURCE_TOPIC "home/{path.room}/t"
+    ADD EVENT All WITH METHOD "GET" WITH ENDPOINT "/rooms" WITH SOURCE_TOPIC "home/+/t"
+    ADD EVENT Hook WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
+        WITH WHEN '{header.x-skip} != "1"' WITH RESPONSE_STATUS '202' WITH RESPONSE '{"id": "{request_id}"}'
+DEFINE ROUTE Guarded WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0' WITH SERVER_USERNAME "u"
+        WITH SERVER_PASSWORD "s3cret-password" WITH SERVER_TOKEN "s3cret-token" WITH SERVER_TOKEN_HEADER "X-API-Key"
+    ADD EVENT Delete WITH METHOD "DELETE" WITH ENDPOINT "/rooms" WITH DESTINATION_TOPIC "home/gone"
+        WITH SIGNATURE_SECRET "s3cret-key" WITH RESPONSE_STATUS '204'
+"""
+
+
+def description(text: str) -> dict[str, Any]:
+    loaded = load_text(text)
+    assert not loaded.has_errors, loaded.faults
+    document: dict[str, Any] = json.loads(describe(loaded.routes).payload)
+    assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
+    return document
+
+
+def test_the_description_is_valid_and_names_what_each_endpoint_takes_and_answers() -> None:
+    paths = description(ROUTES)["paths"]
+    assert {path: sorted(operations) for path, operations in paths.items()} == {
+        **{"/rooms/{room}": ["get", "put"], "/rooms": ["delete", "get"], "/hook": ["post"]}
+    }
+    put = paths["/rooms/{room}"]["put"]
+    assert [(one["name"], one["in"], one["required"]) for one in put["parameters"]] == [
+        *(("room", "path", True), ("by", "query", False))
+    ]
+    assert put["requestBody"]["content"]["application/json"]["schema"]["required"] == ["level"]
+    assert list(paths["/rooms"]["get"]["responses"]["200"]["content"]) == ["application/json"]
+    assert sorted(paths["/hook"]["post"]["responses"]) == ["200", "202", "default"]
+    assert "content" not in paths["/rooms"]["delete"]["responses"]["204"]
+
+
+def test_a_stream_is_one_of_server_sent_events() -> None:
+    text = ROUTES.replace('WITH SOURCE_TOPIC "home/+/t"', 'WITH SOURCE_TOPIC "home/+/t" WITH STREAM "true"')
+    answers = description(text)["paths"]["/rooms"]["get"]["responses"]
+    assert list(answers["200"]["content"]) == ["text/event-stream"]
+
+
+def test_what_callers_send_is_named_and_never_shown() -> None:
+    document = description(ROUTES)
+    operation = document["paths"]["/rooms"]["delete"]
+    assert operation["security"] == [{"password": []}, {"token": []}, {"token-X-API-Key": []}]
+    assert sorted(document["components"]["securitySchemes"]) == ["password", "token", "token-X-API-Key"]
+    assert "security" not in document["paths"]["/hook"]["post"]
+    assert "s3cret" not in json.dumps(document)
+
+
+def test_the_schema_of_an_event_is_that_of_its_body(tmp_path: Path) -> None:
+    schema = {"$defs": {"level": {"type": "integer"}}, "properties": {"level": {"$ref": "#/$defs/level"}}}
+    (tmp_path / "body.json").write_text(json.dumps(schema))
+    text = ROUTES.replace('WITH ENDPOINT "/hook"', f'WITH ENDPOINT "/hook" WITH SCHEMA_FILE "{tmp_path}/body.json"')
+    body = description(text)["paths"]["/hook"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"] == {"$id": "urn:rest-bridge:Hook"} | schema
+    assert str(tmp_path) not in json.dumps(description(text))
+
+
+def test_it_is_served_where_the_setting_is_on_and_to_any_caller() -> None:
+    made = Port(*load_text(ROUTES).routes, openapi=True)
+    answer = made.ask("GET", "/openapi.json")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
+    assert answer.json["openapi"] == "3.1.0"
+    assert made.ask("HEAD", "/openapi.json").status_code == 200
+    assert made.ask("POST", "/openapi.json").status_code == 404
+    assert Port(*load_text(ROUTES).routes).ask("GET", "/openapi.json").status_code == 404
+
+
+def test_an_endpoint_with_its_path_wins() -> None:
+    made = Port(route(event("GET", "/openapi.json", None, source="own")), openapi=True)
+    made.broker.changed("own", "own", b"mine")
+    assert made.ask("GET", "/openapi.json").content == b"mine"
+
+
+def schemathesis(url: str, folder: Path, examples: int) -> "subprocess.CompletedProcess[str]":
+    """Run it in a process of its own, so that its pytest plugin plays no part."""
+    command = [
+        str(Path(sys.executable).with_name("schemathesis")), "run", url, "--checks", "all",
+        "--max-examples", str(examples), "--no-color", "--auth", "u:s3cret-password",
+    ]  # fmt: skip
+    return subprocess.run(command, cwd=folder, env=os.environ, capture_output=True, text=True, timeout=500)
+
+
+@pytest.mark.long  # 10 s with the fewest examples
+@pytest.mark.parametrize("examples", [3, 300])
+def test_schemathesis_finds_nothing_on_a_port_with_five_endpoints(tmp_path: Path, examples: int) -> None:
+    text = ROUTES.replace('WITH SIGNATURE_SECRET "s3cret-key"', "")  # which schemathesis cannot make
+    text = text.replace('WITH SERVER_TOKEN "s3cret-token" WITH SERVER_TOKEN_HEADER "X-API-Key"', "")  # or so
+    with hosting(text, openapi=True) as host:
+        host.client().publish("home/hall/t", b"21.5")
+        ran = schemathesis(f"http://127.0.0.1:{host.http_port}/openapi.json", tmp_path, examples)
+    assert ran.returncode == 0, ran.stdout
+    assert "Failures:" not in ran.stdout
