@@ -218,6 +218,8 @@ class ServerEvent:
     response_status: int = 200
     response_content_type: str = "application/json"
     schema_file: Schema | None = None
+    dedupe_key: PlaceholderText | None = None
+    dedupe_for: int = 600
 
     @property
     def read_filter(self) -> str | None:

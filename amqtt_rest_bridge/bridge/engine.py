@@ -33,6 +33,7 @@ from amqtt_rest_bridge.link.admin_frames import (
 )
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders
 from amqtt_rest_bridge.link.frames import (
+    Claimed,
     Confirmed,
     CreditReturn,
     Failed,
@@ -134,6 +135,8 @@ class Engine:
             case Confirmed(numbers, refused):
                 self._link.confirm(numbers, published=True)
                 self._link.confirm(refused, published=False)
+            case Claimed(number, answer):
+                self._broker.claims.answered(number, answer)
             case Replies(messages):
                 for message in messages:
                     self._broker.seen(message.topic, message.payload, message.correlation, message.trace)

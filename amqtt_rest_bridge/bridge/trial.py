@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, ServedEvent, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, Once, ServedEvent, TopicPayload, Wake
 from amqtt_rest_bridge.calls.batches import halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_server import Request, Response
+from amqtt_rest_bridge.http_server import Pending, Request, Response
 from amqtt_rest_bridge.link.bridge_end import Entry
+from amqtt_rest_bridge.link.frames import Claim, Settle, ToBroker
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
 from amqtt_rest_bridge.topics import filter_matches
@@ -97,8 +98,9 @@ def try_request(
     now: float,
     latest: bytes | Mapping[str, bytes] | None = None,
     reply: bytes | None = None,
+    twice: bool = False,
 ) -> RequestTrial:
-    """Answer one request.
+    """Answer one request, or with `twice` the second of two that are the same.
 
     Args:
         routes: Those that share the port.
@@ -106,6 +108,7 @@ def try_request(
         now: Unix time in seconds.
         latest: What read events answer with: the payload on any one topic, or the payloads on topics by their names.
         reply: The message that comes on a REPLY_TOPIC.
+        twice: Whether it comes a second time.
     """
     broker = _Broker(latest, reply)
     broker.answers = answers = _Answers()
@@ -113,17 +116,19 @@ def try_request(
     application = RouteApplication(
         routes, broker, max_body_bytes=MAX_BYTES, clock=lambda: now, monotonic=lambda: passed[0]
     )
-    answer = application.answer(request, lambda: None)
-    while not isinstance(answer, Response):
-        outcome = answer.resume()
-        if isinstance(outcome, Response):
-            answer = outcome
-            break
+    for _ in range(1 + twice):
+        answer = application.answer(request, lambda: None)
+        response = answer if isinstance(answer, Response) else _awaited(answer, passed)
+    if response.stream is not None:
+        piece = response.stream.take()
+        response = replace(response, body=piece if isinstance(piece, bytes) else b"", stream=None)
+    return RequestTrial(response, answers.served, tuple(broker.link.published))
+
+
+def _awaited(answer: Pending, passed: list[float]) -> Response:
+    while not isinstance(outcome := answer.resume(), Response):
         passed[0] += outcome
-    if answer.stream is not None:
-        piece = answer.stream.take()
-        answer = replace(answer, body=piece if isinstance(piece, bytes) else b"", stream=None)
-    return RequestTrial(answer, answers.served, tuple(broker.link.published))
+    return outcome
 
 
 class _Link:
@@ -132,19 +137,30 @@ class _Link:
     def __init__(self, on_published: Callable[[], None]) -> None:
         self.published: list[Publication] = []
         self._on_published = on_published
+        self._seen: dict[bytes, bytes] = {}
+        self.claimed: Callable[[int, bytes | None], None] = lambda *_: None
 
     def publish(self, publication: Publication) -> bool:
         self.published.append(publication)
         self._on_published()
         return True
 
-    def enqueue(self, publication: Publication, wake: Wake, *, confirmed: bool) -> Entry:  # noqa: ARG002  # as all are
+    def enqueue(self, publication: Publication, wake: Wake, *, confirmed: bool, once: Once | None = None) -> Entry:  # noqa: ARG002  # as all are
+        if once is not None:
+            self._seen[once[0]] = once[2]
         entry = Entry(publication, 0)
         entry.sent = entry.outcome = self.publish(publication)
         return entry
 
     def end_turn(self) -> None:
         pass
+
+    def send_in_order(self, frame: ToBroker) -> None:
+        """Grant a claim unless its key was seen; with DEDUPE_KEY nothing else is sent so."""
+        if isinstance(frame, Claim):
+            self.claimed(frame.claim, self._seen.get(frame.key))
+        elif isinstance(frame, Settle) and frame.answer is not None:
+            self._seen[frame.key] = frame.answer
 
     def withdraw(self, entry: Entry) -> bool:  # noqa: ARG002  # none waits
         return False
@@ -158,6 +174,7 @@ class _Broker(BrokerAccess):
     def __init__(self, latest: bytes | Mapping[str, bytes] | None, reply: bytes | None) -> None:
         self.link = _Link(self._answer)
         super().__init__(self.link)
+        self.link.claimed = self.claims.answered
         self._latest = latest
         self._reply = reply
 

@@ -101,7 +101,7 @@ class ExpectedAnswer(_Content, frozen=True):
 class Case(_Member, frozen=True):
     """One test; expectations that are None are not compared.
 
-    With `twice` the message comes a second time. `batch` are messages that come after it, as for an event with
+    With `twice` it comes a second time. `batch` are messages that come after it, as for an event with
     BATCH_SIZE.
     """
 

@@ -228,7 +228,7 @@ def _try(case: Case, routes: Sequence[Route]) -> RequestTrial:
     if case.topics:
         latest = {topic: octets(payload) for topic, payload in case.topics.items()}
     reply = None if case.reply is None else octets(case.reply)
-    return try_request(routes, request, now=case.now, latest=latest, reply=reply)
+    return try_request(routes, request, now=case.now, latest=latest, reply=reply, twice=case.twice)
 
 
 class _Server:

@@ -36,7 +36,7 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 _UNREAD = (
-    *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", "SCHEMA_FILE"),
+    *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
     *("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE"),
 )
 """Settings of server events that mean nothing in a read event."""
@@ -85,7 +85,8 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
             "a GET with a BODY: many servers refuse or ignore it",
             "write POST, or leave BODY out",
         )
-    on_change = _read_on_change(settings)
+    on_change = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
+    _warn_of_constant(settings, "ON_CHANGE", on_change, "only the first message of each topic is sent")
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
     filled |= {"ON_CHANGE": on_change, "BATCH_ITEM": item}
     for name, template in filled.items():
@@ -100,14 +101,13 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     return ClientEvent(**settings.members_of(ClientEvent) | read)
 
 
-def _read_on_change(settings: BlockSettings) -> PlaceholderText | None:
-    """Read ON_CHANGE, and warn of a text that is the same for every message."""
-    text = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
+def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str) -> None:
+    """Warn of a text that is to differ and is the same for everything."""
     if text is not None and text.is_constant:
-        message = "ON_CHANGE has no placeholder: only the first message of each topic is sent"
         hint = "write what is to differ, as in {payload} or {value.json.state}"
-        settings.warning(FaultCode.DOUBTFUL, "ON_CHANGE", message, hint)
-    return text
+        if name == "DEDUPE_KEY":
+            hint = "write what is to differ, as in {header.webhook-id} or {body.json.id}"
+        settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
 
 
 def _read_schema(settings: BlockSettings) -> Schema | None:
@@ -245,12 +245,15 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         ("DESTINATION_TOPIC", Place.TOPIC),
         ("PAYLOAD", place_of(config.default_content_type)),
         ("REPLY_TOPIC", Place.TOPIC),
+        ("DEDUPE_KEY", Place.TEXT),
         ("RESPONSE", place_of(_read_content_type(settings))),
     ):
         published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
         _check_segments(settings, name, template, segments)
     read_topic = _parse_read_topic(settings, segments) if reads else None
     settings.check_rules([Mode.SERVER], _UNREAD if reads else ())
+    effect = "only the first request within DEDUPE_FOR is published"
+    _warn_of_constant(settings, "DEDUPE_KEY", published["dedupe_key"], effect)
     signature = _read_signature(settings)
     published["when"] = read_condition(settings, Mode.SERVER)
     _check_segments(settings, "WHEN", published["when"], segments)

@@ -377,6 +377,16 @@ _EVENT = (
         '"true"',
         requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
+    Parameter(
+        "DEDUPE_KEY", Kind.TEMPLATE, None, _S,
+        "a request whose text was seen within DEDUPE_FOR publishes nothing, and is answered as the first one was",
+        '"{header.webhook-id}"',
+        placeholders=(Mode.SERVER,),
+    ),
+    Parameter(
+        "DEDUPE_FOR", Kind.DURATION, "10m", _S, "how long a DEDUPE_KEY is known", '"1d"',
+        requires=(Rule("DEDUPE_KEY", strict=False),),
+    ),
     Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method", '"500, 502-504"'),
     Parameter(
         "HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order", 'ADD Accept "text/csv"',

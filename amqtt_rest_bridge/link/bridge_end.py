@@ -27,6 +27,7 @@ from amqtt_rest_bridge.link.frames import (
     DispatchedCall,
     FrameDecoder,
     Publications,
+    PublishOnce,
     Results,
     ToBridge,
     ToBroker,
@@ -49,6 +50,7 @@ class Entry(Struct, eq=False):
     cost: int
     size: int = 0  # bytes of a result
     confirmed: bool = False  # whether its outcome is what `Confirmed` says
+    once: tuple[bytes, float, bytes] | None = None  # key, seconds and answer of a claim, see `PublishOnce`
     sent: bool = False
     outcome: bool | None = None
     """Whether the broker has it; None while that is not known."""
@@ -164,13 +166,21 @@ class BridgeEnd:
                 self._entries.remove(entry)
             return entry.sent
 
-    def enqueue(self, publication: Publication, wake: Callable[[], None], *, confirmed: bool) -> Entry:
+    def enqueue(
+        self,
+        publication: Publication,
+        wake: Callable[[], None],
+        *,
+        confirmed: bool,
+        once: tuple[bytes, float, bytes] | None = None,
+    ) -> Entry:
         """Send a publication as soon as there is room; `wake` is called, under the lock, if that is later.
 
         With `confirmed` its outcome is known, and `wake` called, once the broker has acknowledged it. It may leave with
         others, at the latest by `end_turn`: a frame for each takes the port's thread and the broker process longer.
+        `once` is for a publication that ends a claim.
         """
-        entry = Entry(publication, credits_for(publication.payload), confirmed=confirmed)
+        entry = Entry(publication, credits_for(publication.payload), confirmed=confirmed, once=once)
         with self._lock:
             gathers = confirmed and not self._entries and self._gathered + 1 < _MOST_GATHERED
             self._entries.append(entry)
@@ -272,6 +282,8 @@ class BridgeEnd:
                 self._unconfirmed[number] = entry
             else:
                 entry.outcome = True
+            if entry.once is not None:
+                return PublishOnce(item, *entry.once, number)
             if not isinstance(last, Publications) or bool(last.first) != entry.confirmed:
                 return Publications([item], number)
             last.publications.append(item)

@@ -268,6 +268,13 @@ class InGroup(Struct, frozen=True, array_like=True, tag=16):
     ordered_until: float
 
 
+class Claimed(Struct, frozen=True, array_like=True, tag=19):
+    """What became of a `Claim`: `answer` is that of a key that was seen, None for a claim that is granted."""
+
+    claim: int
+    answer: bytes | None
+
+
 class Withdraw(Struct, frozen=True, array_like=True, tag=18):
     """Begin none of these calls, and no other try of them; each is answered by `Returned`, or by its end.
 
@@ -278,6 +285,34 @@ class Withdraw(Struct, frozen=True, array_like=True, tag=18):
 
 
 # Bridge process to broker.
+
+
+class Claim(Struct, frozen=True, array_like=True, tag=45):
+    """Work on a `key` of DEDUPE_KEY, unless it was seen; answered by `Claimed`, once no other claim has it."""
+
+    claim: int
+    key: bytes
+
+
+class PublishOnce(Struct, frozen=True, array_like=True, tag=46):
+    """Publish; then the key of a claim was seen for so many `seconds`, and is answered with `answer`.
+
+    One frame, so that a bridge process which ends has done both or nothing. `number` is as in `Publications`.
+    """
+
+    publication: Publication
+    key: bytes
+    seconds: float
+    answer: bytes
+    number: int = 0
+
+
+class Settle(Struct, frozen=True, array_like=True, tag=47):
+    """End a claim: the key was seen and has this `answer`, or with None was not seen."""
+
+    key: bytes
+    seconds: float
+    answer: bytes | None
 
 
 class Ready(Struct, frozen=True, array_like=True, tag=20):
@@ -396,6 +431,7 @@ ToBridge = (
     | Ping
     | Latest
     | Confirmed
+    | Claimed
     | InGroup
     | Withdraw
     | ToAdmin
@@ -405,6 +441,9 @@ ToBroker = (
     | Failed
     | Results
     | Publications
+    | Claim
+    | PublishOnce
+    | Settle
     | Waiting
     | Served
     | Log

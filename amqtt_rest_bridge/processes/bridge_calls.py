@@ -22,11 +22,15 @@ from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
     CallResult,
     Calls,
+    Claim,
+    Claimed,
     CreditReturn,
     DispatchedCall,
     Publications,
+    PublishOnce,
     Results,
     Returned,
+    Settle,
     ToBroker,
     TryFailed,
     Waiting,
@@ -34,6 +38,7 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
 from amqtt_rest_bridge.routing.calls import Call, CallPlace, Publishes
+from amqtt_rest_bridge.routing.claims import Claims
 
 READ_AHEAD_BYTES: Final = 8 << 20
 """Bytes that a bridge process is sent ahead of what is in flight, over all its routes."""
@@ -65,6 +70,7 @@ class BridgeCalls:
         loop: asyncio.AbstractEventLoop,
         workers: int,
         publisher: Publishes,
+        claims: Claims,
         on_frame: Callable[[ToBroker], None],
         on_closed: Callable[[], None],
     ) -> None:
@@ -75,6 +81,7 @@ class BridgeCalls:
         """What its callers wait for."""
         self._loop = loop
         self._publisher = publisher
+        self._claims = claims
         self._on_frame = on_frame
         self._ahead = ReadAhead(workers, lambda: self.link.backlog, self._send, self._renew, loop.call_soon)
         self._released = 0  # credits that have not been sent yet
@@ -103,10 +110,8 @@ class BridgeCalls:
                     self._end(result.call, result)
                     if result.also:
                         self._end_also(result)
-            case Publications(publications, first):
-                for number, publication in enumerate(publications, first):
-                    confirm = partial(self.feed.confirm, number) if first else None
-                    self._publisher.put(publication, 1, self.release_credits, confirm)
+            case Publications() | Claim() | PublishOnce() | Settle():
+                self._publish(frame)
             case Waiting():
                 self._wait(frame)
             case TryFailed(call_id, code, message, status):
@@ -118,6 +123,35 @@ class BridgeCalls:
                 call.reports.replay(call)
             case _:
                 self._on_frame(frame)
+
+    def _publish(self, frame: Publications | Claim | PublishOnce | Settle) -> None:
+        match frame:
+            case Publications(publications, first):
+                for number, publication in enumerate(publications, first):
+                    confirm = partial(self.feed.confirm, number) if first else None
+                    self._publisher.put(publication, 1, self.release_credits, confirm)
+            case Claim(number, key):
+                self._claims.claim(self, key, lambda answer: self.link.send(Claimed(number, answer)))
+            case Settle(key, seconds, answer):
+                self._claims.settle(key, seconds, answer)
+            case PublishOnce():
+                self._publish_once(frame)
+
+    def _publish_once(self, frame: PublishOnce) -> None:
+        """Publish; the key was seen once that is done: a broker that is killed before it has not seen the key."""
+        key, seconds, number = frame.key, frame.seconds, frame.number
+
+        def published(count: int) -> None:
+            if not number:
+                self._claims.settle(key, seconds, frame.answer)
+            self.release_credits(count)
+
+        def confirm(is_published: bool) -> None:
+            self._claims.settle(key, seconds, frame.answer if is_published else None)
+            self.feed.confirm(number, is_published)
+
+        self._claims.hand_over(key)
+        self._publisher.put(frame.publication, 1, published, confirm if number else None)
 
     def withdraw(self) -> None:
         """Take back every call whose delivery was dropped: here at once, from the bridge process once it answers."""
@@ -133,6 +167,7 @@ class BridgeCalls:
     def close(self) -> list[Call]:
         """Return the calls that the bridge process held, which has ended."""
         self._ahead.close()
+        self._claims.gone(self)
         calls, self.open = list(self.open.values()), {}
         return calls
 

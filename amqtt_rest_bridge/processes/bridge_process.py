@@ -18,14 +18,17 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import EndedRequest, ServeAdmin
 from amqtt_rest_bridge.link.frames import (
     BreakerChange,
+    Claim,
     Failed,
     Listen,
     Log,
     Ping,
     Pong,
     Publications,
+    PublishOnce,
     Ready,
     Served,
+    Settle,
     Stalled,
     StalledPort,
     Stop,
@@ -97,7 +100,7 @@ class BridgeProcess:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        self.calls = BridgeCalls(ours, loop, workers, server.publisher, self._handle, self._closed)
+        self.calls = BridgeCalls(ours, loop, workers, server.publisher, server.claims, self._handle, self._closed)
         self.link, self.feed = self.calls.link, self.calls.feed
         try:
             self.pid, self._end = spawn(theirs)
@@ -110,7 +113,7 @@ class BridgeProcess:
         self._unserved: Mapping[int, str] = {}  # why, by port
         self._open_breakers: set[str] = set()  # by route
         self._gone = False
-        self._early: list[Publications] = []  # what came before `attach`
+        self._early: list[Publications | Claim | PublishOnce | Settle] = []  # what came before `attach`
 
     def serve_admin_now(self, sock: socket.socket) -> None:
         """Send the listening socket of the admin port; blocks, for the plugin's constructor."""
@@ -140,7 +143,8 @@ class BridgeProcess:
             remaining = deadline - time.monotonic()
             frames = self.link.receive_now(remaining) if remaining > 0 else []
             for frame in frames or ():
-                if isinstance(frame, Publications):  # of callers who were faster: what answers it needs the loop
+                # Of callers who were faster: what answers it needs the loop.
+                if isinstance(frame, Publications | Claim | PublishOnce | Settle):
                     self._early.append(frame)
                 else:
                     self.calls.handle(frame)

@@ -33,6 +33,7 @@ from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import RoutesPublisher, RunEvent, Store
+from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
@@ -40,6 +41,7 @@ from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.status import StatusReporter, status_topic
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
+from amqtt_rest_bridge.spool import SeenKeys
 from amqtt_rest_bridge.system import return_large_blocks
 
 log = logging.getLogger(__name__)
@@ -146,6 +148,7 @@ class Parts:
     server: ServerReports
     times: Times
     file: FailureFile | None
+    seen: SeenKeys
 
 
 def assemble(
@@ -190,7 +193,8 @@ def assemble(
         kept = KeptRuns() if file is None else KeptRuns(file.put, file.loaded)
         records = BrokerRecords(runs, Capture(settings.capture), kept)
     outcomes = Outcomes(publisher, statistics, runs, reporter.health_changed, quiet_log, records)
-    server = ServerReports(outcomes)
+    seen = SeenKeys(Path(f"{settings.spool}-seen") if settings.spool is not None else None)
+    server = ServerReports(outcomes, Claims(seen))
     admin = None
     if records is not None:
         run: RunEvent = lambda *retry: dispatcher.run(*retry)  # noqa: E731, PLW0108  # made below
@@ -206,8 +210,8 @@ def assemble(
         pool, outcomes, server, settings.workers * processes, store=store, queue=queue, max_message_bytes=largest
     )
     supervisor, schedule = Supervisor(reporter.report_broken, times.tasks), Schedule(dispatcher.run, leads)
-    seen = publisher, quiet_log, reporter, statistics
-    return Parts(*seen, supervisor, pool, dispatcher, schedule, server, times, file)
+    shown = publisher, quiet_log, reporter, statistics
+    return Parts(*shown, supervisor, pool, dispatcher, schedule, server, times, file, seen)
 
 
 def _with_file(troubles: Callable[[], Iterable[str]], file: FailureFile | None) -> Callable[[], Iterable[str]]:
@@ -366,6 +370,7 @@ class RouteService:
         await asyncio.to_thread(self._parts.pool.close)
         if self._parts.file is not None:
             await asyncio.to_thread(self._parts.file.close)
+        self._parts.seen.close()
         self._sockets.close()
         self._admin.close()
 

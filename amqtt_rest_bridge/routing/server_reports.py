@@ -22,6 +22,7 @@ from amqtt_rest_bridge.link.frames import (
 from amqtt_rest_bridge.model import Message, Publication, Route, ServerEvent
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.route_set import asking, routes_by_port
+from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.route_table import Watching
 from amqtt_rest_bridge.routing.unmatched import Unmatched
@@ -35,12 +36,14 @@ class BrokerFullError(BridgeError):
 class ServerReports:
     """Publish what the bridge processes' server mode sends, and note what it reports, in log and statistics."""
 
-    def __init__(self, outcomes: Outcomes) -> None:
+    def __init__(self, outcomes: Outcomes, claims: Claims) -> None:
         self.watching = Watching()
         """The topic filters of read events and of replies."""
         self.unmatched = Unmatched()
         """The requests that led to no endpoint."""
         self.publisher = outcomes.publisher
+        self.claims = claims
+        """The keys of DEDUPE_KEY."""
         self._outcomes = outcomes
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port

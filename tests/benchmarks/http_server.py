@@ -53,7 +53,7 @@ class Beside(BrokerAccess):
         self._end.send(Publications([publication]))
         return True
 
-    def enqueue(self, publication: Publication, wake: Wake) -> Entry:
+    def enqueue(self, publication: Publication, wake: Wake, _: object = None) -> Entry:
         entry = Entry(publication, 0)
         entry.sent = entry.outcome = self.publish(publication)
         return entry

@@ -9,6 +9,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.forms import read_duration
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
 from amqtt_rest_bridge.language.sources import Source
@@ -166,6 +167,8 @@ def test_setting_of_a_client_event_reaches_the_model(written: dict[str, str], fi
         ),
         ({"RESPONSE": '"{path.id}"'}, "response", parse("{path.id}", Place.JSON, Mode.SERVER)),
         ({"RESPONSE_STATUS": "'202'"}, "response_status", 202),
+        ({"DEDUPE_KEY": '"{header.id}"'}, "dedupe_key", parse("{header.id}", Place.TEXT, Mode.SERVER)),
+        ({"DEDUPE_KEY": '"{header.id}"', "DEDUPE_FOR": '"1d"'}, "dedupe_for", 86_400),
         ({"SCHEMA_FILE": f'"{SCHEMA.path}"'}, "schema_file", SCHEMA),
         (
             {"RESPONSE": '"{path.id}"', "RESPONSE_CONTENT_TYPE": '"text/plain"'},
@@ -216,6 +219,9 @@ def test_documented_default_is_the_models(row: Parameter) -> None:
         default = ",".join(default)
     if row.kind is Kind.SIZE:
         assert default == read_size(row.default or "")
+        return
+    if row.kind is Kind.DURATION and row.default is not None:
+        assert default == read_duration(row.default)
         return
     if isinstance(default, bool):
         default = str(default).lower()

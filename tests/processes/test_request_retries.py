@@ -11,9 +11,11 @@ from amqtt_rest_bridge.model import MessageProperties, Publication, RunIds
 from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.spool import SeenKeys
 from tests.support.server_mode import event, route
 
 
@@ -45,7 +47,7 @@ class Rig:
         outcomes = Outcomes(
             self.publisher, statistics, runs, lambda _: None, QuietLog(runs, lambda *_: None), self.records
         )
-        self.server = ServerReports(outcomes)
+        self.server = ServerReports(outcomes, Claims(SeenKeys(None)))
         self.server.replace([hooks], (), {})
         self.records.keep([hooks])
         self._retries = Retries(self.records, lambda *_: None, self.server.publish_again, runs, loop)

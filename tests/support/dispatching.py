@@ -10,10 +10,12 @@ from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import Call, Store, has_room
+from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.spool import SeenKeys
 from tests.support.clock import Clock
 
 
@@ -91,7 +93,7 @@ class Rig:
         runs, statistics = RunIds("00000000-0000-4000-8000-"), dict[str, RouteStatistics]()
         quiet = QuietLog(runs, lambda *_: None)
         self.outcomes = Outcomes(self.queue, statistics, runs, self.changes.append, quiet)
-        self.server = ServerReports(self.outcomes)
+        self.server = ServerReports(self.outcomes, Claims(SeenKeys(None)))
         self.held = QueueBytes(queue_bytes)
         clock = clock or Clock()
         self.dispatcher = Dispatcher(

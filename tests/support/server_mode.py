@@ -98,7 +98,7 @@ class FakeBroker(BrokerAccess):
         else:
             reply.arrive(payload)
 
-    def enqueue(self, publication: Publication, wake: Wake) -> Entry:
+    def enqueue(self, publication: Publication, wake: Wake, _: object = None) -> Entry:
         queued = Entry(publication, 1)
         queued.sent = self.publish(publication)
         if queued.sent:

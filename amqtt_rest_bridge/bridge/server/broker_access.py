@@ -21,6 +21,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.catalogue import SHUTTING_DOWN
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.http_server.event_stream import event_of
@@ -38,6 +39,7 @@ from amqtt_rest_bridge.link.frames import (
     RequestTimes,
     RouteAnswers,
     Served,
+    ToBroker,
     UnmatchedCount,
 )
 from amqtt_rest_bridge.link.frequent import Frequent
@@ -49,6 +51,8 @@ from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES
 log = logging.getLogger(__name__)
 
 Wake = Callable[[], None]
+Once = tuple[bytes, float, bytes]
+"""Key, seconds and answer of a claim that ends with a publication; see `link.frames.PublishOnce`."""
 
 MOST_FOLLOWERS: Final = 2_000
 """Streams of a bridge process."""
@@ -75,12 +79,16 @@ class SendsPublications(Protocol):
         """Send a publication; return False when there is no room for it now."""
         ...
 
-    def enqueue(self, publication: Publication, wake: Wake, *, confirmed: bool) -> Entry:
+    def enqueue(self, publication: Publication, wake: Wake, *, confirmed: bool, once: Once | None = None) -> Entry:
         """Send a publication as soon as there is room."""
         ...
 
     def end_turn(self) -> None:
         """Send what `enqueue` has gathered."""
+        ...
+
+    def send_in_order(self, frame: ToBroker) -> None:
+        """Send a frame after all that came before it."""
         ...
 
     def withdraw(self, entry: Entry) -> bool:
@@ -222,6 +230,7 @@ class BrokerAccess:
     is_mqtt_5 = False
 
     def __init__(self, link: SendsPublications) -> None:
+        self.claims = KeyClaims(link)
         self.answers = Answers()
         self.records: BridgeRecords | None = None
         self.closing = False
@@ -246,16 +255,16 @@ class BrokerAccess:
             raise ShuttingDownError("the bridge is shutting down")
         return not self.is_mqtt_5 and self._link.publish(publication)
 
-    def enqueue(self, publication: Publication, wake: Wake) -> Entry:
+    def enqueue(self, publication: Publication, wake: Wake, once: Once | None = None) -> Entry:
         """Send a publication as soon as there is room, in order of arrival.
 
-        `wake` is called once it was sent late, and once its outcome is known later.
+        `wake` is called once it was sent late, and once its outcome is known later. `once` is the claim that it ends.
 
         Raises `ShuttingDownError` when the bridge closes.
         """
         if self.closing:
             raise ShuttingDownError("the bridge is shutting down")
-        return self._link.enqueue(publication, wake, confirmed=self.is_mqtt_5)
+        return self._link.enqueue(publication, wake, confirmed=self.is_mqtt_5, once=once)
 
     def withdraw(self, queued: Entry) -> bool:
         """Take back a publication that waits for room; return False when it was sent, or taken back before."""

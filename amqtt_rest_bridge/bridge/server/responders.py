@@ -14,9 +14,10 @@ from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final
 
-from msgspec import structs
+from msgspec import msgpack, structs
 
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ShuttingDownError, TopicPayload
+from amqtt_rest_bridge.bridge.claims import digest
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Once, ShuttingDownError, TopicPayload
 from amqtt_rest_bridge.bridge.server.callers import verifier_of
 from amqtt_rest_bridge.bridge.server.reads import ReadBody, Reading, payload_answer
 from amqtt_rest_bridge.bridge.server.request import (
@@ -108,6 +109,8 @@ def responder_for(
     respond: Respond = publishing.respond
     if event.reply_topic is not None:
         respond = _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
+    if event.dedupe_key is not None:
+        respond = _Deduplicating(route, event, event.dedupe_key, publishing, respond).respond
     if event.when is not None:
         respond = _on_condition(respond, predicate(event.when), read_body)
     return respond if event.schema_file is None else _if_valid(respond, checker_of(event.schema_file), read_body)
@@ -158,18 +161,18 @@ class _Publishing:
         max_body_bytes: int,
     ) -> None:
         self.broker = broker
-        self._read_body = read_body
+        self.read_body = read_body
         self._event = event
         self._topic = topic
         self._max_body_bytes = max_body_bytes
         payload = event.payload
         self._plain = topic.is_constant and payload is None and event.response is None
         self._status = _status_line(event.response_status)
-        self._answer = self._published(topic.source) if topic.is_constant and event.response is None else None
+        self.answer = self._published(topic.source) if topic.is_constant and event.response is None else None
+        """The answer to every request, None where it has values of the request."""
 
     def respond(self, request: EventRequest) -> Response | Steps:
-        publication, values = self.publication(request)
-        answer = self._answer or self._made_answer(publication.topic, values)  # before anything is published
+        publication, answer = self.prepared(request)
         if request.method != "HEAD":
             try:
                 has_room = self.broker.publish(publication)
@@ -178,6 +181,11 @@ class _Publishing:
             if not has_room:
                 return self._respond_late(request, publication, answer)
         return answer
+
+    def prepared(self, request: EventRequest) -> tuple[Publication, Response]:
+        """Return what a request publishes, and its answer once that is done."""
+        publication, values = self.publication(request)
+        return publication, self.answer or self._made_answer(publication.topic, values)
 
     def _respond_late(self, request: EventRequest, publication: Publication, answer: Response) -> Steps:
         yield from self.send(request, publication)
@@ -202,7 +210,7 @@ class _Publishing:
     def publication(self, request: EventRequest) -> tuple[Publication, Values | None]:
         """Return what the request publishes, and the values it was made with where any were needed."""
         event = self._event
-        body = self._read_body(request)
+        body = self.read_body(request)
         trace = trace_in(request.headers) if self.broker.is_mqtt_5 else ()
         properties = MessageProperties(trace) if trace else None
         if self._plain:
@@ -220,19 +228,24 @@ class _Publishing:
         request.publication = Publication(topic, payload, event.retain, properties)
         return request.publication, values
 
-    def send(self, request: EventRequest, publication: Publication) -> Generator[float, None, None]:
+    def send(
+        self, request: EventRequest, publication: Publication, once: Once | None = None
+    ) -> Generator[float, None, None]:
         """Publish, waiting up to `HOLD_SECONDS` for room; raises `RefusedError` when nothing was published.
 
-        Where the broker acknowledges what it has, that is waited for too, up to `CONFIRM_SECONDS`.
+        Where the broker acknowledges what it has, that is waited for too, up to `CONFIRM_SECONDS`. `once` is the claim
+        that ends with the publication, or, where nothing was published, ends here.
         """
         try:
-            queued = self.broker.enqueue(publication, request.wake)
+            queued = self.broker.enqueue(publication, request.wake, once)
         except ShuttingDownError:
             raise RefusedError(http.shutting_down()) from None
         try:
             yield from request.until(lambda: queued.sent, HOLD_SECONDS)
         finally:
             was_withdrawn = self.broker.withdraw(queued)  # also when the waiting is cancelled
+            if was_withdrawn and once is not None:
+                self.broker.claims.settle(once[0], 0.0, None)
         if was_withdrawn:
             raise overloaded()
         yield from request.until(lambda: queued.outcome is not None, CONFIRM_SECONDS)
@@ -297,6 +310,78 @@ class _Replying:
             raise error(STOPPED_BEFORE_REPLY, message)
         message = f"The request was published, but no reply came on {topic} within {self._seconds:g} seconds"
         raise error(REPLY_TIMEOUT, message)
+
+
+class _Deduplicating:
+    """DEDUPE_KEY: a request whose key was seen publishes nothing, and is answered as the first one was.
+
+    One that comes while the first is under way waits for its answer; where the first one fails, it takes its place.
+    """
+
+    def __init__(
+        self, route: Route, event: ServerEvent, text: PlaceholderText, publishing: "_Publishing", respond: Respond
+    ) -> None:
+        self._names = route.name, event.name
+        self._text = text
+        self._seconds = event.dedupe_for
+        self._patience = route.config.request_timeout + HOLD_SECONDS + CONFIRM_SECONDS
+        self._publishing = publishing
+        self._respond = None if event.reply_topic is None else respond
+
+    def respond(self, request: EventRequest) -> Response | Steps:
+        values = request.values(self._publishing.read_body(request))
+        try:
+            key = digest(*self._names, self._text.fill_bytes(values))
+        except CallError as failure:
+            raise cannot_fill(failure) from failure
+        prepared = self._publishing.prepared(request)  # a request that is refused claims nothing
+        return prepared[1] if request.method == "HEAD" else self._once(request, key, *prepared)
+
+    def _once(self, request: EventRequest, key: bytes, publication: Publication, answer: Response) -> Steps:
+        claims = self._publishing.broker.claims
+        claim = claims.claim(key, request.wake)
+        has_come = False
+        try:
+            has_come = yield from request.until(lambda: claim.is_answered, self._patience)
+        finally:
+            if not has_come:  # also when the waiting is cancelled
+                claim.abandon()
+        if not has_come:
+            raise overloaded()
+        if claim.answer is not None:
+            request.publication = None
+            return _kept(claim.answer) or self._publishing.answer or answer
+        if self._respond is None:
+            same = self._publishing.answer is not None
+            once = key, float(self._seconds), b"" if same else _keep(answer)
+            yield from self._publishing.send(request, publication, once)
+            return answer
+        kept = None
+        try:
+            replied = self._respond(request)
+            answer = replied if isinstance(replied, Response) else (yield from replied)
+            kept = _keep(answer)
+        finally:
+            claims.settle(key, float(self._seconds), kept)
+        return answer
+
+
+_MOST_KEPT: Final = 65_536  # bytes of an answer
+_DUPLICATE: Final = Response("200 OK", _JSON, b'{"status": "duplicate"}')
+
+
+def _keep(answer: Response) -> bytes:
+    """Return an answer as it is kept. Decision: in the place of one over 64 KiB a short one is kept."""
+    short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
+    return msgpack.encode((short.status, short.headers, short.body))
+
+
+def _kept(data: bytes) -> Response | None:
+    """Return a kept answer, None for the usual one of its event."""
+    if not data:
+        return None
+    status, headers, body = msgpack.decode(data, type=tuple[str, tuple[tuple[str, str], ...], bytes])
+    return Response(status, headers, body)
 
 
 def _status_line(status: int) -> str:

@@ -1,0 +1,100 @@
+"""The keys of DEDUPE_KEY that were seen, with their answers: beside the spool on disk, without a spool in memory.
+
+SQLite in both cases: a million keys take 100 MB of memory (a dictionary 230), and their file survives a killed process.
+It is written without a flush, so that the loop waits for no disk; a power cut may cost the file, and then keys count as
+not seen. A file that cannot be used costs the keys only: it is logged, and what has been is forgotten.
+"""
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+log = logging.getLogger(__name__)
+
+MOST_KEYS: Final = 1_000_000
+"""Those beyond it push out the ones that end first."""
+_TABLE: Final = """
+    PRAGMA journal_mode = WAL;
+    PRAGMA synchronous = OFF;
+    CREATE TABLE IF NOT EXISTS seen (key BLOB PRIMARY KEY, until REAL NOT NULL, answer BLOB NOT NULL) WITHOUT ROWID;
+    CREATE INDEX IF NOT EXISTS ends ON seen (until);
+"""
+_FIRST: Final = "SELECT key FROM seen {} ORDER BY until LIMIT 2"
+_PASSED: Final = f"DELETE FROM seen WHERE key IN ({_FIRST.format('WHERE until < ?')})"  # noqa: S608  # constants
+_OLDEST: Final = f"DELETE FROM seen WHERE key IN ({_FIRST.format('')})"  # noqa: S608
+
+
+class SeenKeys:
+    """Keys and answers; opened with the first key. Each method blocks for one small write at most.
+
+    Time is that of the start, and from then on what nothing sets.
+
+    Args:
+        path: Of the file, None for memory.
+        wall: Returns Unix time; asked once.
+        monotonic: Returns the time that nothing sets.
+        most: Keys.
+    """
+
+    def __init__(
+        self,
+        path: Path | None,
+        wall: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
+        most: int = MOST_KEYS,
+    ) -> None:
+        self._path = path
+        self._monotonic = monotonic
+        self._offset = wall() - monotonic()
+        self._most = most
+        self._count = 0
+        self._database: sqlite3.Connection | None = None
+
+    def answer(self, key: bytes) -> bytes | None:
+        """Return the answer of a key, None for one that was not seen or too long ago."""
+        try:
+            found = self._open().execute("SELECT until, answer FROM seen WHERE key = ?", (key,)).fetchone()
+        except sqlite3.Error as error:
+            self._failed(error)
+            return None
+        return None if found is None or found[0] <= self._now() else bytes(found[1])
+
+    def put(self, key: bytes, seconds: float, answer: bytes) -> None:
+        """Keep a key for so many seconds, and forget two whose time is over."""
+        now = self._now()
+        try:
+            database = self._open()
+            database.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (key, now + seconds, answer))
+            self._count += 1 - database.execute(_PASSED, (now,)).rowcount
+            if self._count > self._most:
+                self._count -= database.execute(_OLDEST).rowcount
+        except sqlite3.Error as error:
+            self._failed(error)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._database is not None:
+            self._database.close()
+            self._database = None
+
+    def _now(self) -> float:
+        return self._offset + self._monotonic()
+
+    def _open(self) -> sqlite3.Connection:
+        if self._database is None:
+            name = ":memory:" if self._path is None else str(self._path)
+            self._database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
+            self._database.executescript(_TABLE)
+            self._count = self._database.execute("SELECT count(*) FROM seen").fetchone()[0]
+        return self._database
+
+    def _failed(self, error: sqlite3.Error) -> None:
+        """Go on with an empty file where this one is damaged; on a full disk new keys are not kept."""
+        log.error("keys of DEDUPE_KEY cannot be kept in %s: %s", self._path or "memory", error)
+        if self._path is not None and isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in (11, 26):
+            self.close()
+            for suffix in ("", "-wal", "-shm"):
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)

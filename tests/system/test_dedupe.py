@@ -1,0 +1,243 @@
+"""DEDUPE_KEY: a request that comes again publishes nothing and has the first one's answer, whatever is killed."""
+
+import concurrent.futures
+import http.client
+import itertools
+import json
+import os
+import signal
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.bridge.trial import RequestTrial, try_request
+from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.routing.claims import Claims
+from amqtt_rest_bridge.spool import SeenKeys
+from tests.support.embedded_broker import Host, hosting
+from tests.support.route_text import load_text, messages
+
+ROUTE = """
+    DEFINE ROUTE Hooks WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0' WITH REQUEST_TIMEOUT '{seconds}'
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
+            WITH DEDUPE_KEY "{{header.webhook-id}}" {more}
+"""
+
+
+def text(more: str = "", seconds: int = 10) -> str:
+    return ROUTE.format(more=more, seconds=seconds)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.wall, self.monotonic = 1_000_000.0, 50.0
+
+    def keys(self, path: Path | None = None, most: int = 1000) -> SeenKeys:
+        return SeenKeys(path, lambda: self.wall, lambda: self.monotonic, most)
+
+
+# Keys, and claims on them.
+
+
+@pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
+def test_a_key_is_known_for_its_time_whatever_the_clock_of_the_day_does(tmp_path: Path, *, on_disk: bool) -> None:
+    clock = Clock()
+    keys = clock.keys(tmp_path / "seen" if on_disk else None)
+    keys.put(b"a", 10.0, b"answer")
+    clock.wall += 1e9
+    clock.monotonic += 9.9
+    assert keys.answer(b"a") == b"answer"
+    clock.wall -= 2e9
+    clock.monotonic += 0.2
+    assert keys.answer(b"a") is None
+    keys.close()
+
+
+def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "seen"
+    clock.keys(path).put(b"a", 10.0, b"answer")  # it is never closed
+    assert clock.keys(path).answer(b"a") == b"answer"
+    clock.wall += 11
+    assert clock.keys(path).answer(b"a") is None
+    path.write_bytes(b"no database" * 1000)
+    for suffix in ("-wal", "-shm"):
+        Path(f"{path}{suffix}").unlink(missing_ok=True)
+    keys = clock.keys(path)
+    assert keys.answer(b"a") is None
+    keys.put(b"b", 10.0, b"")
+    assert keys.answer(b"b") == b""
+    keys.close()
+
+
+def test_the_keys_that_end_first_are_pushed_out_by_too_many() -> None:
+    keys = Clock().keys(most=100)
+    for number in range(300):
+        keys.put(b"%d" % number, 1000.0 + number, b"")
+    known = [number for number in range(300) if keys.answer(b"%d" % number) is not None]
+    assert 50 < len(known) <= 101
+    assert known[-1] == 299 and known == list(range(known[0], 300))
+
+
+@pytest.mark.long
+def test_a_million_keys_take_less_than_150_mb() -> None:
+    keys = SeenKeys(None, most=1_000_000)
+    before = resident()
+    for number in range(1_000_000):
+        keys.put(number.to_bytes(16, "big"), 600.0, b"")
+    assert resident() - before < 150e6
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_one_claim_at_a_time_is_granted_and_the_next_when_it_fails_or_its_process_ends() -> None:
+    claims, told = Claims(Clock().keys()), list[tuple[str, bytes | None]]()
+    for owner, name in (("p", "first"), ("p", "second"), ("q", "third"), ("q", "fourth")):
+        claims.claim(owner, b"k", lambda answer, name=name: told.append((name, answer)))  # type: ignore[misc]
+    assert told == [("first", None)]
+    claims.settle(b"k", 0.0, None)
+    assert told[1:] == [("second", None)]
+    claims.gone("p")
+    assert told[2:] == [("third", None)]
+    claims.settle(b"k", 9.0, b"answer")
+    assert told[3:] == [("fourth", b"answer")]
+    claims.claim("p", b"k", lambda answer: told.append(("fifth", answer)))
+    assert told[4:] == [("fifth", b"answer")]
+
+
+def test_a_claim_whose_message_the_broker_has_outlives_its_process() -> None:
+    claims, told = Claims(Clock().keys()), list[bytes | None]()
+    claims.claim("p", b"k", told.append)
+    claims.claim("q", b"k", told.append)
+    claims.hand_over(b"k")
+    claims.gone("p")
+    assert told == [None]
+    claims.settle(b"k", 9.0, b"answer")
+    assert told == [None, b"answer"]
+
+
+# Requests without a broker.
+
+
+def twice(more: str, headers: dict[str, str] | None = None, reply: bytes | None = None) -> RequestTrial:
+    routes = load_text(text(more)).routes
+    request = Request("id", "POST", "/hook", "", {"webhook-id": "7"} if headers is None else headers, b'{"n": 1}')
+    return try_request(routes, request, now=0.0, reply=reply, twice=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "status", "body"),
+    [
+        ("", "200 OK", b'{"status": "published", "topic": "hook"}'),
+        ("WITH RESPONSE '{\"n\": {body.json.n}}' WITH RESPONSE_STATUS 202", "202 Accepted", b'{"n": 1}'),
+        ("WITH RESPONSE_STATUS 204", "204 No Content", b""),
+        ('WITH REPLY_TOPIC "reply/{request_id}"', "200 OK", b"reply"),
+    ],
+    ids=["usual", "response", "no content", "reply"],
+)
+def test_the_second_request_publishes_nothing_and_has_the_first_answer(more: str, status: str, body: bytes) -> None:
+    tried = twice(more, reply=b"reply" if "REPLY" in more else None)
+    assert (tried.response.status, tried.response.body) == (status, body)
+    assert [publication.payload for publication in tried.publications] == [b'{"n": 1}']
+
+
+def test_a_request_that_failed_was_not_seen() -> None:
+    tried = twice('WITH REPLY_TOPIC "reply/{request_id}"')
+    assert tried.response.status == "504 Gateway Timeout"
+    assert len(tried.publications) == 2
+
+
+def test_a_key_that_cannot_be_filled_is_refused_and_an_ignored_request_is_not_seen() -> None:
+    refused = twice("", headers={})
+    assert (refused.response.status, refused.publications) == ("400 Bad Request", ())
+    assert b"header.webhook-id" in refused.response.body
+    assert twice('WITH WHEN "{body.json.n} = 2"').response.body == b'{"status": "ignored"}'
+
+
+def test_a_reply_that_is_too_large_to_be_kept_is_replaced() -> None:
+    tried = twice('WITH REPLY_TOPIC "reply/{request_id}"', reply=b"x" * 70_000)
+    assert (tried.response.body, len(tried.publications)) == (b'{"status": "duplicate"}', 1)
+
+
+def test_a_key_without_placeholder_and_a_time_without_a_key_are_warned_of() -> None:
+    (constant,) = messages(text().replace("{header.webhook-id}", "one"))
+    assert "DEDUPE_KEY has no placeholder: only the first request within DEDUPE_FOR is published" in constant
+    (lone,) = messages(text().replace('DEDUPE_KEY "{header.webhook-id}"', "DEDUPE_FOR 1h"))
+    assert "DEDUPE_FOR has no effect without DEDUPE_KEY" in lone
+
+
+# In a broker.
+
+
+def post(host: Host, key: str) -> tuple[int, bytes]:
+    """Send a request until it is answered."""
+    for _ in range(200):
+        connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=20)
+        try:
+            connection.request("POST", "/hook", json.dumps({"key": key}).encode(), {"webhook-id": key})
+            response = connection.getresponse()
+            return response.status, response.read()
+        except (OSError, http.client.HTTPException):  # its bridge process was killed
+            threading.Event().wait(0.05)
+        finally:
+            connection.close()
+    raise AssertionError("no answer")
+
+
+def published_twice(host: Host, count: int, kills: int) -> Counter[bytes]:
+    """Send each request twice while bridge processes are killed; return how often each was published."""
+    client = host.client("hook")
+    left = itertools.count(1)
+
+    def send(key: str) -> tuple[int, bytes]:
+        if next(left) % (2 * count // (kills + 1)) == 0 and kills:
+            os.kill(host.bridges[0].pid, signal.SIGKILL)
+        return post(host, key)
+
+    keys = [f"{number}" for number in range(count)]
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        answers = set(pool.map(send, [key for key in keys for _ in range(2)]))
+    assert answers == {(200, b'{"status": "published", "topic": "hook"}')}
+    found = Counter(client.message()[1] for _ in range(count))
+    post(host, "last")
+    assert client.message()[1] == b'{"key": "last"}'
+    return found
+
+
+@pytest.mark.parametrize(
+    ("count", "kills", "processes"),
+    [
+        pytest.param(60, 2, 1, id="kills"),
+        pytest.param(40, 0, 2, id="two processes"),
+        pytest.param(10_000, 5, 1, id="many", marks=pytest.mark.long),
+    ],
+)
+def test_each_request_that_comes_twice_is_published_once(count: int, kills: int, processes: int) -> None:
+    with hosting(text(), processes=processes) as host:
+        found = published_twice(host, count, kills)
+    assert found == {json.dumps({"key": f"{number}"}).encode(): 1 for number in range(count)}
+
+
+def test_a_second_request_waits_for_the_reply_to_the_first() -> None:
+    with hosting(text('WITH REPLY_TOPIC "reply"')) as host:
+        client = host.client("hook")
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(post, host, "7") for _ in range(2)]
+            client.message()
+            client.publish("reply", b'"done"')
+            assert [one.result() for one in asked] == [(200, b'"done"')] * 2
+        assert post(host, "7") == (200, b'"done"')
+
+
+def test_keys_beside_the_spool_survive_the_broker(tmp_path: Path) -> None:
+    for expected in (b'{"key": "7"}', b'{"key": "8"}'):
+        with hosting(text(), spool=str(tmp_path / "spool.db")) as host:
+            client = host.client("hook")
+            assert post(host, "7")[0] == 200
+            assert post(host, "8" if expected == b'{"key": "8"}' else "7")[0] == 200
+            assert client.message()[1] == expected
+    assert (tmp_path / "spool.db-seen").exists()
