@@ -33,7 +33,7 @@ from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
 from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.exchange import refused
-from amqtt_rest_bridge.http_server.refusals import refuse
+from amqtt_rest_bridge.http_server.refusals import refuse, too_large
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import (
     BROKER_FULL,
@@ -70,7 +70,8 @@ _NOT_RETRIED: Final = {
 _NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it is no longer known")
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
-_BODY_BYTES: Final = 1 << 20  # of the form of a playground; 1,000 ids are 40 kB
+_BODY_BYTES: Final = 65_536  # of 1,000 ids
+_FORM_BYTES: Final = 1 << 20  # of a playground
 
 Wake = Callable[[], None]
 
@@ -114,7 +115,7 @@ class AdminServer:
             ", ".join(settings.route_paths),
             may_retry=self._guard.may_retry,
         )
-        self._server = HttpServer(sock, self, max_body_bytes=_BODY_BYTES, limits=_LIMITS)
+        self._server = HttpServer(sock, self, max_body_bytes=_FORM_BYTES, limits=_LIMITS)
         self._server.start()
         self._after(REMIND_SECONDS, self._sample)
 
@@ -156,6 +157,8 @@ class AdminServer:
         wants_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
         is_trial = path == "/playground" and request.method == "POST"
         refusal = request.refusal or self._guard.check(request, is_retry=wants_retry, is_trial=is_trial)
+        if refusal is None and not is_trial and len(request.body) > _BODY_BYTES:
+            refusal = too_large(_BODY_BYTES)
         if refusal is None:
             act = self._retry if wants_retry else self._try if is_trial else self._find
             answer = act(path, request, wake)

@@ -271,7 +271,9 @@ class PreparedEvent:
                 if refused is None:
                     publication = self._result(call.message, built.destination, response)
                     verdict = Verdict(Step.DONE, response.status, None, publication, 0.0, built.request, response)
-                    return self._noted(call, verdict) if self._endings else verdict
+                    for ended in self._endings:
+                        ended(call, verdict)
+                    return verdict
                 failure = refused
             except CallError as error:
                 failure = error

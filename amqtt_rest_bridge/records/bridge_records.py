@@ -143,21 +143,37 @@ class BridgeRecords:
         self._failures = {name: self._failures.get(name) or deque(maxlen=SHOWN_FAILURES) for name in routes}
 
     def call(self, call: OpenCall, verdict: Verdict) -> None:
-        """Record the end of a call, or a try that failed."""
-        now, of, url, topic, error = time.time(), call.event.of, call.url, call.message.topic, verdict.failure
+        """Record the end of a call, or a try that failed.
+
+        Of a success, which most calls are, nothing is made but the record: each call of a function here is a hundredth
+        of what the bridge process does for a message.
+        """
+        now, of, url, message, error = time.time(), call.event.of, call.url, call.message, verdict.failure
         if url is not None and len(url) > _LONGEST:
             url = masker_of(of[0]).address(url)[:_LONGEST]
-        failure = None if error is None else (error.code.value, error.message, error.hint)
-        kind = _KINDS.get(verdict.step, "call")
+        failure, kind = None, "call"
         attempts: Sequence[Try] = ()
-        if call.attempts is not None or verdict.step in (Step.AGAIN, Step.SPLIT):
-            attempts = self._attempted(call, verdict, now)
-        self._add(
-            _Raw(
-                now, kind, of, call.run, topic[:_LONGEST], of[1].method, url, verdict.status,
-                failure, call.tries, call.took, call.waited(now), attempts,
-            )
+        if verdict.step is not Step.DONE or call.attempts is not None:
+            failure = None if error is None else (error.code.value, error.message, error.hint)
+            kind = _KINDS.get(verdict.step, kind)
+            if call.attempts is not None or verdict.step in (Step.AGAIN, Step.SPLIT):
+                attempts = self._attempted(call, verdict, now)
+        key, topic, took = call.idempotency_key, message.topic, call.took
+        waited = now - message.timestamp - took
+        raw = _Raw(
+            now, kind, of, call.id if key is None else key, topic[:_LONGEST], of[1].method, url, verdict.status,
+            failure, call.tries, took, max(0.0, waited), attempts,
         )  # fmt: skip
+        recent = self._recent.get(of[0].name)
+        if recent is None or failure is not None or self._live is not None or kind == "retry":
+            self._add(raw)
+        else:
+            recent.append(raw)
+
+    @property
+    def keeps_all(self) -> bool:
+        """Return whether the broker process keeps calls that have succeeded, too."""
+        return self._captures is Capture.ALL
 
     def evidence(self, call: OpenCall, verdict: Verdict) -> Evidence | None:
         """Return what the broker process keeps of a call that has ended, without secrets; None for other calls."""

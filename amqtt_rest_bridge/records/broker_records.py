@@ -71,11 +71,11 @@ class BrokerRecords:
 
     def ended(self, name: EventName, event: ClientEvent, run: RunKey, message: Message, result: CallResult) -> None:
         """Count a call that has ended, and keep what is to be kept: the bridge process that recorded it may die."""
-        self._count(name, result.code or SUCCEEDED, result.waited, result.took)
         evidence, code = result.evidence, result.code
-        is_failure = code is not None and code != SKIPPED
-        if not is_failure and evidence is None and not self.retries:
+        self._count(name, code or SUCCEEDED, result.waited, result.took)
+        if code is None and evidence is None and not self.retries:  # as of most calls
             return
+        is_failure = code is not None and code != SKIPPED
         retry_of = self.retries.get(id(message))
         if name not in self._counts or not (is_failure or evidence is not None or retry_of is not None):
             return
@@ -157,7 +157,8 @@ class BrokerRecords:
             return
         counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
         if outcome != SKIPPED:
-            counts.waited.add(waited)
+            counts.waited.buckets[0] += 1
+            counts.waited.seconds += waited
             if took:  # else nothing was sent, which would make the server look fast
                 counts.took.add(took, BUCKETS)
 

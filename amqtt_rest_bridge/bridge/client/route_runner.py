@@ -80,6 +80,7 @@ class RouteRunner:
         self._pace = context.pace
         self._breaker = context.breaker
         self._evidence = None if records is None else records.evidence
+        self._keeps_all = records is not None and records.keeps_all
         record = None if records is None else records.call
         means = Means(time.time, random.random, settings.runs, record, time.monotonic)
         self._events = {
@@ -259,10 +260,9 @@ class RouteRunner:
             log.debug("%s: %d on %s, run %s", call.event.label, verdict.status, topic, run)
         # Behind a slow server no other result follows soon that this one could travel with.
         at_once = call.took > _SLOW_SECONDS or not self._pool.backlog
-        evidence = None if self._evidence is None else self._evidence(call, verdict)
+        evidence = self._evidence(call, verdict) if self._evidence and (failure or self._keeps_all) else None
         end = verdict.status, code, message, waited, call.took, verdict.publication
-        result = CallResult(call.id, *end, evidence, also)
-        self._link.done(result, at_once=at_once)
+        self._link.done(CallResult(call.id, *end, evidence, also), at_once=at_once)
         if call.line is not None or call.kept:
             self._start_next(call)
         self._count(-1)
