@@ -137,7 +137,7 @@ class Rig:
         """Wait for results and give their calls."""
         done: list[int] = []
         while len(done) < count:
-            done += [result.call for result in self.frame(Results).results]
+            done += [number for result in self.frame(Results).results for number in (result.call, *result.also)]
         return done
 
     def close(self) -> None:
