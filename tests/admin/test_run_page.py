@@ -12,6 +12,7 @@ from urllib.error import HTTPError
 import pytest
 
 from amqtt_rest_bridge import load_routes
+from tests.admin.test_kept_requests import ASKS, ask, kept
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -153,6 +154,30 @@ def test_a_message_to_a_dead_target_is_sent_again_in_three_clicks_once_it_lives(
             click(page, "form button", "Sent again as")
             client.message()
             assert [seen.body for seen in target.take_all()] == [b"2222222222"]
+
+
+@pytest.mark.chromium
+@pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
+def test_a_request_that_was_not_served_is_published_again_in_three_clicks(browser: Page, scripts: bool) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host, browser.elsewhere() as page:
+        client = host.client("asked/#")
+        if not scripts:
+            page.disable_scripts()
+        page.size(360, 640)
+        status, name = ask(host, body=b"3333333333")
+        assert (status, client.message()) == (504, ("asked/7", b"3333333333"))
+        kept(admin_with_token(host), name)
+        eventually(lambda: admin_with_token(host).get("/api/problems").json["problems"])
+        page.open(url(host))
+        assert "504 reply_timeout" in page.text("[data-problems]")
+        assert "replies on REPLY_TOPIC" in page.text("[data-problems] .hint"), "the hint is for the operator"
+        assert page.fits()
+        click(page, "[data-problems] .actions a", "3333333333")
+        assert page.fits()
+        click(page, "form button", "Sent again as")
+        assert client.message() == ("asked/7", b"3333333333")
+        click(page, "[role=status] a", "succeeded")
+        assert page.errors == []
 
 
 @pytest.mark.chromium
