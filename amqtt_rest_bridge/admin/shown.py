@@ -97,6 +97,8 @@ def _exchange(record: Record, evidence: Evidence) -> dict[str, Any]:
     if evidence.url is not None:
         body = {} if evidence.body is None else _body(evidence.body)
         shown["request"] = {"method": record.method, "url": evidence.url, "headers": evidence.headers, **body}
+        if evidence.together:
+            shown["request"]["messages"] = evidence.together
     response = evidence.response
     if response is not None:
         shown["response"] = {

@@ -105,7 +105,7 @@ class OpenCall(Struct, eq=False):
     its own that count as kept.
 
     Of an event with BATCH_SIZE it has an `item`, and once its batch is closed the first call of it carries the others,
-    its `riders`: they have no state of their own, and end with it.
+    its `riders`: they have no state of their own, and end with it. `together` is how many were in the last request.
     """
 
     id: int
@@ -126,6 +126,7 @@ class OpenCall(Struct, eq=False):
     kept: int = 0
     item: bytes | None = None
     riders: list["OpenCall"] | None = None
+    together: int = 0
     text: bytes | None = None  # digest of what ON_CHANGE compares
 
     @property
@@ -240,6 +241,7 @@ class PreparedEvent:
     def share(self, rider: OpenCall, call: OpenCall, verdict: Verdict) -> Verdict:
         """Return the verdict on one call of a batch, from that which ended the call that carried it."""
         rider.tries, rider.attempts, rider.took, rider.url = call.tries, call.attempts, call.took, call.url
+        rider.together = call.together
         if verdict.failure is not None:
             return self.fail(rider, verdict.failure, verdict.response, verdict.request)
         shared = Verdict(verdict.step, verdict.status, None, None, 0.0, verdict.request, verdict.response)
@@ -333,6 +335,7 @@ class PreparedEvent:
         if call.item is None:
             call.item = items.make(self._admit(call))
         made = [one.item or b"" for one in batch]
+        call.together = len(batch)
         keys = [one.idempotency_key for one in batch if one.idempotency_key is not None]
         values = BatchValues(b"", call.message.timestamp, topic=call.message.topic, items=made)
         return values, batch_key(keys) if keys else None

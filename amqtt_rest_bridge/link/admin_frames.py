@@ -83,7 +83,8 @@ class Evidence(Struct, frozen=True, array_like=True):
 
     `payload` is the message's as it may be shown, None where the process had let it go; `carries` is whether that
     message brought credentials. `headers` and `body` are the request's as it was sent, `response` is None where none
-    came. `url` is None where nothing was sent; of a request of server mode it is the path.
+    came. `url` is None where nothing was sent; of a request of server mode it is the path. `together` is how many
+    messages the request was for, 0 for an event without BATCH_SIZE.
     """
 
     hint: str | None
@@ -95,6 +96,7 @@ class Evidence(Struct, frozen=True, array_like=True):
     headers: list[tuple[str, str]] = []
     body: ShownBody | None = None
     response: "ShownResponse | None" = None
+    together: int = 0
 
 
 class ShownResponse(Struct, frozen=True, array_like=True):

@@ -199,7 +199,7 @@ class BridgeRecords:
         payload = shown_body(masker, call.message.payload) if call.has_payload else None
         hint = None if verdict.failure is None else verdict.failure.hint
         attempts = list(call.attempts or ())
-        return Evidence(hint, url, call.tries, attempts, payload, carries, headers, body, received)
+        return Evidence(hint, url, call.tries, attempts, payload, carries, headers, body, received, call.together)
 
     def _attempted(self, call: OpenCall, verdict: Verdict, now: float) -> tuple[Try, ...]:
         """Note a try of a call that has more than one; return the last ones."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin_client import admin_of
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Answer, Recorder
 from tests.support.http_target import Seen
@@ -90,6 +91,19 @@ def test_a_refused_batch_fails_each_of_its_messages(target: Recorder) -> None:
         assert len({failure["id"] for failure in failures}) == 3
         assert host.plugin.service.statistics["R"].failed == 3
     assert len(target.take_all()) == 1
+
+
+def test_the_run_of_a_message_shows_the_batch_that_it_was_sent_in(target: Recorder) -> None:
+    target.answer = lambda _: (404, b"no")
+    with hosting(route(target.url, "WITH BATCH_SIZE 3"), admin_port=0) as host:
+        client, admin = host.client("err"), admin_of(host)
+        for number in range(3):
+            client.publish("in/a", b"%d" % number)
+        runs = [json.loads(payload)["id"] for _, payload in client.messages(3)]
+        shown = [admin.get(f"/api/runs/{run}").json for run in runs]
+        assert [run["message"]["payload"] for run in shown] == ["0", "1", "2"]
+        assert {(run["request"]["body"], run["request"]["messages"]) for run in shown} == {("[0,1,2]", 3)}
+        assert "A batch of 3 messages" in admin.get(f"/runs/{runs[1]}").text
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
