@@ -107,9 +107,11 @@ def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder,
 
 
 def click(page: Page, selector: str, then: str) -> None:
-    """Click, and wait for a page whose text has `then`."""
+    """Click on what leads to another page, and wait until that has been read and its text has `then`."""
+    page.evaluate("window.isLeft = true")
     page.evaluate(f"document.querySelector({json.dumps(selector)}).click()")
-    page.wait(f"document.readyState === 'complete' && document.querySelector('main')?.innerText.includes({then!r})")
+    arrived = "!window.isLeft && document.readyState === 'complete'"
+    page.wait(f"{arrived} && document.querySelector('main')?.innerText.includes({then!r})")
 
 
 @pytest.mark.chromium

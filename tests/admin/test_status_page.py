@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.admin.live import MOST_FOLLOWERS
-from tests.support.admin_client import admin_of, client_route, server_route
+from tests.support.admin_client import admin_of, client_route, runs, server_route
 from tests.support.browser import Page
 from tests.support.embedded_broker import Client, Host, configuration, hosting
 from tests.support.http_ports import Raw, post
@@ -35,6 +35,10 @@ SEE = """
         countRun = (run) => { seen.push(run.topic); count(run); };
     });
 """
+LOADS = {  # how the list is read: after the test has said so, or before
+    "before": "(at) => new Promise((go) => goOn = go).then(() => read(at))",
+    "behind": "(at) => read(at).then((list) => new Promise((go) => goOn = () => go(list)))",
+}
 FAILING = """DEFINE ROUTE Alarms WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:9" WITH ENABLE_CLIENT "true" WITH RETRIES "0"
         WITH USERNAME "bob" WITH PASSWORD "hush-hush-1"
@@ -70,6 +74,10 @@ def called(client: Client, name: str) -> bool:
     client.publish(f"orders/{name}", b"{}")
     client.message()
     return True
+
+
+def newest_run(host: Host) -> str:
+    return str(runs(admin_of(host), "?route=Orders")[0]["id"])
 
 
 @pytest.mark.chromium
@@ -292,13 +300,36 @@ def test_new_runs_are_announced_and_an_opened_one_stays_where_it_is_until_they_a
     assert "Check BASE_ADDRESS and ENDPOINT." in page.text("[data-runs] [open]")
     client, is_quiet = host.client("done/#"), "document.querySelector('[data-fresh]').hidden"
     eventually(lambda: called(client, "bad") and not page.evaluate(is_quiet))
+    page.wait(f"fresh.has('{newest_run(host)}')")
     assert re.fullmatch(r"\d+ new runs?: show", page.text("[data-fresh]"))
     assert page.evaluate(place) == before
     count = page.evaluate("document.querySelectorAll('[data-run]').length")
     page.evaluate("document.querySelector('[data-fresh]').click()")
     page.wait(f"document.querySelectorAll('[data-run]').length > {count}")
     assert page.evaluate(opened) == name
-    assert page.evaluate("document.querySelector('[data-fresh]').hidden")
+    assert page.evaluate(is_quiet)
+
+
+@pytest.mark.chromium
+def test_a_run_that_ends_while_the_list_is_read_is_announced_and_one_that_is_listed_is_not(
+    host: Host, page: Page
+) -> None:
+    page.open(url(host, "/routes/Orders"))
+    page.wait(LIVE)
+    client = host.client("done/#")
+    eventually(lambda: called(client, "1") and page.evaluate("fresh.size > 0"))
+    page.wait(f"fresh.has('{newest_run(host)}')")
+    page.evaluate("read = load, goOn = null")
+    for waits, comes_in_time in (("before", True), ("behind", False)):
+        page.evaluate(f"load = {LOADS[waits]}; goOn = null; document.getElementById('list').children[0].isOld = true")
+        page.evaluate("document.querySelector('[data-fresh]').click()")
+        page.wait("goOn !== null")
+        called(client, "1")
+        page.wait(f"fresh.has('{newest_run(host)}')")
+        assert page.text("[data-fresh]") == "1 new run: show"
+        page.evaluate("goOn()")
+        page.wait("!document.getElementById('list').children[0].isOld")
+        assert page.evaluate("document.querySelector('[data-fresh]').hidden") is comes_in_time
 
 
 @pytest.mark.chromium

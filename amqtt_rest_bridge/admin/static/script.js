@@ -13,7 +13,7 @@ const CHART_MS = 10_000;
 let port = null; // to live.js
 let since = null; // when the connection was lost
 const held = new Map(); // sections that wait, by their id
-let fresh = 0; // runs that have ended since the list was shown
+let fresh = new Set(); // ids of runs that have ended since the list was read, and are not in it
 
 // The state of the connection, and while there is none a banner that says since when.
 function tell(text) {
@@ -170,9 +170,17 @@ filter?.elements.q.addEventListener("input", search);
 // One route: what is opened stays where it is, new runs are only counted.
 
 function countRun(call) {
-  if (call.kind === "retry") return;
-  fresh += 1;
-  offerRuns(`${fresh} new ${fresh === 1 ? "run" : "runs"}: show`);
+  if (call.kind === "retry" || isListed(call.id)) return;
+  fresh.add(call.id);
+  offerFresh();
+}
+
+function isListed(id) {
+  return document.querySelector(`[data-run="${CSS.escape(id)}"]`) !== null;
+}
+
+function offerFresh() {
+  offerRuns(`${fresh.size} new ${fresh.size === 1 ? "run" : "runs"}: show`);
 }
 
 function offerRuns(text) {
@@ -189,13 +197,19 @@ async function load(address) {
 async function showRuns({ currentTarget: button }) {
   const list = document.getElementById("list");
   const opened = new Set([...list.querySelectorAll("[open]")].map((run) => run.dataset.run));
+  const before = fresh;
+  fresh = new Set(); // those that end from now on may be too late for the list
   const shown = (await load(location.href).catch(() => null))?.getElementById("list");
-  if (!shown) return announce("The runs could not be read; try again");
+  if (!shown) {
+    fresh = new Set([...before, ...fresh]);
+    return announce("The runs could not be read; try again");
+  }
   showTimes(shown);
   for (const run of shown.children) run.open = opened.has(run.dataset.run);
   list.replaceChildren(...shown.childNodes);
-  fresh = 0;
+  for (const id of fresh) if (isListed(id)) fresh.delete(id);
   button.hidden = true;
+  if (fresh.size) offerFresh();
 }
 
 async function showChart() {
