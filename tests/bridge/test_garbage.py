@@ -2,9 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Iterator
-
-import pytest
 
 from amqtt_rest_bridge.bridge.main import settle
 
@@ -14,12 +11,6 @@ class Node:
 
     def __init__(self) -> None:
         self.itself = self
-
-
-@pytest.fixture(autouse=True)
-def thawed() -> Iterator[None]:
-    yield
-    gc.unfreeze()
 
 
 def test_what_lives_until_the_next_reload_is_not_looked_at_and_what_the_last_one_left_is_freed() -> None:

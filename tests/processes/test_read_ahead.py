@@ -1,5 +1,6 @@
 """What a bridge process is sent, and what waits in the broker process until it can be started soon."""
 
+import functools
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -12,6 +13,12 @@ from tests.support.dispatching import Rig, route
 
 LARGE = 4 << 20
 WORKERS = 3
+
+
+@functools.cache
+def _payload(size: int) -> bytes:
+    """Return a payload that all messages of its size share, as 200 large ones would fill the memory."""
+    return b"x" * size
 
 
 class Process:
@@ -34,7 +41,7 @@ class Process:
         """Enter calls for messages of topics and sizes."""
         self.rig.bridge.calls.clear()
         for topic, size in messages:
-            self.rig.dispatcher.offer(Message(topic, b"x" * size, 0.0))
+            self.rig.dispatcher.offer(Message(topic, _payload(size), 0.0))
         calls = list(self.rig.bridge.calls)
         self.sent += [call.id for call in calls if self.ahead.enter(call)]
         return calls

@@ -5,6 +5,7 @@ What a start itself does (imports, `sitecustomize`, the installed scripts) is fo
 """
 
 import functools
+import gc
 import importlib
 import logging
 import multiprocessing
@@ -27,6 +28,7 @@ REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.bridge.main"
+_SETTLE: Final = "settle"
 _CHILD: Final = "amqtt_rest_bridge.processes.bridge_process.ChildProcess"
 _END_SECONDS: Final = 1.0
 
@@ -39,6 +41,7 @@ _IMPORTED: Final = [
     # What these import when they run:
     "encodings.idna", "encodings.utf_8_sig", "rich.live", "rich.table",
     "sqlalchemy.dialects.sqlite", "typer._adapters",
+    "tests.support.warm",
 ]  # fmt: skip
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_IMPORTED)
@@ -215,8 +218,7 @@ def _wait_for_link(sock: socket.socket) -> NoReturn:
         level, links, _, _ = socket.recv_fds(sock, 16, 1)
         sock.close()
         if links:
-            sys.argv = [_BRIDGE, str(links[0]), level.decode()]
-            importlib.import_module(_BRIDGE).main()
+            _be_bridge([str(links[0]), level.decode()])
         status = 0
     except BaseException:  # noqa: BLE001  # as at the end of an interpreter
         traceback.print_exc()
@@ -226,8 +228,14 @@ def _wait_for_link(sock: socket.socket) -> NoReturn:
 
 def _run_bridge(level: int, folder: Path, environment: dict[str, str], link: int, out: int, err: int) -> None:
     _enter(folder, environment, out, err)
-    sys.argv = [_BRIDGE, str(link), str(level)]
-    importlib.import_module(_BRIDGE).main()
+    _be_bridge([str(link), str(level)])
+
+
+def _be_bridge(arguments: list[str]) -> None:
+    module = importlib.import_module(_BRIDGE)
+    setattr(module, _SETTLE, gc.freeze)  # a round of the garbage collector would copy all that is shared
+    sys.argv = [_BRIDGE, *arguments]
+    module.main()
 
 
 def _enter(folder: Path, environment: dict[str, str], out: int, err: int) -> None:

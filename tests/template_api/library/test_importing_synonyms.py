@@ -100,9 +100,10 @@ def test_a_dry_run_says_so_and_changes_nothing(store: "Store", folder: Path) -> 
     assert found(store, "weir") == []
 
 
-def test_an_entry_that_aliases_repeat_is_read_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("times", [10_000, pytest.param(50_000, marks=pytest.mark.long)])
+def test_an_entry_that_aliases_repeat_is_read_once(tmp_path: Path, times: int) -> None:
     words = ",".join(f"word{number}" for number in range(2_000))
-    (tmp_path / "synonyms.yaml").write_text(f"- &list [{words}]\n- &text '{words}'\n" + "- *list\n- *text\n" * 50_000)
+    (tmp_path / "synonyms.yaml").write_text(f"- &list [{words}]\n- &text '{words}'\n" + "- *list\n- *text\n" * times)
     read = read_synonyms([tmp_path])
     assert read is not None
     assert [len(rule.words) for rule in read[0]] == [2_000, 2_000]

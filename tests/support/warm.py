@@ -1,0 +1,19 @@
+"""Imported last by the fork server of `forked`: what each process would make for itself is made, and never looked at again.
+
+A fork shares the memory of what it was forked from until either writes to it, and a round of the garbage collector writes
+to all of it.
+"""
+
+import gc
+import os
+from pathlib import Path
+
+from amqtt_rest_bridge.admin.pages import compiled
+from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.sources import read
+
+compiled()
+load(read([Path(__file__).parents[2] / "conf/routes"]), Environment(os.environ, Path()))
+gc.collect()
+gc.freeze()
