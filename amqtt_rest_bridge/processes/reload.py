@@ -21,7 +21,7 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import Route
-from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
+from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
 from amqtt_rest_bridge.routing.status import ReloadFailure
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.system import FileState, file_state
@@ -96,6 +96,7 @@ class Reloader:
         check: Called before on a thread; raises `BridgeError` for routes that no bridge process could run.
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
+        run: Runs `route_loader`.
     """
 
     def __init__(
@@ -106,9 +107,10 @@ class Reloader:
         check: Callable[[Sequence[Route]], None],
         first: FirstLoad | None = None,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
+        run: RunLoader = run_loader,
     ) -> None:
         self._paths = paths
-        self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed)
+        self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed, run)
         self._apply = apply
         self._check = check
         self._note = note

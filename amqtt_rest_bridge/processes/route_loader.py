@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
@@ -19,6 +19,29 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.processes.child import own_code
 
+RunLoader = Callable[[str, bytes], Awaitable[tuple[int, bytes, bytes]]]
+"""Run this module in a process with its argument and standard input; return its status and what it wrote to both."""
+
+
+async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
+    """Run this module in an interpreter of its own, which is killed where the caller is cancelled."""
+    command, environment = own_code("amqtt_rest_bridge.processes.route_loader")
+    running = await asyncio.create_subprocess_exec(
+        *command,
+        argument,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+    )
+    try:
+        output, errors = await running.communicate(texts)
+    finally:
+        if running.returncode is None:  # the broker stops
+            running.kill()
+            await running.communicate()  # asyncio warns of pipes that outlive their loop
+    return running.returncode or 0, output, errors
+
 
 class SubprocessLoader:
     """Loads route files; a text that was there the last time is not parsed again.
@@ -27,11 +50,15 @@ class SubprocessLoader:
         paths: Files and folders, as configured.
         secrets_dir: Where GET SECRET reads.
         parsed: What was parsed at the start.
+        run: Runs this module.
     """
 
-    def __init__(self, paths: Sequence[str], secrets_dir: str, parsed: ParsedTexts | None = None) -> None:
-        self._arguments = json.dumps({"paths": list(paths), "secrets_dir": secrets_dir})
+    def __init__(
+        self, paths: Sequence[str], secrets_dir: str, parsed: ParsedTexts | None = None, run: RunLoader = run_loader
+    ) -> None:
+        self._argument = json.dumps({"paths": list(paths), "secrets_dir": secrets_dir})
         self._parsed = b"" if parsed is None else parsed.dump()
+        self._run = run
 
     async def load(self) -> LoadResult:
         """Load the files as they are now, with variables and secrets as they are now.
@@ -39,22 +66,8 @@ class SubprocessLoader:
         Raises:
             ConfigurationError: The process failed; the message is the last line of its stderr.
         """
-        command, environment = own_code("amqtt_rest_bridge.processes.route_loader")
-        running = await asyncio.create_subprocess_exec(
-            *command,
-            self._arguments,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env=environment,
-        )
-        try:
-            output, errors = await running.communicate(self._parsed)
-        finally:
-            if running.returncode is None:  # the broker stops
-                running.kill()
-                await running.communicate()  # asyncio warns of pipes that outlive their loop
-        if running.returncode:
+        status, output, errors = await self._run(self._argument, self._parsed)
+        if status:
             reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ConfigurationError(reason or "the loader failed")
         result: LoadResult

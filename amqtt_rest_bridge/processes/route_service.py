@@ -26,6 +26,7 @@ from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_routes
 from amqtt_rest_bridge.processes.retries import Retries
+from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_file import FailureFile
@@ -125,12 +126,13 @@ class BridgeCode:
 
     `check_routes` raises `ConfigurationError` for routes that no bridge process could run; it reads TLS files. `run`
     serves the other end of a socket until that closes, and blocks; for `processes: 0`. `spawn` starts a process that
-    runs it.
+    runs it. `load` runs `route_loader` in a process.
     """
 
     check_routes: Callable[[Iterable[Route], BridgeSettings], None]
     run: Callable[[socket.socket], None]
     spawn: Spawn = spawn_process
+    load: RunLoader = run_loader
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,8 +267,9 @@ class RouteService:
         self._numbered = self._numbering.number(loaded.routes)
         self._dispatch_to(loaded.routes)
         self._reloader = Reloader(
-            settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded, parts.reporter.reloaded
-        )
+            settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded,
+            parts.reporter.reloaded, code.load,
+        )  # fmt: skip
 
     @property
     def server_ports(self) -> dict[int, int]:

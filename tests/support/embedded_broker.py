@@ -27,7 +27,7 @@ from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
-from tests.support.forked import await_server, spawn_bridge
+from tests.support.forked import await_server, run_loader, spawn_bridge
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ T = TypeVar("T")
 SECONDS = 10.0
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
-CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=spawn_bridge)
+CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=spawn_bridge, load=run_loader)
 """What bridge processes run; a test replaces parts of it."""
 
 
@@ -186,13 +186,11 @@ def configuration(
     `times` and `code` are those of the next broker that is started with it.
     """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
-    plugin = PLUGIN
     if bridge["processes"]:
         await_server()
-    if times is not None or code is not None or bridge["processes"]:
-        members = {"code": code or CODE, "times": times or Times()}
-        globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
-        plugin = f"{__name__}.Handed"
+    members = {"code": code or CODE, "times": times or Times()}
+    globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
+    plugin = f"{__name__}.Handed"
     return {
         "listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}},
         "plugins": ANONYMOUS | (plugins or {}) | {plugin: bridge},

@@ -4,6 +4,7 @@
 What a start itself does (imports, `sitecustomize`, the installed scripts) is for the tests that run an interpreter.
 """
 
+import asyncio
 import functools
 import gc
 import importlib
@@ -15,11 +16,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import reduction
+from multiprocessing import connection, reduction
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, Final, NoReturn, Self, TextIO
 
 from amqtt_rest_bridge.processes.child import ChildProcess
@@ -28,6 +31,7 @@ REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.bridge.main"
+_LOADER: Final = "amqtt_rest_bridge.processes.route_loader"
 _SETTLE: Final = "settle"
 _CHILD: Final = "amqtt_rest_bridge.processes.bridge_process.ChildProcess"
 _END_SECONDS: Final = 1.0
@@ -147,6 +151,53 @@ def spawn_bridge(sock: socket.socket) -> tuple[int, Callable[[], None]]:
     return process.pid, end
 
 
+async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
+    """Load route files in a process; `route_loader.run_loader` starts an interpreter for it."""
+    return await asyncio.to_thread(_run_loader, argument, texts)
+
+
+def _run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
+    with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
+        given.write(texts)
+        given.seek(0)
+        files = [_Sent(file.fileno()) for file in (given, output, errors)]
+        process = _CONTEXT.Process(target=_be_loader, args=(argument, Path.cwd(), dict(os.environ), *files))
+        process.start()
+        process.join()
+        output.seek(0)
+        errors.seek(0)
+        return process.exitcode or 0, output.read(), errors.read()
+
+
+class ForkedApi:
+    """The `ChildProcess` of the template API, forked; what its own start does is for tests of `python -m template_api`."""
+
+    def __init__(
+        self, module: str, arguments: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]
+    ) -> None:
+        assert module == "template_api"
+        numbers = set(map(str, descriptors))
+        given = [_Sent(int(argument)) if argument in numbers else argument for argument in arguments]
+        variables = {**os.environ, **environment}
+        self._process = _CONTEXT.Process(target=_run_api, args=(given, Path.cwd(), variables, _Sent(1), _Sent(2)))
+        self._process.start()
+        self._lock = threading.Lock()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
+
+    def wait(self, seconds: float | None = None) -> int | None:
+        """Wait for its end and return its status; None when it did not end in time. Any thread."""
+        connection.wait([self._process.sentinel], seconds)
+        with self._lock:
+            return self._process.exitcode
+
+    def end(self, seconds: float) -> int | None:
+        """Wait so long for its end, then kill it, and return its status."""
+        if self.wait(seconds) is None:
+            self._process.kill()
+        return self.wait()
+
+
 class _Sent:
     """A descriptor among the arguments of a process, which gets a duplicate."""
 
@@ -184,6 +235,18 @@ def _run(
         setattr(importlib.import_module(owner), constant, value)
     sys.argv = [module, *arguments]
     sys.exit(importlib.import_module(module).main())
+
+
+def _be_loader(argument: str, folder: Path, environment: dict[str, str], given: int, out: int, err: int) -> None:
+    _enter(folder, environment, out, err)
+    sys.argv, sys.stdin = [_LOADER, argument], os.fdopen(given)
+    sys.exit(importlib.import_module(_LOADER).main())
+
+
+def _run_api(arguments: list[str | int], folder: Path, environment: dict[str, str], out: int, err: int) -> None:
+    _enter(folder, environment, out, err)
+    sys.argv = [TEMPLATE_API, *map(str, arguments)]
+    sys.exit(importlib.import_module(TEMPLATE_API).main())
 
 
 class _WaitingBridge:

@@ -19,8 +19,16 @@ from amqtt.broker import Broker
 from amqtt.errors import PluginError
 
 from template_api.plugin import TemplateApiPlugin
+from template_api.serving import supervisor
+from tests.support.forked import ForkedApi
 
 PLUGIN = "template_api.plugin.TemplateApiPlugin"
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the API's process where its own start does not matter: that takes half a second of processor time."""
+    monkeypatch.setattr(supervisor, "ChildProcess", ForkedApi)
 
 
 def configuration(folder: Path, **settings: Any) -> dict[str, Any]:
@@ -79,6 +87,7 @@ def test_a_broker_with_the_plugin_serves_the_library_and_stops_it(tmp_path: Path
         socket.create_connection(("127.0.0.1", plugin.bound_port), timeout=5)
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_killed_api_process_is_started_again_and_the_port_stays_open(tmp_path: Path) -> None:
     def act(plugin: TemplateApiPlugin) -> None:
         assert plugin.process_id is not None
@@ -88,6 +97,7 @@ def test_a_killed_api_process_is_started_again_and_the_port_stays_open(tmp_path:
     asyncio.run(with_broker(configuration(tmp_path, library=write_library(tmp_path)), act))
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

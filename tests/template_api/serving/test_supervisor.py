@@ -18,12 +18,19 @@ from template_api.errors import StartError
 from template_api.library import listed_templates
 from template_api.serving import supervisor as supervisor_module
 from template_api.serving.supervisor import Supervisor
+from tests.support.forked import ForkedApi
 
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
     with socket.create_server(("127.0.0.1", 0)) as bound:
         yield bound
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the child where its own start does not matter: that takes half a second of processor time."""
+    monkeypatch.setattr(supervisor_module, "ChildProcess", ForkedApi)
 
 
 def environment(url: str) -> dict[str, str]:
@@ -78,6 +85,7 @@ def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket) -> No
         Supervisor(listening, environment("nonsense"), start_seconds=0.01, stop_seconds=0.01).start()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_child_is_started_again_until_it_can(
     listening: socket.socket, tmp_path: Path, failed_again: Started
 ) -> None:
@@ -98,6 +106,7 @@ def test_a_child_is_started_again_until_it_can(
         supervisor.stop()
 
 
+@pytest.mark.usefixtures("forked")
 def test_a_stop_during_the_pause_before_a_start_ends_at_once(
     listening: socket.socket, sqlite_url: str
 ) -> None:
