@@ -80,11 +80,11 @@ class Looks:
         self._over = asyncio.Event()
         look = module.fingerprint
 
-        def looked(paths: list[str]) -> module.Fingerprint:
+        def looked(paths: list[str], beside: module.Fingerprint = frozenset()) -> module.Fingerprint:
             self.log.append("look")
             if self.log.count("look") >= self._enough:
                 self._loop.call_soon_threadsafe(self._over.set)
-            return look(paths)
+            return look(paths, beside)
 
         async def loaded(_loader: SubprocessLoader) -> LoadResult:
             self.log.append("try")
@@ -98,7 +98,9 @@ class Looks:
         """Look so many times and return for each try how many looks came before it."""
         self._loop, self._enough = asyncio.get_running_loop(), looks
         running = asyncio.create_task(self.reloader.run(0.0001))
-        await self._over.wait()
+        over = asyncio.create_task(self._over.wait())
+        await asyncio.wait([running, over], return_when=asyncio.FIRST_COMPLETED)  # it never ends by itself
+        assert over.done(), running
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running

@@ -170,7 +170,7 @@ def _run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
 
 
 class ForkedApi:
-    """The `ChildProcess` of the template API, forked; what its own start does is for tests of `python -m template_api`."""
+    """The `ChildProcess` of the template API, forked; what its own start does is for other tests."""
 
     def __init__(
         self, module: str, arguments: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]

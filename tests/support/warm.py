@@ -1,7 +1,7 @@
-"""Imported last by the fork server of `forked`: what each process would make for itself is made, and never looked at again.
+"""Imported last by the fork server of `forked`: makes what each process would make for itself, and freezes it.
 
-A fork shares the memory of what it was forked from until either writes to it, and a round of the garbage collector writes
-to all of it.
+A fork shares the memory of what it was forked from until either writes to it, and a round of the garbage collector
+writes to all that is not frozen.
 """
 
 import gc
