@@ -186,7 +186,7 @@ def configuration(
     `times` and `code` are those of the next broker that is started with it.
     """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
-    if bridge["processes"]:
+    if bridge["processes"] or bridge["reload_seconds"]:
         await_server()
     members = {"code": code or CODE, "times": times or Times()}
     globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
