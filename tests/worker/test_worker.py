@@ -20,6 +20,8 @@ DEFINE ROUTE Intake WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "{port}"
     ADD EVENT Received WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "received"
     ADD EVENT State WITH METHOD "GET" WITH ENDPOINT "/state" WITH SOURCE_TOPIC "state"
+    ADD EVENT One WITH METHOD "GET" WITH ENDPOINT "/states/{{name}}" WITH SOURCE_TOPIC "states/{{path.name}}"
+    ADD EVENT Live WITH METHOD "GET" WITH ENDPOINT "/live" WITH SOURCE_TOPIC "states/#" WITH STREAM "true"
     ADD EVENT Ask WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "asked/{{request_id}}"
         WITH REPLY_TOPIC "answers/{{request_id}}"
 """
@@ -161,6 +163,21 @@ def test_read_events_and_replies(group: Group, mosquitto: Mosquitto, unused_port
     client.publish(topic.replace("asked", "answers"), payload + b"?")
     caller.join()
     assert answers == [(200, b"what?")]
+
+
+def test_reads_that_the_path_names_and_streams(group: Group, mosquitto: Mosquitto, unused_port: int) -> None:
+    client = mosquitto.client()
+    client.publish("states/a", b"1", retain=True)
+    group.routes(SERVER.format(port=unused_port))
+    group.start().ready()
+    eventually(lambda: request(unused_port, "/states/a") == (200, b"1"), "the retained message is not known")
+    assert request(unused_port, "/states/b")[0] == 404
+    with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/live", timeout=30) as stream:
+        data = (line.decode().removeprefix("data: ") for line in stream if line.startswith(b"data: "))
+        assert json.loads(next(data)) == {"states/a": 1}
+        client.publish("states/b", b"2")
+        assert json.loads(next(data)) == {"states/b": 2}
+    assert request(unused_port, "/states/b") == (200, b"2")
 
 
 def test_a_lossless_call_has_the_publishers_key_or_one_that_stays(group: Group, mosquitto: Mosquitto) -> None:

@@ -26,6 +26,7 @@ from amqtt_rest_bridge.model import Route, ServerEvent
 from amqtt_rest_bridge.topics import filter_matches, has_wildcards
 
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
+_NOTHING: Final = -1  # the number of a change before the first one
 _REMOVED: Final = "null"
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
@@ -122,7 +123,7 @@ class _Topic:
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
         """Return the number of the change that a caller has seen who names the id of its last event."""
         payload = newest.topics.get(self._topic)
-        return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else 0
+        return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
 
     def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
         """Return what is new since that change, None for nothing."""
@@ -154,16 +155,16 @@ class _Topics:
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
         instance, _, number = last_id.partition("-")
         if instance != _INSTANCE or not (number.isascii() and number.isdigit() and len(number) < 19):
-            return 0
-        return int(number) if int(number) <= newest.number else 0
+            return _NOTHING
+        return int(number) if int(number) <= newest.number else _NOTHING
 
     def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
         number = newest.number
-        if seen and number == seen:
+        if number == seen:
             return None
         event = self._events.get((seen, number))
         if event is None:
-            if not seen:
+            if seen == _NOTHING:
                 written = self.answer(newest).payload.decode()
             else:
                 changed: list[tuple[str, str]] = []
@@ -173,7 +174,7 @@ class _Topics:
                     if self.concerns(topic):
                         changed.append((topic, one.json if one else _REMOVED))
                 written = self._object(newest, changed[::-1])
-            event = _Event(number or 1, event_of(written, f"{_INSTANCE}-{number}"))
+            event = _Event(number, event_of(written, f"{_INSTANCE}-{number}"))
             if any(key[1] != number for key in self._events):
                 self._events.clear()
             self._events[seen, number] = event

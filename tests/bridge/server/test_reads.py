@@ -194,6 +194,19 @@ def test_a_stream_of_a_filter_goes_on_with_the_topics_that_have_changed() -> Non
     assert isinstance(stream.take(), float)
 
 
+def test_a_stream_that_begins_before_the_first_message_gets_it() -> None:
+    for source, first in ((FILTER, ["{}"]), ("home/a/t", [])):
+        made = streams(source=source)
+        stream = stream_of(made)
+        (*begun,) = events(stream.take())
+        assert [one["data"] for one in begun] == first
+        made.broker.changed(source, "home/a/t", b"1")
+        (one,) = events(stream.take())
+        assert json.loads(one["data"]) in (1, {"home/a/t": 1})
+        for last in begun:
+            assert len(events(stream_of(made, Last_Event_ID=last["id"]).take())) == 1
+
+
 @pytest.mark.parametrize("source", ["home/a/t", FILTER])
 def test_who_names_the_last_event_is_not_sent_it_again(source: str) -> None:
     made = streams(("home/a/t", b"1"), source=source)
