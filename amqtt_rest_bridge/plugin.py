@@ -18,9 +18,12 @@ from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.broker import amqtt_broker, repairs
+from amqtt_rest_bridge.broker.command_topics import CommandTopics
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.messages import IncomingMessages, Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
+from amqtt_rest_bridge.commands.command import ROOT
+from amqtt_rest_bridge.commands.service import Commands
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
@@ -71,12 +74,20 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
                 lossless = Lossless(parts.dispatcher, spool, may_publish, time.time, has_acl)
                 tasks |= {"lossless": lossless.run, "spool": lossless.tidy, "replaying": lossless.replay_later}
             self._lossless = lossless
+            self._commands = self._command_topics = None
+            if settings.coreflux is not None:
+                self._commands = commands = Commands(settings.coreflux.routes, publisher.put_status)
+                self._command_topics = CommandTopics(broker, settings.coreflux.users, commands.receive)
+                parts.reporter.mirror = commands.status_published
+                tasks["commands"] = lambda: commands.run(self.service)
             self.supervisor = parts.supervisor
             self._incoming = IncomingMessages(broker, self, parts.dispatcher, publisher, lossless)
             self.service = RouteService(
                 settings, self.code, parts, loaded, sockets, tasks=tasks, on_reload=self._routes_replaced
             )
             self._incoming.use_packet_hook()
+            if self._commands is not None:
+                self._incoming.own_topics += (f"{ROOT}/",)
             repairs.mend(broker)
             self.service.start()
             self._opened = opened.pop_all()
@@ -94,6 +105,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     async def on_broker_pre_start(self) -> None:
         """Attach to the broker's loop."""
         self.service.attach()
+        if self._command_topics is not None:
+            self._command_topics.begin()
 
     async def on_broker_post_start(self) -> None:
         """Begin to publish, to watch route files and to report; replay what the spool holds."""
@@ -120,6 +133,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         if self._lossless is not None:
             self.supervisor.finish("adopting", self._lossless.adopt)
         self._incoming.remember_retained()
+        if self._commands is not None:
+            self._commands.routes_changed()
 
 
 def _open(settings: Settings, opened: contextlib.ExitStack) -> tuple[FirstLoad, ListeningSockets, Spool | None]:

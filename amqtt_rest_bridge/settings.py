@@ -73,6 +73,14 @@ def variable_of(setting: "Field[Any]") -> str:
 
 
 @dataclass
+class Coreflux:
+    """Who may command routes by MQTT, and the folder where routes that come so are kept; see `commands`."""
+
+    users: list[str]
+    routes: str
+
+
+@dataclass
 class Settings:
     """The plugin's settings in the broker's configuration; `..._seconds` are seconds, `..._bytes` sizes."""
 
@@ -161,6 +169,12 @@ class Settings:
         None, "SQLite file in which the kept failures survive a restart; it holds the payloads of messages",
         "failures.db",
     )
+    coreflux: Coreflux | None = _setting(  # noqa: RUF009  # as above
+        None,
+        "who may add and remove routes with Coreflux's tools: names of `users`, and as `routes` the folder that keeps "
+        "what they add",
+        "{users: [editor], routes: conf/live}",
+    )
 
     def __post_init__(self) -> None:
         """Read sizes that are texts; those that are none stay texts."""
@@ -177,7 +191,13 @@ class Settings:
     @property
     def route_paths(self) -> list[str]:
         """Return the configured files and folders."""
-        return [self.routes] if isinstance(self.routes, str) else self.routes or []
+        paths = [self.routes] if isinstance(self.routes, str) else self.routes or []
+        return [*paths, *self.may_be_empty]
+
+    @property
+    def may_be_empty(self) -> list[str]:
+        """Return those of them that may be missing, or hold no route file."""
+        return [] if self.coreflux is None else [self.coreflux.routes]
 
     def setting_faults(self) -> Iterator[SettingFault]:
         """Return everything that is wrong with the values: each by its row, then what they mean together."""
@@ -186,6 +206,8 @@ class Settings:
                 yield (one.name,), fault
         if not self.server_host.strip():
             yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
+        if (live := self.coreflux) is not None and not (live.routes and live.users and all(live.users)):
+            yield ("coreflux",), "the setting coreflux needs users, at least one name, and routes, the name of a folder"
         if not self.routes:
             yield ("routes",), "the setting routes is missing: name a file or folder of route definitions"
         if (self.server_certfile is None) != (self.server_keyfile is None):

@@ -26,6 +26,7 @@ from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.puback import PubackPacket
 from amqtt.mqtt.pubcomp import PubcompPacket
 from amqtt.mqtt.pubrec import PubrecPacket
+from amqtt.plugins.authentication import AnonymousAuthPlugin
 from amqtt.plugins.manager import PluginManager
 from amqtt.session import Session
 
@@ -54,6 +55,10 @@ class Steps(StrEnum):
     """Retain a message: session, topic, payload, QoS."""
     PUBLISH_RETAINED = "_publish_retained_messages_for_subscription"
     """Send a session what is retained for a filter: filter and QoS, session."""
+    DELIVER = "_handle_message_delivery"
+    """Take a message that a client has published, and return whether to go on: session, handler, future of it."""
+    DECIDE = "_topic_filtering"
+    """Return whether a client may, by the topic plugins: session, topic or filter, action."""
     LISTEN = "_create_server_instance"
     """Make a listener: name, type, address, port, TLS context."""
     END_FORWARDING = "_shutdown_broadcast_loop"
@@ -165,6 +170,40 @@ def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
 def ends_something(packet: Any) -> bool:
     """Return whether a packet is an acknowledgement of what its client was sent, or DISCONNECT."""
     return isinstance(packet, (PubackPacket, PubrecPacket, PubcompPacket, DisconnectPacket))
+
+
+def note_authentication(broker: Any, note: Callable[[Session, bool], None]) -> None:
+    """Call `note` for each client that has been authenticated, with whether a plugin knows it by more than its name.
+
+    amqtt's `AnonymousAuthPlugin` answers for any name, or for none. Call it once the plugins are constructed.
+    """
+    manager = broker.plugins_manager
+    ask = manager.map_plugin_auth
+
+    async def asking(*, session: Session) -> Any:
+        answers = await ask(session=session)
+        certain = [answer for plugin, answer in answers.items() if not isinstance(plugin, AnonymousAuthPlugin)]
+        note(session, any(answer is True for answer in certain))
+        return answers
+
+    manager.map_plugin_auth = asking
+
+
+async def publish_retained_without(broker: Any, prefix: str, subscription: tuple[str, int], session: Session) -> None:
+    """Send a session what is retained for a filter, but on topics that begin so."""
+    view = cast("Broker", _Hiding(broker, prefix))
+    await Broker._publish_retained_messages_for_subscription(view, subscription, session)
+
+
+class _Hiding:
+    """A broker as `Broker._publish_retained_messages_for_subscription` uses it, without some retained messages."""
+
+    def __init__(self, broker: Any, prefix: str) -> None:
+        self.logger = broker.logger
+        self._matches = broker._matches
+        self._get_handler = broker._get_handler
+        retained = broker._retained_messages.items()
+        self._retained_messages = {topic: message for topic, message in retained if not topic.startswith(prefix)}
 
 
 def replace_subscriptions(

@@ -184,6 +184,8 @@ class IncomingMessages:
         self._lossless = lossless
         self._publisher = publisher
         self._forged = LineLimit(_QUIET_SECONDS)
+        self.own_topics: tuple[str, ...] = (STATUS_TOPICS,)
+        """What the topics begin with on which the bridge alone publishes."""
         amqtt_broker.replace(broker, Steps.BROADCAST, self._observed)
         amqtt_broker.replace(broker, Steps.RETAIN, self._guarded)
 
@@ -208,7 +210,7 @@ class IncomingMessages:
 
         async def broadcast(session: Session | None, topic: str, data: bytes, force_qos: int | None = None) -> None:
             # No client gets as far with a `$` topic, nor does its will.
-            if session is None and topic.startswith(STATUS_TOPICS) and is_forged(topic):
+            if session is None and topic.startswith(self.own_topics) and is_forged(topic):
                 return
             if topic and data is not None:
                 try:
@@ -225,15 +227,15 @@ class IncomingMessages:
         async def guarded(
             source_session: Session | None, topic_name: str, data: bytes | None, qos: int | None = None
         ) -> None:
-            if not (topic_name and topic_name.startswith(STATUS_TOPICS) and self._is_forged(topic_name)):
+            if not (topic_name and topic_name.startswith(self.own_topics) and self._is_forged(topic_name)):
                 await retain(source_session, topic_name, data, qos)
 
         return guarded
 
     def _is_forged(self, topic: str) -> bool:
-        """Return whether another than the bridge sends on this topic, which is one of the routes' status."""
+        """Return whether another than the bridge sends on this topic, which is one of its own."""
         if self._publisher.is_status:
             return False
         if self._forged.count():
-            log.warning("not published on %s: the status of routes is published by the bridge alone", loggable(topic))
+            log.warning("not published on %s: the bridge alone publishes there", loggable(topic))
         return True

@@ -344,7 +344,8 @@ def _unusable_routes(settings: Settings) -> list[str]:
     sizes = ("max_body_bytes", "max_response_bytes")
     unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
     settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
-    loaded = loader.load(sources.read(settings.route_paths), Environment(os.environ, Path(settings.secrets_dir)))
+    texts = sources.read(settings.route_paths, settings.may_be_empty)
+    loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
     return [
         f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
         for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)

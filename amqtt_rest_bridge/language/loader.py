@@ -27,11 +27,14 @@ class LoadResult:
     """The routes without errors, in the order of their files, and all faults, sorted.
 
     `files` are those beside the route files that were read: when one of them changes, the routes do.
+    `variables` and `secrets` are the names that GET reads, where the environment recorded them.
     """
 
     routes: tuple[Route, ...]
     faults: tuple[Fault, ...]
     files: frozenset[FileState] = frozenset()
+    variables: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     @property
     def has_errors(self) -> bool:

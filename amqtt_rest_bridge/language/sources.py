@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -137,21 +137,33 @@ def in_order(faults: list[Fault]) -> tuple[Fault, ...]:
     return tuple(sorted(dict.fromkeys(faults), key=place))
 
 
-def read(paths: Sequence[str | Path]) -> tuple[Source, ...]:
+def read(
+    paths: Sequence[str | Path], may_be_empty: Collection[str] = (), instead: Mapping[str, str | None] | None = None
+) -> tuple[Source, ...]:
     """Read route files and notebooks; folders are searched for `*.lot` and `*.lotnb`, at any depth, in sorted order.
 
     A file that is named twice is read once. What cannot be understood as text becomes a fault of its source.
+
+    Args:
+        paths: Files and folders.
+        may_be_empty: Those of them that may be missing, or hold no route file.
+        instead: Texts by path in the place of files, which need not exist; None: as if the file did not.
 
     Raises:
         ConfigurationError: a path is missing or cannot be read; the message names all of them.
     """
     sources: list[Source] = []
-    for path, content in contents(paths, sources):
-        sources += of_content(path, content)
-    return tuple(sources)
+    replaced = {os.path.realpath(path) for path in instead or ()}
+    for path, content in contents(paths, sources, may_be_empty):
+        if not (replaced and os.path.realpath(path) in replaced):
+            sources += of_content(path, content)
+    texts = (Source(path, text) for path, text in (instead or {}).items() if text is not None)
+    return (*sources, *texts)
 
 
-def contents(paths: Sequence[str | Path], empty: list[Source]) -> Iterator[tuple[str, bytes]]:
+def contents(
+    paths: Sequence[str | Path], empty: list[Source], may_be_empty: Collection[str] = ()
+) -> Iterator[tuple[str, bytes]]:
     """Yield the files that `read` reads, with their contents; a folder without any becomes a source with a fault.
 
     Of a file that is too large there is one byte more than `MAX_FILE_BYTES`.
@@ -160,7 +172,7 @@ def contents(paths: Sequence[str | Path], empty: list[Source]) -> Iterator[tuple
         ConfigurationError: as `read` does, after the files that can be read.
     """
     unreadable: list[str] = []
-    for path in _files(paths, unreadable, empty):
+    for path in _files(paths, unreadable, empty, may_be_empty):
         try:
             with path.open("rb") as file:
                 content = file.read(MAX_FILE_BYTES + 1)
@@ -200,13 +212,18 @@ def _is_file(path: Path) -> bool:
         return error.errno not in _NO_FILE
 
 
-def _files(paths: Iterable[str | Path], unreadable: list[str], sources: list[Source]) -> Iterator[Path]:
+def _files(
+    paths: Iterable[str | Path], unreadable: list[str], sources: list[Source], may_be_empty: Collection[str]
+) -> Iterator[Path]:
     seen: set[str] = set()
     for path in map(Path, paths):
+        is_optional = str(path) in may_be_empty
+        if is_optional and not os.path.lexists(path):
+            continue
         found = [path]
         if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
             found = find_route_files(path, lambda error: unreadable.append(f"{error.filename}: {error.strerror}"))
-            if not found:
+            if not found and not is_optional:
                 message = "this folder holds no *.lot or *.lotnb file"
                 sources.append(_faulty(str(path), Severity.WARNING, message))
         for item in found:

@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 Fingerprint = frozenset[FileState]
 
+_TRIAL_SECONDS: Final = 10
 _LOOKS: Final = Backoff(longest=16)  # between two tries of a reload that failed for a reason that may pass
 
 
@@ -60,7 +61,7 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
     """
     paths, parsed = settings.route_paths, ParsedTexts()
     seen = fingerprint(paths)
-    texts = sources.read(paths)
+    texts = sources.read(paths, settings.may_be_empty)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check(routes, bridge_settings(settings))
@@ -97,6 +98,7 @@ class Reloader:
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
         run: Runs `route_loader`.
+        may_be_empty: Those of the folders that may be missing, or hold no route file.
     """
 
     def __init__(
@@ -108,9 +110,11 @@ class Reloader:
         first: FirstLoad | None = None,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
         run: RunLoader = run_loader,
+        may_be_empty: Collection[str] = (),
     ) -> None:
         self._paths = paths
-        self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed, run)
+        self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed, run, may_be_empty)
+        self._turn = asyncio.Lock()  # what was read earlier must not be applied later
         self._apply = apply
         self._check = check
         self._note = note
@@ -147,11 +151,36 @@ class Reloader:
             await self.reload()
             self._seen |= self._beside
 
-    async def reload(self) -> None:
-        """Load now; a set with errors, or one that cannot be used, changes nothing and is logged."""
+    async def reload(self, *, look: bool = False) -> ReloadFailure | None:
+        """Load now; a set with errors, or one that cannot be used, changes nothing, is logged, and why is returned.
+
+        With `look` the next look compares with the files as they are now.
+        """
+        async with self._turn:
+            failure = await self._reload(look=look)
+        self._note(failure)
+        return failure
+
+    async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
+        """Load the files with some texts in their place, and use nothing of it; see `sources.read`.
+
+        Raises:
+            BridgeError: The files cannot be read, or no bridge process could run the routes.
+            TimeoutError: It takes longer than ten seconds.
+        """
+        async with self._turn, asyncio.timeout(_TRIAL_SECONDS):
+            loaded = await self._loader.load(instead)
+        await asyncio.to_thread(self._check, loaded.routes)
+        return loaded
+
+    async def _reload(self, *, look: bool) -> ReloadFailure | None:
         try:
+            if look:
+                self._seen = await asyncio.to_thread(fingerprint, self._paths)
             loaded = await self._loader.load()
             self._beside = loaded.files
+            if look:
+                self._seen |= loaded.files
             await asyncio.to_thread(self._check, loaded.routes)
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:
@@ -161,24 +190,23 @@ class Reloader:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
             first = " ".join(str(error.faults[0]).split())
-            self._note(ReloadFailure(time.time(), len(error.faults), first))
+            return ReloadFailure(time.time(), len(error.faults), first)
         except (BridgeError, OSError) as error:
-            self._failed(str(error))
+            return self._failed(str(error))
         except Exception as error:  # noqa: BLE001  # `_failed` logs it
-            self._failed(repr(error), error)
-        else:
-            self._failures = 0
-            self._note(None)
+            return self._failed(repr(error), error)
+        self._failures = 0
+        return None
 
-    def _failed(self, why: str, unexpected: Exception | None = None) -> None:
-        """Note a failure that may pass; log each reason once."""
+    def _failed(self, why: str, unexpected: Exception | None = None) -> ReloadFailure:
+        """Return a failure that may pass; log each reason once."""
         self._failures += 1
         self._looks = _LOOKS.delay(self._failures)
         if why != self._said:
             again = "it is retried" if self._watches else "SIGHUP retries it"
             log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
         self._said = why
-        self._note(ReloadFailure(time.time(), 0, why))
+        return ReloadFailure(time.time(), 0, why)
 
     def ask(self) -> None:
         """Reload soon, whether or not a file changed (SIGHUP); on the loop."""

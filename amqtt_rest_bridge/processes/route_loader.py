@@ -1,7 +1,7 @@
 """Load route files in a process of its own, so that parsing never takes the interpreter of the broker.
 
 `SubprocessLoader` starts `python -m` with this module: paths as an argument, on standard input the texts that were
-parsed before, on standard output the result and the texts now in use, pickled.
+parsed before and those to try, on standard output the result and the texts now in use, pickled.
 """
 
 import asyncio
@@ -9,15 +9,20 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.processes.child import own_code
+
+MOST_FAULTS: Final = 200
+"""So many faults of texts to try are returned, those of the texts first."""
 
 RunLoader = Callable[[str, bytes], Awaitable[tuple[int, bytes, bytes]]]
 """Run this module in a process with its argument and standard input; return its status and what it wrote to both."""
@@ -51,22 +56,31 @@ class SubprocessLoader:
         secrets_dir: Where GET SECRET reads.
         parsed: What was parsed at the start.
         run: Runs this module.
+        may_be_empty: Those of the folders that may be missing, or hold no route file.
     """
 
     def __init__(
-        self, paths: Sequence[str], secrets_dir: str, parsed: ParsedTexts | None = None, run: RunLoader = run_loader
+        self,
+        paths: Sequence[str],
+        secrets_dir: str,
+        parsed: ParsedTexts | None = None,
+        run: RunLoader = run_loader,
+        may_be_empty: Collection[str] = (),
     ) -> None:
-        self._argument = json.dumps({"paths": list(paths), "secrets_dir": secrets_dir})
+        argument = {"paths": list(paths), "secrets_dir": secrets_dir, "may_be_empty": list(may_be_empty)}
+        self._argument = json.dumps(argument)
         self._parsed = b"" if parsed is None else parsed.dump()
         self._run = run
 
-    async def load(self) -> LoadResult:
+    async def load(self, instead: Mapping[str, str | None] | None = None) -> LoadResult:
         """Load the files as they are now, with variables and secrets as they are now.
+
+        `instead` are texts to try in the place of files, see `sources.read`: then there are at most `MOST_FAULTS`.
 
         Raises:
             ConfigurationError: The process failed; the message is the last line of its stderr.
         """
-        status, output, errors = await self._run(self._argument, self._parsed)
+        status, output, errors = await self._run(self._argument, pickle.dumps((instead, self._parsed)))
         if status:
             reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ConfigurationError(reason or "the loader failed")
@@ -75,19 +89,47 @@ class SubprocessLoader:
         return result
 
 
+def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] | None) -> tuple[LoadResult, bytes]:
+    """Load files and return the result and the texts that the next time need not be parsed; blocks.
+
+    Args:
+        arguments: Those of a `SubprocessLoader`, JSON.
+        known: Texts that were parsed before.
+        instead: Texts to try; see `SubprocessLoader.load`.
+
+    Raises:
+        ConfigurationError: A path cannot be read.
+    """
+    wanted, parsed = json.loads(arguments), ParsedTexts(known)
+    texts = sources.read(wanted["paths"], wanted["may_be_empty"], instead)
+    environment = RecordingEnvironment(os.environ, Path(wanted["secrets_dir"]))
+    result = loader.load(texts, environment, parsed)
+    result = replace(result, variables=tuple(environment.variables), secrets=tuple(environment.secrets))
+    if instead is None:
+        return result, parsed.dump()
+    return replace(result, faults=_first(result.faults, instead)), known if result.has_errors else parsed.dump()
+
+
 def main() -> int:
     """Load what the argument names and write the pickled result; on an error write the reason to stderr, status 1."""
-    wanted = json.loads(sys.argv[1])
-    parsed = ParsedTexts(sys.stdin.buffer.read())
+    instead, known = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  # our own process
     try:
-        texts = sources.read(wanted["paths"])
+        loaded = load_files(sys.argv[1], known, instead)
     except BridgeError as error:
         print(error, file=sys.stderr)  # noqa: T201  # read by the broker
         return 1
-    secrets_dir = Path(wanted["secrets_dir"])
-    result = loader.load(texts, Environment(os.environ, secrets_dir), parsed)
-    sys.stdout.buffer.write(pickle.dumps((result, parsed.dump())))
+    sys.stdout.buffer.write(pickle.dumps(loaded))
     return 0
+
+
+def _first(faults: Sequence[Fault], tried: Collection[str]) -> tuple[Fault, ...]:
+    """Return the faults of the texts that are tried, then the others: errors first, not too many."""
+    ordered = sorted(faults, key=lambda fault: (fault.path not in tried, fault.severity is not Severity.ERROR))
+    if len(ordered) > MOST_FAULTS:
+        last, more = ordered[MOST_FAULTS - 1], len(ordered) - MOST_FAULTS + 1
+        message = f"{more} more faults are not listed"
+        ordered[MOST_FAULTS - 1 :] = [Fault(last.path, Position(1, 1), last.severity, message)]
+    return tuple(ordered)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -40,7 +40,7 @@ from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
-from amqtt_rest_bridge.routing.status import StatusReporter, status_topic
+from amqtt_rest_bridge.routing.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.spool import SeenKeys
 from amqtt_rest_bridge.system import return_large_blocks
@@ -268,7 +268,7 @@ class RouteService:
         self._dispatch_to(loaded.routes)
         self._reloader = Reloader(
             settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded,
-            parts.reporter.reloaded, code.load,
+            parts.reporter.reloaded, code.load, settings.may_be_empty,
         )  # fmt: skip
 
     @property
@@ -334,9 +334,24 @@ class RouteService:
         if settings.status_seconds:
             keep("status", lambda: self._parts.reporter.run(settings.status_seconds))
 
-    async def reload(self) -> None:
-        """Read the route files again now; what is wrong with them is logged, and the present routes stay."""
-        await self._reloader.reload()
+    async def reload(self) -> ReloadFailure | None:
+        """Read the route files again now; why not is logged and returned, and the present routes stay."""
+        return await self._reloader.reload(look=True)
+
+    async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
+        """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
+        loaded = await self._reloader.trial(instead)
+        needed = [fault for route in loaded.routes for fault in self._settings.faults_of(route)]
+        return replace(loaded, faults=(*loaded.faults, *needed))
+
+    def report(self, route: str) -> None:
+        """Publish the status of a present route now, where status is published at all."""
+        if self._settings.status_seconds and (statistics := self._parts.statistics.get(route)) is not None:
+            self._parts.reporter.report(statistics)
+
+    def status(self, route: str) -> dict[str, Any]:
+        """Return the status of a present route as it is now."""
+        return self._parts.reporter.status(self._parts.statistics[route])
 
     async def drain(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""

@@ -70,6 +70,8 @@ class StatusReporter:
         self._topic = topic
         self.reload_failure: ReloadFailure | None = None
         """The last reload, if it failed; see `reloaded`."""
+        self.mirror: Callable[[str, bytes], None] | None = None
+        """Receives each status too: the route's name, and the payload, which is empty for a route that is gone."""
         self._reports = False
         self._seconds = 0.0
         self.fault: str | None = None
@@ -125,11 +127,16 @@ class StatusReporter:
     def report(self, statistics: RouteStatistics) -> None:
         """Publish one route's status now."""
         status = self.status(statistics) | {"status_seconds": self._seconds}
-        self._publish(Publication(self._topic(statistics.name), _json(status), retain=True))
+        self._put(statistics.name, _json(status))
 
     def remove(self, route: str) -> None:
         """Remove the retained status of a route that is gone; subscribers receive the empty payload too."""
-        self._publish(Publication(self._topic(route), b"", retain=True))
+        self._put(route, b"")
+
+    def _put(self, route: str, payload: bytes) -> None:
+        self._publish(Publication(self._topic(route), payload, retain=True))
+        if self.mirror is not None:
+            self.mirror(route, payload)
 
     def report_all(self) -> None:
         """Publish the status of all routes now."""

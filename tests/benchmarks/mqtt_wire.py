@@ -49,6 +49,11 @@ def connect_packet(
     return _packet(0x10, _text("MQTT") + bytes([4, flags]) + struct.pack(">H", 0) + payload)
 
 
+def subscribe_packet(topic_filter: str, qos: int = 0) -> bytes:
+    """Write a SUBSCRIBE packet with one filter."""
+    return _packet(0x82, struct.pack(">H", 1) + _text(topic_filter) + bytes([qos]))
+
+
 class Wire:
     """A connected client; `options` are those of `connect_packet`."""
 
@@ -68,7 +73,7 @@ class Wire:
 
     def subscribe(self, topic_filter: str, qos: int = 0) -> None:
         """Subscribe and wait for the SUBACK."""
-        self.sock.sendall(_packet(0x82, struct.pack(">H", 1) + _text(topic_filter) + bytes([qos])))
+        self.sock.sendall(subscribe_packet(topic_filter, qos))
         self.expect(0x90)
 
     def send(self, data: bytes) -> None:
@@ -88,16 +93,16 @@ class Wire:
 
     def messages(self) -> list[tuple[str, bytes]]:
         """Wait for data and give the messages in it; QoS 1 messages are acknowledged."""
-        found = []
-        for kind, body in self.receive():
-            if kind & 0xF0 == 0x30:
-                size = struct.unpack_from(">H", body)[0]
-                start = 2 + size
-                if kind & 0x06:
-                    self.sock.sendall(b"\x40\x02" + body[start : start + 2])
-                    start += 2
-                found.append((body[2 : 2 + size].decode(), body[start:]))
-        return found
+        return [self.take(kind, body) for kind, body in self.receive() if kind & 0xF0 == 0x30]
+
+    def take(self, kind: int, body: bytes) -> tuple[str, bytes]:
+        """Return topic and payload of a PUBLISH, and acknowledge it if it has QoS 1."""
+        size = struct.unpack_from(">H", body)[0]
+        start = 2 + size
+        if kind & 0x06:
+            self.sock.sendall(b"\x40\x02" + body[start : start + 2])
+            start += 2
+        return body[2 : 2 + size].decode(), body[start:]
 
     def close(self) -> None:
         """Send DISCONNECT, if the peer still reads, and close."""

@@ -45,7 +45,7 @@ class Reloading:
             self.looks += 1
             return await ask(seconds)
 
-        reloader.reload = reloaded  # type: ignore[method-assign]
+        reloader.reload = reloaded  # type: ignore[assignment,method-assign]
         reloader._ask = asked  # type: ignore[method-assign]
 
     def write(self, name: str, text: str | None) -> None:
