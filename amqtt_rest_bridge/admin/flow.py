@@ -57,11 +57,15 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What one route does, for a narrow page: what leads to it, what it leads to, and where its failures go."""
+    """What one route does, for a narrow page.
+
+    What leads to it, what it leads to, where the answers of servers among that go, and where its failures go.
+    """
 
     route: Box
     before: Sequence[Box]
     after: Sequence[Box]
+    answers: Sequence[Box]
     failures: Sequence[Box]
 
 
@@ -177,7 +181,7 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
 
 
 def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
-    """Yield what each route does; what its server answers goes where an arrow leads from the server."""
+    """Yield what each route does."""
     before: dict[Node, list[Edge]] = {}
     after: dict[Node, list[Edge]] = {}
     for edge in arrows:
@@ -185,12 +189,12 @@ def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
         after.setdefault(edge.begin, []).append(edge)
     for route in (node for node in boxes if node.kind == "route"):
         own = after.get(route, [])
-        reached = dict.fromkeys(edge.end for edge in own if edge.kind == "way")
-        reached |= dict.fromkeys(edge.end for node in [*reached] if node.kind == "http" for edge in after.get(node, ()))
+        reached = [edge.end for edge in own if edge.kind == "way"]
         yield Way(
             boxes[route],
             [boxes[edge.begin] for edge in before.get(route, ())],
             [boxes[node] for node in reached],
+            [boxes[edge.end] for node in reached if node.kind == "http" for edge in after.get(node, ())],
             [boxes[edge.end] for edge in own if edge.kind == "error"],
         )
 

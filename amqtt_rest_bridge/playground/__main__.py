@@ -25,8 +25,8 @@ def read_no_files() -> None:
     folders = tuple(os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path)
     status, any_file = os.stat, os.stat(__file__)  # noqa: PTH116
 
-    def is_ours(path: object) -> bool:
-        return os.path.realpath(os.fsdecode(path)).startswith(folders) if isinstance(path, str | bytes) else False
+    def is_ours(path: "int | str | bytes | os.PathLike[str]") -> bool:
+        return isinstance(path, int) or os.path.realpath(os.fsdecode(path)).startswith(folders)
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_REFUSED) or (event == "open" and not is_ours(arguments[0])):

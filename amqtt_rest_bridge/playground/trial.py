@@ -32,7 +32,8 @@ _SAMPLES: Final = ("1", "true", "http://example.com", "10 SECONDS")
 _MOST_FAULTS: Final = 200
 _MOST_EXCHANGES: Final = 30
 _LONGEST: Final = 8192  # characters of a body
-_AROUND: Final = 80  # characters of a line before and behind a fault
+_BEFORE: Final = 24  # characters of a line before a fault, few enough for a phone
+_BEHIND: Final = 80
 _SEGMENT: Final = re.compile(r"\{[^{}/]*\}")
 _ANY_KEY: Final = "<a UUID, the same for every try>"
 
@@ -103,7 +104,8 @@ def _shown(fault: Fault, lines: Sequence[str]) -> ShownFault:
     end = max(column, fault.end.column - 1 if fault.end.line == line else len(text))
     return ShownFault(
         line, column, str(fault.severity), fault.message, None if fault.hint is None else str(fault.hint),
-        text[max(0, at - _AROUND) : at].lstrip(), text[at : min(end, at + _AROUND)] or " ", text[end : end + _AROUND],
+        ("…" if at > _BEFORE else "") + text[max(0, at - _BEFORE) : at].lstrip(),
+        text[at : min(end, at + _BEHIND)] or " ", text[end : end + _BEHIND],
     )  # fmt: skip
 
 

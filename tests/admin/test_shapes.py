@@ -100,8 +100,8 @@ def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right
     assert (orders.health, orders.note, orders.link) == ("Red", "1.5/s", "/routes/Orders")
     assert len({(box.x, box.y) for box in drawn.boxes}) == len(drawn.boxes), "no box covers another one"
     shown = next(way for way in drawn.ways if way.route.name == "Orders")
-    listed = [[box.name for box in boxes] for boxes in (shown.before, shown.after, shown.failures)]
-    assert listed == [["orders/+"], ["http://a.test", "done/{topic.2}"], ["failed/orders"]]
+    listed = [[box.name for box in boxes] for boxes in (shown.before, shown.after, shown.answers, shown.failures)]
+    assert listed == [["orders/+"], ["http://a.test"], ["done/{topic.2}"], ["failed/orders"]]
 
 
 def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Path) -> None:

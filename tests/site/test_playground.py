@@ -23,6 +23,7 @@ SERVER = """DEFINE ROUTE Intake WITH TYPE REST_API
 """
 TOKEN = {"authorization": f"Bearer {'t' * 24}"}
 FILES = CLIENT.format(config='WITH CA_FILE "/etc/hostname" WITH CLIENT_CERT_FILE "/no/such/file"', event="")
+SCHEMA = CLIENT.format(config="", event='WITH SCHEMA_FILE "{file}"')
 
 
 def client(config: str = "", event: str = "") -> str:
@@ -78,8 +79,10 @@ def test_each_fault_has_its_place_and_its_line() -> None:
 
 def test_the_drawing_has_what_leads_to_a_route_and_where_it_leads() -> None:
     (way,) = tried(Trial(client())).ways
-    named = {name: [box["name"] for box in way[name]] for name in ("before", "after", "failures")}
-    assert named == {"before": ["orders/+"], "after": ["http://a.test", "done/{topic.2}"], "failures": ["failed"]}
+    named = {name: [box["name"] for box in way[name]] for name in ("before", "after", "answers", "failures")}
+    assert named == {
+        "before": ["orders/+"], "after": ["http://a.test"], "answers": ["done/{topic.2}"], "failures": ["failed"],
+    }  # fmt: skip
 
 
 def test_variables_and_secrets_are_not_read_and_have_their_names_for_values(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,6 +99,9 @@ def test_files_are_not_looked_for_so_that_a_definition_finds_none() -> None:
     found = Playground().run(Trial(FILES))
     assert [fault.severity for fault in found.faults if fault.severity == "error"] == []
     assert found.routes == ["Orders"]
+    there, missing = (Playground().run(Trial(SCHEMA.replace("{file}", file))) for file in ("/etc/hostname", "/no/such"))
+    assert "the playground reads no files" in there.faults[0].message
+    assert there.faults[0].message.replace("/etc/hostname", "/no/such") == missing.faults[0].message
 
 
 def test_in_its_process_no_file_is_read_and_no_connection_made() -> None:
