@@ -3,6 +3,8 @@
 import collections
 import contextlib
 import json
+import os
+import signal
 import threading
 from pathlib import Path
 
@@ -10,7 +12,8 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
-from tests.support.http_recorder import recording
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import Recorder, recording
 from tests.support.http_target import Seen
 from tests.support.lossless import on_disk
 from tests.support.waiting import eventually
@@ -55,29 +58,48 @@ class Publisher:
                     self.acknowledged.add(first + number)
 
 
+class Batches:
+    """What a server got: the bodies of each key, the keys of each message, how often each key came."""
+
+    def __init__(self, target: Recorder) -> None:
+        self.bodies: dict[str, set[bytes]] = collections.defaultdict(set)
+        self.keys: dict[int, set[str]] = collections.defaultdict(set)
+        self.requests: collections.Counter[str] = collections.Counter()
+        self.refusing = threading.Event()
+        target.answer = self._answer
+
+    def _answer(self, seen: Seen) -> tuple[int, bytes]:
+        key = seen.headers["Idempotency-Key"] or ""
+        self.bodies[key].add(seen.body)
+        self.requests[key] += 1
+        for number in json.loads(seen.body):
+            self.keys[number].add(key)
+        return (503, b"") if self.refusing.is_set() else (200, b"")
+
+    def await_refused(self) -> None:
+        """Refuse from now on, until there are requests that have to come again."""
+        self.refusing.set()
+        before = self.requests.total()
+        eventually(lambda: self.requests.total() > before + 1, "nothing is sent")
+
+    def check(self, sent: set[int]) -> None:
+        """All that was sent came, some of it again, and each message in the same batch with the same key."""
+        assert sent - self.keys.keys() == set()
+        assert {key for key, bodies in self.bodies.items() if len(bodies) > 1} == set()
+        assert {number: keys for number, keys in self.keys.items() if len(keys) > 1} == {}
+        assert max(self.requests.values()) > 1
+
+
 @pytest.mark.parametrize(
     ("count", "kills"), [pytest.param(1000, 2, id="1000"), pytest.param(20_000, 10, marks=pytest.mark.long)]
 )
 def test_batches_that_come_again_after_a_kill_hold_the_same_messages_and_have_the_same_key(
     tmp_path: Path, count: int, kills: int
 ) -> None:
-    bodies: dict[str, set[bytes]] = collections.defaultdict(set)
-    keys: dict[int, set[str]] = collections.defaultdict(set)
-    requests: collections.Counter[str] = collections.Counter()
-    killing = threading.Event()
     publisher = Publisher()
-
-    def answer(seen: Seen) -> tuple[int, bytes]:
-        key = seen.headers["Idempotency-Key"] or ""
-        bodies[key].add(seen.body)
-        requests[key] += 1
-        for number in json.loads(seen.body):
-            keys[number].add(key)
-        return (503, b"") if killing.is_set() else (200, b"")
-
     spool = tmp_path / "spool.db"
     with recording() as target, contextlib.ExitStack() as stack:
-        target.answer = answer
+        batches = Batches(target)
         broker = BrokerProcess(tmp_path, ROUTE.format(port=target.port), spool=str(spool))
         stack.callback(broker.close)
         for kill in range(1, kills + 1):
@@ -85,16 +107,27 @@ def test_batches_that_come_again_after_a_kill_hold_the_same_messages_and_have_th
             publishing = threading.Thread(target=publisher.publish, args=(broker.port, count))
             publishing.start()
             eventually(lambda kill=kill: len(publisher.acknowledged) >= kill * count // (kills + 1))  # type: ignore[misc]
-            killing.set()  # what is sent from now on comes again
-            before = sum(requests.values())
-            eventually(lambda before=before: sum(requests.values()) > before + 1, "nothing is sent")  # type: ignore[misc]
+            batches.await_refused()
             broker.kill()
             publishing.join()
-            killing.clear()
+            batches.refusing.clear()
         broker.start()
         publisher.publish(broker.port, count)
         eventually(lambda: on_disk(spool) == 0, "a message stays on disk")
-    assert publisher.acknowledged - keys.keys() == set()
-    assert {key for key, sent in bodies.items() if len(sent) > 1} == set()
-    assert {number: sent for number, sent in keys.items() if len(sent) > 1} == {}
-    assert max(requests.values()) > 1
+    batches.check(publisher.acknowledged)
+
+
+def test_batches_are_the_same_after_a_bridge_process_was_killed(tmp_path: Path) -> None:
+    publisher = Publisher()
+    with recording() as target:
+        batches = Batches(target)
+        with hosting(ROUTE.format(port=target.port), processes=1, spool=str(tmp_path / "spool.db")) as host:
+            statistics = host.plugin.service.statistics["L"]
+            for part in (1, 2):
+                batches.refusing.set()
+                publisher.publish(host.mqtt_port, part * 500)
+                batches.await_refused()
+                os.kill(host.bridges[0].pid, signal.SIGKILL)
+                batches.refusing.clear()
+                eventually(lambda: statistics.admission.outstanding == 0, "a message has not ended")
+    batches.check(publisher.acknowledged)
