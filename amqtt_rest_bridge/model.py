@@ -175,6 +175,8 @@ class ClientEvent:
     batch_split: bool = False
     on_change: PlaceholderText | None = None
     on_change_for: int | None = None
+    dedupe_key: PlaceholderText | None = None
+    dedupe_for: int = 600
     schema_file: Schema | None = None
 
     @property
@@ -186,7 +188,7 @@ class ClientEvent:
     def texts(self) -> tuple[PlaceholderText, ...]:
         """Return its texts with placeholders."""
         texts = (
-            *(self.endpoint, self.body, self.destination_topic, self.payload, self.on_change),
+            *(self.endpoint, self.body, self.destination_topic, self.payload, self.on_change, self.dedupe_key),
             *(text for _, text in self.headers),
         )
         return tuple(text for text in texts if text is not None)

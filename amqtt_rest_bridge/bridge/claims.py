@@ -3,7 +3,6 @@
 `routing.claims` decides; what it has decided comes with a frame, on the reader of the link.
 """
 
-import hashlib
 import itertools
 import threading
 from collections.abc import Callable
@@ -55,24 +54,24 @@ class KeyClaims:
     def __init__(self, link: SendsInOrder) -> None:
         self._link = link
         self._numbers = itertools.count(1)
-        self._asked: dict[int, KeyClaim] = {}
+        self._asked: dict[int, Callable[[bytes | None], None]] = {}
 
     def claim(self, key: bytes, wake: Callable[[], None]) -> KeyClaim:
         """Claim a key; `wake` is called, on the reader, once the answer has come."""
-        number, claim = next(self._numbers), KeyClaim(key, self, wake)
-        self._asked[number] = claim
-        self._link.send_in_order(Claim(number, key))
+        claim = KeyClaim(key, self, wake)
+        self.ask(key, claim.arrive)
         return claim
+
+    def ask(self, key: bytes, arrive: Callable[[bytes | None], None]) -> None:
+        """Claim a key; `arrive` is called, on the reader, with the kept answer, or None for a claim that is granted."""
+        number = next(self._numbers)
+        self._asked[number] = arrive
+        self._link.send_in_order(Claim(number, key))
 
     def answered(self, number: int, answer: bytes | None) -> None:
         """Pass on what became of a claim."""
-        self._asked.pop(number).arrive(answer)
+        self._asked.pop(number)(answer)
 
     def settle(self, key: bytes, seconds: float, answer: bytes | None) -> None:
         """End a claim that was granted: the key was seen and has this answer, or with None was not seen."""
         self._link.send_in_order(Settle(key, seconds, answer))
-
-
-def digest(route: str, event: str, text: bytes) -> bytes:
-    """Return the key of a text: that of an event, which others do not share."""
-    return hashlib.blake2b("\0".join((route, event, "")).encode() + text, digest_size=16).digest()

@@ -108,8 +108,8 @@ class Engine:
         self._makers = makers
         self._on_routes = on_routes
         self._timers = Timers()
-        self._client = ClientMode(link, self._timers, makers.sender, threads or ThreadBudget())
         self._broker = BrokerAccess(link)
+        self._client = ClientMode(link, self._broker.claims, self._timers, makers.sender, threads or ThreadBudget())
         self._ports = Ports(partial(makers.server, self._broker), self._timers, link.send)
         self._watch = PortWatch(link.send)
         self._admin_socket: socket.socket | None = None

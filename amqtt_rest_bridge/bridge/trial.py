@@ -51,10 +51,10 @@ def try_calls(
 
     Those of an event with BATCH_SIZE are one batch, with `BATCH_SPLIT` its halves too.
     """
-    prepared = prepare(route, event, max_body_bytes=MAX_BYTES)
+    prepared, seen = prepare(route, event, max_body_bytes=MAX_BYTES), set[bytes]()
     calls = [OpenCall(0, prepared, message, key) for message in messages]
     if event.batch_size is None:
-        return [_try_once(call, send) for call in calls]
+        return [_try_new(call, send, seen) for call in calls]
     verdicts = [(call, prepared.join(call)) for call in calls]
     ended = [verdict for _, verdict in verdicts if verdict is not None]
     joined = [call for call, verdict in verdicts if verdict is None]
@@ -62,6 +62,18 @@ def try_calls(
         call, *call.riders = joined[first : first + event.batch_size]
         ended += _try_batch(call, send)
     return ended
+
+
+def _try_new(call: OpenCall, send: Callable[[HttpRequest], HttpResponse], seen: set[bytes]) -> Verdict:
+    """Try a call, unless its DEDUPE_KEY is among those that were seen; add it to them."""
+    if call.event.event.dedupe_key is not None:
+        if (unsent := call.event.check(call)) is not None:
+            return unsent
+        call.was_seen = call.key in seen
+    verdict = _try_once(call, send)
+    if call.key is not None and verdict.step is Step.DONE:
+        seen.add(call.key)
+    return verdict
 
 
 def _try_batch(call: OpenCall, send: Callable[[HttpRequest], HttpResponse]) -> list[Verdict]:

@@ -128,6 +128,8 @@ class OpenCall(Struct, eq=False):
     riders: list["OpenCall"] | None = None
     together: int = 0
     text: bytes | None = None  # digest of what ON_CHANGE compares
+    key: bytes | None = None  # of DEDUPE_KEY
+    was_seen: bool | None = None  # None before the broker process has said so; False: the call has a claim on its key
 
     @property
     def run(self) -> RunKey:

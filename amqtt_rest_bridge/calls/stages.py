@@ -12,6 +12,7 @@ from typing import Final
 
 from amqtt_rest_bridge.calls.batches import Split
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
+from amqtt_rest_bridge.calls.duplicates import Deduplicated
 from amqtt_rest_bridge.calls.retries import Retries
 from amqtt_rest_bridge.catalogue import SCHEMA_MISMATCH
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
@@ -55,6 +56,7 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
         Ordered(route, event) if event.is_in_order else None,
         Checked(event.schema_file) if event.schema_file is not None else None,
         When(event.when) if event.when is not None else None,
+        Deduplicated(route.name, event.name, event.dedupe_key) if event.dedupe_key is not None else None,
         OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
         Split() if event.batch_split else None,
         Signed(event.signature) if event.signature is not None else None,

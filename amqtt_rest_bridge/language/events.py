@@ -87,8 +87,10 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
         )
     on_change = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
     _warn_of_constant(settings, "ON_CHANGE", on_change, "only the first message of each topic is sent")
+    dedupe = placeholder_text_of(settings, "DEDUPE_KEY", Place.TEXT, Mode.CLIENT)
+    _warn_of_constant(settings, "DEDUPE_KEY", dedupe, "only the first message within DEDUPE_FOR is sent")
     filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
-    filled |= {"ON_CHANGE": on_change, "BATCH_ITEM": item}
+    filled |= {"ON_CHANGE": on_change, "BATCH_ITEM": item, "DEDUPE_KEY": dedupe}
     for name, template in filled.items():
         if template is not None:
             _check_levels(settings, name, template, settings.offset(name))

@@ -378,13 +378,15 @@ _EVENT = (
         requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
-        "DEDUPE_KEY", Kind.TEMPLATE, None, _S,
-        "a request whose text was seen within DEDUPE_FOR publishes nothing, and is answered as the first one was",
-        '"{header.webhook-id}"',
-        placeholders=(Mode.SERVER,),
+        "DEDUPE_KEY", Kind.TEMPLATE, None, _B,
+        "a text that was seen within DEDUPE_FOR: client: the message sends nothing; server: the request publishes "
+        "nothing, and is answered as the first one was",
+        '"{timestamp}"',
+        placeholders=(Mode.CLIENT, Mode.SERVER),
+        excludes=(Rule("BATCH_SIZE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
-        "DEDUPE_FOR", Kind.DURATION, "10m", _S, "how long a DEDUPE_KEY is known", '"1d"',
+        "DEDUPE_FOR", Kind.DURATION, "10m", _B, "how long a DEDUPE_KEY is known", '"1d"',
         requires=(Rule("DEDUPE_KEY", strict=False),),
     ),
     Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method", '"500, 502-504"'),

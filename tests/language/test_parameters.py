@@ -121,6 +121,8 @@ def test_every_setting_of_config_has_a_row_here() -> None:
         ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
         ({"ORDERED": '"true"'}, "ordered", True),
         ({"EVERY": '"15m"'}, "every", 900),
+        ({"DEDUPE_KEY": '"{value.json.id}"'}, "dedupe_key", parse("{value.json.id}", Place.TEXT, Mode.CLIENT)),
+        ({"DEDUPE_KEY": '"{payload}"', "DEDUPE_FOR": '"1d"'}, "dedupe_for", 86_400),
         ({"ON_CHANGE": '"{topic.1}"'}, "on_change", parse("{topic.1}", Place.TEXT, Mode.CLIENT)),
         ({"ON_CHANGE": '"{payload}"', "ON_CHANGE_FOR": "1 HOUR"}, "on_change_for", 3600),
         ({"FAILURE_PAYLOAD": '"true"'}, "failure_payload", True),

@@ -12,11 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.trial import RequestTrial, try_request
+from amqtt_rest_bridge.bridge.trial import RequestTrial, try_calls, try_request
+from amqtt_rest_bridge.calls.call import Step
 from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.model import HttpResponse, Message
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys
 from tests.support.embedded_broker import Host, hosting
+from tests.support.gate import Gate
+from tests.support.http_recorder import Recorder
 from tests.support.route_text import load_text, messages
 
 ROUTE = """
@@ -241,3 +245,90 @@ def test_keys_beside_the_spool_survive_the_broker(tmp_path: Path) -> None:
             assert post(host, "8" if expected == b'{"key": "8"}' else "7")[0] == 200
             assert client.message()[1] == expected
     assert (tmp_path / "spool.db-seen").exists()
+
+
+# Client mode.
+
+CALLS = """
+    DEFINE ROUTE Calls WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "{policy}" {pace}
+        ADD EVENT E WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY '{{payload}}'
+            WITH DESTINATION_TOPIC "out" WITH ERROR_TOPIC "wrong" WITH DEDUPE_KEY "{{value.json.id}}"
+"""
+
+
+def calls(url: str = "http://h", policy: str = "balanced", pace: str = "") -> str:
+    return (
+        CALLS.replace("{{", "{")
+        .replace("}}", "}")
+        .replace("{url}", url)
+        .replace("{policy}", policy)
+        .replace("{pace}", pace)
+    )
+
+
+def test_a_message_whose_key_was_seen_sends_nothing_and_one_that_failed_was_not_seen() -> None:
+    (route,) = load_text(calls()).routes
+    answers = [500, 200, 200, 200]
+
+    def steps(*payloads: bytes) -> list[Step]:
+        respond = [HttpResponse(status, "", (), b"", 0.0) for status in answers]
+        given = [Message("in/a", payload, 0.0) for payload in payloads]
+        return [one.step for one in try_calls(route, route.client_events[0], given, lambda _: respond.pop(0))]
+
+    first, other = b'{"id": 1, "at": 1}', b'{"id": 2}'
+    assert steps(first, first, b'{"id": 1, "at": 2}', other, other) == [
+        *(Step.FAILED, Step.DONE, Step.SKIPPED, Step.DONE, Step.SKIPPED)
+    ]
+    assert steps(b"{}") == [Step.FAILED]
+
+
+@pytest.mark.parametrize(("policy", "pace"), [("balanced", ""), ("balanced", 'WITH RATE_LIMIT "500/s"')])
+def test_messages_that_come_twice_over_two_bridge_processes_are_sent_once(
+    target: Recorder, policy: str, pace: str
+) -> None:
+    with hosting(calls(target.url, policy, pace), processes=2) as host:
+        client = host.client("out")
+        for number in range(20):
+            for topic in ("in/a", "in/b"):
+                client.publish(topic, b'{"id": %d}' % number)
+        client.messages(20)
+        client.publish("in/a", b'{"id": "last"}')
+        assert client.message()[1] == b'{"id": "last"}'
+    assert len({seen.body for seen in target.take_all()}) == 21
+    assert target.arrived.empty()
+
+
+def test_a_message_that_comes_while_an_equal_one_is_under_way_waits_and_takes_its_place_if_it_fails(
+    target: Recorder,
+) -> None:
+    gate, statuses = Gate(), [400, 200]
+    target.answer = gate.before(lambda _: (statuses.pop(0), b"done"))
+    with hosting(calls(target.url)) as host:
+        client = host.client("out", "wrong")
+        for _ in range(3):
+            client.publish("in/a", b'{"id": 7}')
+        gate.entered.get(timeout=10)
+        gate.open.set()
+        assert sorted(topic for topic, _ in client.messages(2)) == ["out", "wrong"]
+        gate.entered.get(timeout=10)
+        assert gate.entered.empty()
+
+
+def test_a_lossless_message_that_was_answered_is_not_sent_again_after_a_kill(target: Recorder, tmp_path: Path) -> None:
+    spool = str(tmp_path / "spool.db")
+    with hosting(calls(target.url, "lossless"), spool=spool, processes=1) as host:
+        client = host.client("out")
+        client.publish("in/a", b'{"id": 1}')
+        client.message()
+        os.kill(host.bridges[0].pid, signal.SIGKILL)
+        client.publish("in/a", b'{"id": 1}')
+        client.publish("in/a", b'{"id": 2}')
+        assert client.message()[1] == b'{"id": 2}'
+    with hosting(calls(target.url, "lossless"), spool=spool) as host:
+        client = host.client("out")
+        client.publish("in/a", b'{"id": 2}')
+        client.publish("in/a", b'{"id": 3}')
+        assert client.message()[1] == b'{"id": 3}'
+    assert [seen.body for seen in target.take_all()] == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']

@@ -21,6 +21,7 @@ from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.targets import RouteContext, Targets
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
@@ -409,6 +410,7 @@ class ClientMode:
 
     Args:
         link: Where results go.
+        claims: On keys of DEDUPE_KEY.
         timers: For retries and turns.
         sender: Returns the sender for the requests of a route.
         threads: Admits the threads of all routes.
@@ -417,14 +419,13 @@ class ClientMode:
     def __init__(
         self,
         link: BridgeEnd,
+        claims: KeyClaims,
         timers: Timers,
         sender: Callable[[RestApiConfig, BridgeSettings], Sender],
         threads: ThreadBudget,
     ) -> None:
-        self._link = link
-        self._timers = timers
-        self._sender = sender
-        self._threads = threads
+        self._link, self._claims, self._timers = link, claims, timers
+        self._sender, self._threads = sender, threads
         self._runners: dict[int, RouteRunner] = {}  # by event number
         self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
         self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
@@ -521,10 +522,9 @@ class ClientMode:
     ) -> RouteRunner:
         route = numbered.route
         context = RouteContext(
-            self._link, self._timers, self._threads, self._calls, self._lock, self._lease, self._targets.pace(route),
-            self._targets.breaker(route), lambda: self._by_route.get(route.name), self._parsing,
+            self._link, self._claims, self._timers, self._threads, self._calls, self._lock, self._lease,
+            self._targets.pace(route), self._targets.breaker(route), lambda: self._by_route.get(route.name),
+            self._parsing,
         )  # fmt: skip
-        from amqtt_rest_bridge.bridge.client.batch_runner import BatchRunner  # it imports this module
-
-        make = BatchRunner if any(event.batch_size for event in route.client_events) else RouteRunner
-        return make(numbered, settings, self._sender(route.config, settings), context, records)
+        from amqtt_rest_bridge.bridge.client.dedupe_runner import runner_class  # it imports this module
+        return runner_class(route)(numbered, settings, self._sender(route.config, settings), context, records)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.timers import Breaker, Lease, Pace, Timers
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
@@ -34,6 +35,7 @@ class RouteContext:
     """
 
     link: BridgeEnd
+    claims: KeyClaims
     timers: Timers
     threads: ThreadBudget
     calls: OpenCalls

@@ -16,7 +16,6 @@ from typing import Final
 
 from msgspec import msgpack, structs
 
-from amqtt_rest_bridge.bridge.claims import digest
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Once, ShuttingDownError, TopicPayload
 from amqtt_rest_bridge.bridge.server.callers import verifier_of
 from amqtt_rest_bridge.bridge.server.reads import ReadBody, Reading, payload_answer
@@ -30,6 +29,7 @@ from amqtt_rest_bridge.bridge.server.request import (
     overloaded,
     too_large,
 )
+from amqtt_rest_bridge.calls.duplicates import digest
 from amqtt_rest_bridge.calls.trace_context import trace_in
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
