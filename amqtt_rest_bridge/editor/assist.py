@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.editor.project import Part
-from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, Applies, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.language.reading import Block
+from amqtt_rest_bridge.language.reference import markdown_of
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, PlaceholderKind, recognise
 
 _BEFORE = 4_000
@@ -83,19 +84,10 @@ def describe(part: Part, offset: int) -> tuple[str, int, int] | None:
         before = part.text[max(0, start + found.start() - _BEFORE) : start + found.start()]
         name, place = found[0].upper(), (start + found.start(), start + found.end())
         if _NAME.search(before) and (parameter := _parameter(part, offset, name)):
-            return meaning_of(parameter), *place
+            return markdown_of(parameter), *place
         if _BLOCK.search(before) and name in _BLOCKS:
             return f"`{name}`: {_BLOCKS[name]}", *place
     return None
-
-
-def meaning_of(parameter: Parameter) -> str:
-    """Return a row of the table of settings as Markdown."""
-    default = f", default `{parameter.default}`" if parameter.default is not None else ""
-    mode = "" if parameter.applies is Applies.BOTH else f" ({parameter.applies} mode)"
-    notes = "".join(f"\n- {note}" for note in parameter.notes)
-    example = f"```lot\nWITH {parameter.name} {parameter.example}\n```"
-    return f"**{parameter.name}**: {parameter.allowed}{default}{mode}\n\n{parameter.meaning}\n{notes}\n\n{example}"
 
 
 def _settings(block: Block | None, length: int, *, is_typed: bool) -> Iterator[Suggestion]:
@@ -104,7 +96,7 @@ def _settings(block: Block | None, length: int, *, is_typed: bool) -> Iterator[S
         for name, parameter in PARAMETERS[kind].items():
             # The one that is being typed is there already, where its name is complete.
             if block is None or is_typed or name not in block.settings:
-                yield Suggestion(name, length, "setting", parameter.allowed, meaning_of(parameter))
+                yield Suggestion(name, length, "setting", parameter.allowed, markdown_of(parameter))
 
 
 def _placeholders(part: Part, offset: int, before: str, length: int) -> Iterator[Suggestion]:

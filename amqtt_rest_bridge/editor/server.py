@@ -273,10 +273,14 @@ def _add_texts(server: LanguageServer, session: Session) -> None:
     def begin(_: types.InitializedParams) -> None:
         workspace = server.workspace
         uris = [folder.uri for folder in workspace.folders.values()] or [workspace.root_uri or ""]
-        session.begin(
-            [path for uri in uris if (path := to_fs_path(uri))],
-            types.PositionEncodingKind(workspace.position_encoding).value,
-        )
+        units = types.PositionEncodingKind(workspace.position_encoding).value
+        session.begin([path for uri in uris if (path := to_fs_path(uri))], units)
+        capabilities = server.client_capabilities.workspace
+        watched = capabilities and capabilities.did_change_watched_files
+        if watched and watched.dynamic_registration:
+            options = types.DidChangeWatchedFilesRegistrationOptions([types.FileSystemWatcher("**/*.{lot,lotnb}")])
+            files = types.Registration("files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
+            server.client_register_capability(types.RegistrationParams([files]))
 
     def opened(params: types.DidOpenTextDocumentParams) -> None:
         one = params.text_document

@@ -32,6 +32,15 @@ def text_of(kind: BlockKind, row: Parameter) -> str:
     return title + "".join([f"{_LINE.fill(line)}\n" for line in lines])
 
 
+def markdown_of(row: Parameter) -> str:
+    """Return what there is to know of a setting as Markdown, for editors."""
+    default = f", default `{row.default}`" if row.default is not None else ""
+    mode = "" if row.applies is Applies.BOTH else f" ({_MODES[row.applies]})"
+    notes = "".join(f"- {note}\n" for note in row.notes)
+    lines = [f"**{row.name}**: {row.allowed}{default}{mode}", row.meaning, notes, "" if row.portable else "*ext*"]
+    return "\n\n".join([*filter(None, lines), f"```lot\nWITH {row.name} {row.example}\n```"])
+
+
 def list_of_settings() -> str:
     """Return every setting with its value, in its block."""
     lines = []

@@ -32,7 +32,6 @@ const vscode = {
   window: { showErrorMessage: (text) => said.push(text) },
   workspace: {
     getConfiguration: () => new Map([["command", "rest-bridge"], ["secretsDir", "/secrets"]]),
-    createFileSystemWatcher: (glob) => glob,
   },
 };
 Module._load = (name, ...rest) =>

@@ -20,7 +20,6 @@ from tests.language.test_fuzz import mutations
 from tests.support.documents import ROOT
 from tests.support.route_text import BASIC, ENVIRONMENT, load_text, plain, write_secrets
 
-FOLDERS = (ROOT / "conf", ROOT / "tests")
 COMMENT_OR_STRING = re.compile(r'//[^\n]*|--[^\n]*|/\*[\s\S]*?\*/|"(?:[^"\\]|\\.)*"')
 SPACES = [" ", "  ", "\t", "\n", "\r\n", "\n\n\n  ", " // c\n", "\n-- c d\n", " /* c */ ", "/*c*/", "\n/* c\n d */\n"]
 
@@ -49,19 +48,28 @@ def check_layout(text: str, secrets_dir: Path) -> None:
     assert what_is_read(after, secrets_dir) == what_is_read(text, secrets_dir)
 
 
+@pytest.mark.parametrize(
+    ("folders", "number"),
+    [
+        pytest.param(["conf", "tests/language/cases/valid"], 100, id="all that can be read"),
+        pytest.param(["conf", "tests"], 200, id="all", marks=pytest.mark.long),
+    ],
+)
 def test_every_route_file_reads_as_before_and_is_laid_out_once(
-    secrets_dir: Path, monkeypatch: pytest.MonkeyPatch
+    folders: list[str], number: int, secrets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = functools.cache(grammar.parse)  # each text is parsed once for all that is asked of it
     monkeypatch.setattr("amqtt_rest_bridge.language.definitions.parse", parse)
     monkeypatch.setattr("amqtt_rest_bridge.editor.layout.parse", parse)
-    sources = [source for source in read(FOLDERS) if not source.faults and is_readable(source.text)]
-    assert len(sources) > 200
+    sources = [
+        source for source in read([ROOT / name for name in folders]) if not source.faults and is_readable(source.text)
+    ]
+    assert len(sources) > number
     for source in sources:
         check_layout(source.text, secrets_dir)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=mutations())
 def test_a_damaged_file_that_can_still_be_read_reads_as_before(case: tuple[str, bytes], secrets_dir: Path) -> None:
     name, content = case
@@ -70,7 +78,7 @@ def test_a_damaged_file_that_can_still_be_read_reads_as_before(case: tuple[str, 
     check_layout(text, secrets_dir)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_any_layout_of_a_route_gives_the_same_route(data: st.DataObject, secrets_dir: Path) -> None:
     route = BASIC + 'WITH BODY "a" + get Env TENANT + "\\"\\n" WITH HEADERS ADD X-A 15'

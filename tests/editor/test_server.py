@@ -48,6 +48,14 @@ def uri(client: LspClient, folder: Path, request: pytest.FixtureRequest) -> Iter
     client.notified.clear()
 
 
+def test_the_editor_is_asked_to_watch_route_files(client: LspClient) -> None:
+    client.at("hover", "file:///nowhere.lot", 0, 0)
+    (asked,) = client.asked
+    (files,) = asked["params"]["registrations"]
+    assert files["method"] == "workspace/didChangeWatchedFiles"
+    assert files["registerOptions"]["watchers"] == [{"globPattern": "**/*.{lot,lotnb}"}]
+
+
 def of(uri: str) -> dict[str, Any]:
     return {"textDocument": {"uri": uri}}
 

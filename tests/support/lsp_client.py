@@ -15,7 +15,7 @@ CAPABILITIES: Mapping[str, Any] = {
         "hover": {"contentFormat": ["markdown"]},
     },
     "notebookDocument": {"synchronization": {}},
-    "workspace": {"workspaceFolders": True},
+    "workspace": {"workspaceFolders": True, "didChangeWatchedFiles": {"dynamicRegistration": True}},
 }
 
 
@@ -26,6 +26,7 @@ class LspClient:
         command = [sys.executable, "-m", "amqtt_rest_bridge", "lsp", *arguments]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder)
         self.notified: list[dict[str, Any]] = []
+        self.asked: list[dict[str, Any]] = []  # requests of the server, which are agreed to
         self._number = 0
         folders = [{"uri": folder.as_uri(), "name": folder.name}] if folder is not None else None
         given = {"processId": None, "rootUri": None, "workspaceFolders": folders}
@@ -109,6 +110,10 @@ class LspClient:
             name, _, value = line.partition(b":")
             length = int(value) if name.lower() == b"content-length" else length
         message: dict[str, Any] = json.loads(self.process.stdout.read(length))
+        if "id" in message and "method" in message:
+            self.asked.append(message)
+            self._send({"id": message["id"], "result": None})
+            return self._receive()
         return message
 
 

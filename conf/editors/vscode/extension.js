@@ -13,7 +13,6 @@ async function activate() {
   };
   client = new LanguageClient("rest-bridge", "REST API routes", server, {
     documentSelector: [{ language: "lot" }, { pattern: "**/*.lotnb" }],
-    synchronize: { fileEvents: workspace.createFileSystemWatcher("**/*.{lot,lotnb}") },
   });
   try {
     await client.start();
