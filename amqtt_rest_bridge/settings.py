@@ -174,6 +174,7 @@ class Settings:
         "who may add and remove routes with Coreflux's tools: names of `users`, and as `routes` the folder that keeps "
         "what they add",
         "{users: [editor], routes: conf/live}",
+        no_worker="leave it out: only the plugin for amqtt knows which client has published",
     )
 
     def __post_init__(self) -> None:
