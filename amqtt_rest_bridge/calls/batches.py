@@ -61,7 +61,7 @@ class Gathering:
 
     def _is_last(self, call: OpenCall) -> bool:
         key = call.idempotency_key
-        return self._has_groups and key is not None and int(key[-4:], 16) == self._size - 1
+        return self._has_groups and key is not None and key.endswith(f"{self._size - 1:04x}")
 
 
 def halve(call: OpenCall) -> OpenCall:
