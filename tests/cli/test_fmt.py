@@ -59,6 +59,19 @@ def test_a_file_with_an_error_is_left_as_it_is_and_the_error_reported(
     assert (folder / "a.lot").read_text() == wrong
 
 
+def test_what_is_laid_out_is_portable(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    more = "with body get env 'HOME' with headers add Event-Name 'E'"
+    (folder / "a.lot").write_text(f"\t{FLAT.lower().rstrip()} {more}\n")
+    main(["check", "--portable", "a.lot"])
+    assert "not portable" in capsys.readouterr().out
+    assert fmt("a.lot") == 0
+    capsys.readouterr()
+    main(["check", "--portable", "a.lot"])
+    said = capsys.readouterr().out
+    assert "not portable" not in said
+    assert "capitals" not in said
+
+
 def test_a_missing_secret_keeps_no_file_from_being_laid_out(folder: Path) -> None:
     (folder / "a.lot").write_text(FLAT.rstrip() + ' WITH BODY GET SECRET "nowhere"')
     assert fmt("a.lot") == 0

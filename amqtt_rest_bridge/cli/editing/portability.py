@@ -11,7 +11,7 @@ from amqtt_rest_bridge.spelling import question
 
 _LEVEL = 4
 _FIRST_LINE = re.compile(r"(DEFINE)\s+(ROUTE)\s+\S+\s+(WITH)\s+(TYPE)\s+[\"']?(\w+)", re.IGNORECASE)
-_KEYWORDS = re.compile(r"(WITH|ADD)(?:\s+(HEADERS|EVENT|\w+_CONFIG)\b)?", re.IGNORECASE)
+_KEYWORDS = re.compile(r"(WITH|ADD)(?:\s+(HEADERS|EVENT|\w+_CONFIG)(?![\w-]))?", re.IGNORECASE)
 _GET = re.compile(r"(GET)\s+(ENV|SECRET)", re.IGNORECASE)
 _EXTENSION = "an extension of this bridge; leave it out where Coreflux reads the file too"
 
