@@ -237,5 +237,5 @@ class IncomingMessages:
         if self._publisher.is_status:
             return False
         if self._forged.count():
-            log.warning("not published on %s: the bridge alone publishes there", loggable(topic))
+            log.warning("not published on %s: this is published by the bridge alone", loggable(topic))
         return True
