@@ -8,6 +8,7 @@ import logging
 import signal
 from collections.abc import Generator, Iterator
 
+import hypothesis
 import pytest
 
 import tests.support.compiled  # noqa: F401  # first, so that nothing is compiled twice
@@ -17,7 +18,13 @@ from tests.support.ports import free_port
 
 
 def pytest_configure() -> None:
-    """Restore Ctrl-C for the processes that tests start; a shell that runs pytest in the background ignores it."""
+    """Bound no property test by the clock, and restore Ctrl-C for the processes that tests start.
+
+    A shell that runs pytest in the background ignores it.
+    """
+    slow = [hypothesis.HealthCheck.too_slow]
+    hypothesis.settings.register_profile("unhurried", deadline=None, suppress_health_check=slow)
+    hypothesis.settings.load_profile("unhurried")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
