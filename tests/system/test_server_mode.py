@@ -33,8 +33,8 @@ ROUTE = """
             WITH RETAIN "true"
         ADD EVENT Latest
             WITH METHOD "GET"
-            WITH ENDPOINT "/latest"
-            WITH SOURCE_TOPIC "sensors/+/t"
+            WITH ENDPOINT "/latest/{number}"
+            WITH SOURCE_TOPIC "sensors/{path.number}/t"
         ADD EVENT Ask
             WITH METHOD "POST"
             WITH ENDPOINT "/ask/{who}"
@@ -101,16 +101,16 @@ def test_payload_and_topic_are_filled_and_retained() -> None:
 @processes
 def test_a_read_event_answers_with_the_latest_payload(processes: int) -> None:
     with hosting(ROUTE, processes=processes) as host:
-        assert call(host, "GET", "/latest")[0] == 404
+        assert call(host, "GET", "/latest/1")[0] == 404
         client = host.client("sensors/#")
         client.publish("sensors/1/t", b"20.5")
         client.message()
         assert await_answer(host, 200) == b"20.5"
 
 
-def await_answer(host: Host, wanted: int) -> bytes:
+def await_answer(host: Host, wanted: int, path: str = "/latest/1") -> bytes:
     for _ in range(500):
-        status, _, answer = call(host, "GET", "/latest")
+        status, _, answer = call(host, "GET", path)
         if status == wanted:
             return answer
     raise AssertionError(f"no {wanted}")
@@ -130,7 +130,7 @@ def test_a_restarted_bridge_process_still_knows_the_latest_payload() -> None:
 def test_what_was_retained_before_the_start_is_read_too() -> None:
     with hosting(ROUTE) as host:
         host.wait(host.broker.retain_message(None, "sensors/7/t", b"kept"))
-        assert await_answer(host, 200) == b"kept"
+        assert await_answer(host, 200, "/latest/7") == b"kept"
 
 
 @processes
