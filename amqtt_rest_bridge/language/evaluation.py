@@ -162,10 +162,15 @@ def end_of(piece: Piece, report: Report) -> int:
     return report.end_of(piece.offset) if piece.source else piece.offset + len(piece.text)
 
 
-def place_in(value: Value, pattern: str, report: Report) -> tuple[int, int]:
-    """Return where what a pattern finds begins and ends in a value as it is written; else the whole value."""
+def place_in(value: Value, pattern: str, report: Report, after: int = 0) -> tuple[int, int]:
+    """Return where what a pattern finds behind an offset begins and ends in a value as it is written.
+
+    Where nothing is found it is the whole value. Who looks for many continues `after` the last: it takes linear time.
+    """
     for piece in value.pieces:
-        if not piece.source and (found := re.search(pattern, piece.text)):
+        if piece.source or piece.offset + len(piece.text) <= after:
+            continue
+        if found := re.compile(pattern).search(piece.text, max(0, after - piece.offset)):
             return piece.offset + found.start(), piece.offset + found.end()
     return value.offset, end_of(value.pieces[-1], report)
 

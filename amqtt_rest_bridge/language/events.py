@@ -336,7 +336,8 @@ def _check_segments(
     """Refuse `{path.x}` that is not a segment of ENDPOINT; its `segments` are None when they cannot be known."""
     if segments is None or template is None:
         return
-    for written in template.names:
+    end = 0
+    for written in dict.fromkeys(template.names):
         segment = written.removeprefix("path.")
         if segment != written and segment not in segments:
             meant = closest(segment, segments)
@@ -344,7 +345,8 @@ def _check_segments(
             if meant:
                 hint = question(f"{{path.{meant}}}", f"path.{meant}")
             message = f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}"
-            place, end = place_in(settings.texts[name], rf"(?<={{){re.escape(written)}(?=[|}}])", settings.report)
+            pattern = rf"(?<={{){re.escape(written)}(?=[|}}])"
+            place, end = place_in(settings.texts[name], pattern, settings.report, end)
             settings.failed.add(name)
             settings.report.error(FaultCode.PLACEHOLDER, place, message, hint, end=end)
 

@@ -40,6 +40,8 @@ class Source:
 
 
 _STRING = r"""(?:"(?:[^"\\\n]|\\[^\n])*+(?:"|$)|'(?:[^'\\\n]|\\[^\n])*+(?:'|$))"""
+_LONGEST = 1000
+"""Characters that a fault marks at most: a whole line may be one statement after the other."""
 _MARKED = re.compile(
     # A statement up to its comment or the end of its line; a string; a placeholder; GET and its name; a word.
     rf"""(?:DEFINE|WITH|ADD)(?=\s)(?:{_STRING}|[^\n"'/-]|/(?![/*])|-(?!-))*+
@@ -119,7 +121,7 @@ class Report:
 
     def end_of(self, offset: int) -> int:
         """Return where the string, word, placeholder or statement that begins at an offset ends."""
-        found = _MARKED.match(self._text, offset)
+        found = _MARKED.match(self._text, offset, offset + _LONGEST)
         return offset + 1 if found is None else offset + len(found[0].rstrip())
 
 

@@ -113,8 +113,9 @@ def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None
             f"{name} is one filter, with the comma in it",
             "write an event for each filter",
         )
+    end = 0
     for level, written, word in forms.foreign_levels(value.text):
-        place, end = place_in(value, rf"(?<![^/\"']){re.escape(written)}(?![^/?\"'])", report)
+        place, end = place_in(value, rf"(?<![^/\"']){re.escape(written)}(?![^/?\"'])", report, end)
         message = f"{name} has the level {written}, which matches only that text"
         hint: str = f"write + for a level that may be anything; its text is {{topic.{level}}}"
         if written.startswith("*"):

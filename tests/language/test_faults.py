@@ -49,3 +49,18 @@ def test_the_default_of_a_misspelt_placeholder_stays() -> None:
     (fault,) = load([source], Environment({}, Path())).faults
     assert marked(source, fault) == "{value.jsn.level|3}"
     assert fault.replacement == "{value.json.level|3}"
+
+
+def test_what_is_wrong_twice_in_a_value_is_marked_twice() -> None:
+    text = (
+        'DEFINE ROUTE A WITH TYPE REST_API\n ADD REST_API_CONFIG WITH ENABLE_SERVER "true"\n'
+        ' ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/:id/x/:id" WITH DESTINATION_TOPIC "a"\n'
+    )
+    faults = load([Source("a.lot", text)], Environment({}, Path())).faults
+    assert [fault.position.column for fault in faults] == [49, 55]
+
+
+def test_a_fault_marks_at_most_1000_characters_of_a_line_of_statements() -> None:
+    text = "DEFINE ROUTE A WITH TYPE REST_API ADD REST_API_CONFIG" + " WITH RETRIES 1" * 300
+    faults = load([Source("a.lot", text)], Environment({}, Path())).faults
+    assert max(fault.end.column - fault.position.column for fault in faults) == 1000
