@@ -7,7 +7,7 @@ program serves it with the WSGI server that it has:
     >>> from falcon.testing import TestClient  # in place of a WSGI server
     >>> from template_api import TemplateLibrary, create_app, import_templates
     >>> print(import_templates("sqlite:///library.db", Path("conf/library")))
-    24 added, 0 changed, 0 unchanged, 0 failed
+    26 added, 0 changed, 0 unchanged, 0 failed
     >>> library = TemplateLibrary("sqlite:///library.db")
     >>> library.follow()
     >>> client = TestClient(create_app(library, "https://templates.example"))
