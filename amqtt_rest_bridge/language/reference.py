@@ -1,13 +1,12 @@
-"""The settings of the language as other programs show them: texts, JSON, and a route that has all of them. Pure.
+"""The settings of the language as other programs show them: texts and JSON. Pure.
 
 All of it is made from the rows of `parameters`.
 """
 
 import textwrap
-from collections.abc import Iterator
 from typing import Any
 
-from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
 
 _LINE = textwrap.TextWrapper(98, initial_indent="  ", subsequent_indent="    ")
 _MODES = {Applies.CLIENT: "client mode", Applies.SERVER: "server mode", Applies.BOTH: "both modes"}
@@ -68,27 +67,3 @@ def json_of(kind: BlockKind, row: Parameter) -> dict[str, Any]:
         "secret": row.secret,
         "portable": row.portable,
     }
-
-
-_LIVE = {
-    BlockKind.CONFIG: ("BASE_ADDRESS", "ENABLE_CLIENT"),
-    BlockKind.EVENT: ("SOURCE_TOPIC", "DESTINATION_TOPIC", "METHOD", "ENDPOINT"),
-}
-"""The settings of a client event that `route_code` does not put into comments."""
-
-
-def route_code() -> str:
-    """Return a definition that loads as it is, with every other setting as a comment, its meaning beside it."""
-    return "DEFINE ROUTE MyRoute WITH TYPE REST_API\n" + "".join(_code_lines())
-
-
-def _code_lines() -> Iterator[str]:
-    for kind in (BlockKind.CONFIG, BlockKind.ROUTE_CONFIG, BlockKind.EVENT):
-        yield f"    ADD {kind}{' MyEvent' if kind is BlockKind.EVENT else ''}\n"
-        live = _LIVE.get(kind, ())
-        rows = sorted(PARAMETERS[kind].values(), key=lambda row: row.name not in live)
-        for row in rows:
-            mark = "" if row.name in live else "// "
-            example = row.example if row.kind is not Kind.HEADERS else f"\n            {mark}{row.example}"
-            yield f"        {mark}WITH {row.name} {example}".replace(f"{row.name} \n", f"{row.name}\n")
-            yield f"  // {row.meaning}\n"

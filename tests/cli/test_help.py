@@ -4,17 +4,11 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.editing.portability import portability_warnings
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parameters import PARAMETERS
-from amqtt_rest_bridge.language.reference import route_code
-from amqtt_rest_bridge.language.sources import Source
 
 NAMES = [name for rows in PARAMETERS.values() for name in rows]
 
@@ -56,15 +50,6 @@ def test_json_has_every_setting_with_what_programs_need(capsys: pytest.CaptureFi
     assert list(scheme["choices"]) == ["hmac", "slack", "stripe", "standard-webhooks"]
     assert scheme["requires"] == ["SIGNATURE_SECRET"]
     assert not scheme["portable"]
-
-
-def test_the_route_code_loads_and_has_every_setting() -> None:
-    source = Source("code.lot", route_code())
-    loaded = load([source], Environment({}, Path()))
-    assert [str(fault) for fault in loaded.faults] == []
-    assert len(loaded.routes) == 1
-    assert {name for name in NAMES if f"WITH {name}" not in source.text} == set()
-    assert [one.message for one in portability_warnings(source)] == ["ROUTE_CONFIG is not portable"]
 
 
 def completed(shell: str, **environment: str) -> str:
