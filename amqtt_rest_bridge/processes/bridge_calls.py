@@ -141,17 +141,17 @@ class BridgeCalls:
         """Publish; the key was seen once that is done: a broker that is killed before it has not seen the key."""
         key, seconds, number = frame.key, frame.seconds, frame.number
 
-        def published(count: int) -> None:
+        def release(count: int) -> None:
             if not number:
                 self._claims.settle(key, seconds, frame.answer)
             self.release_credits(count)
 
-        def confirm(is_published: bool) -> None:
-            self._claims.settle(key, seconds, frame.answer if is_published else None)
-            self.feed.confirm(number, is_published)
+        def confirm(published: bool) -> None:
+            self._claims.settle(key, seconds, frame.answer if published else None)
+            self.feed.confirm(number, published)
 
         self._claims.hand_over(key)
-        self._publisher.put(frame.publication, 1, published, confirm if number else None)
+        self._publisher.put(frame.publication, 1, release, confirm if number else None)
 
     def withdraw(self) -> None:
         """Take back every call whose delivery was dropped: here at once, from the bridge process once it answers."""

@@ -1,6 +1,6 @@
 """The keys of DEDUPE_KEY that were seen, with their answers: beside the spool on disk, without a spool in memory.
 
-SQLite in both cases: a million keys take 100 MB of memory (a dictionary 230), and their file survives a killed process.
+SQLite in both cases: a million keys take 70 MB of memory, and their file survives a killed process.
 It is written without a flush, so that the loop waits for no disk; a power cut may cost the file, and then keys count as
 not seen. A file that cannot be used costs the keys only: it is logged, and what has been is forgotten.
 """

@@ -9,6 +9,8 @@ from typing import Any, cast
 from amqtt_rest_bridge.link.frames import Publications, Ready, encode
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from amqtt_rest_bridge.routing.claims import Claims
+from amqtt_rest_bridge.spool import SeenKeys
 
 
 class _Server:
@@ -16,6 +18,7 @@ class _Server:
 
     def __init__(self) -> None:
         self.publisher = self
+        self.claims = Claims(SeenKeys(None))
         self.put_on: list[tuple[bytes, bool]] = []
 
     def put(self, publication: Publication, _hops: int, _release: object, confirm: Callable[..., None] | None) -> None:
