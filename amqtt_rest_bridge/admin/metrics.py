@@ -49,6 +49,7 @@ METRICS: Final = {
     "rest_bridge_held_bytes": ("gauge", "Payloads of messages that wait or are in flight."),
     "rest_bridge_in_flight": ("gauge", "Calls that a worker runs."),
     "rest_bridge_breaker_open": ("gauge", "1 while the BREAKER of the route is open, else 0."),
+    "rest_bridge_stream_readers": ("gauge", "Callers who read a stream (STREAM) of the route now."),
     "rest_bridge_spool_messages": ("gauge", "Messages of a lossless route on disk."),
     "rest_bridge_spool_refusing": ("gauge", "1 from a message that the spool refused to the next it keeps, else 0."),
     "rest_bridge_restarts_total": ("counter", "Bridge processes that had to be started again."),
@@ -110,6 +111,8 @@ class _Samples(Collector):
         self._add("rest_bridge_in_flight", labels, route.in_flight)
         if route.breaker is not None:
             self._add("rest_bridge_breaker_open", labels, route.breaker == "open")
+        if route.readers is not None:
+            self._add("rest_bridge_stream_readers", labels, route.readers)
         if route.spooled is not None:
             self._add("rest_bridge_spool_messages", labels, route.spooled)
 

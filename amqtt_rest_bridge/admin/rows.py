@@ -40,6 +40,7 @@ def row(route: RouteNumbers, history: History) -> Row:
         "queued": str(route.queued),
         "in_flight": str(route.in_flight),
         "spooled": "-" if route.spooled is None else str(route.spooled),
+        "readers": "-" if route.readers is None else str(route.readers),
         "p50": _milliseconds(latency.get("p50")),
         "p99": _milliseconds(latency.get("p99")),
         "wait_p50": _milliseconds(wait.get("p50")),

@@ -60,7 +60,7 @@ if TYPE_CHECKING:  # imported only where there is an admin port
 log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS: Final = 0.5  # of the grace at the end: what is left to answer those who wait for a reply
-_REPORT_SECONDS: Final = 0.5  # how often answers of server mode are counted to the broker
+_REPORT_SECONDS: Final = 0.5  # how often answers and readers of server mode are counted to the broker
 _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a burst leaves one for each worker
 _STOP_LOOK_SECONDS: Final = 0.01
 
@@ -209,6 +209,9 @@ class Engine:
         report = self._broker.answers.take()
         if report.routes or report.unmatched_totals:
             self._link.send_in_order(report)
+        readers = self._broker.take_readers()
+        if readers is not None:
+            self._link.send_in_order(readers)
         self._client.close_retired()
 
     def _expire(self) -> None:

@@ -169,7 +169,7 @@ class RouteNumbers(Struct, frozen=True, array_like=True):
     """The numbers of one route; `status` is what its status topic says, where that was asked for.
 
     `spooled` is the number of its messages on disk, None for a route that is not lossless; `breaker` is `open` or
-    `closed`, None for a route without one.
+    `closed`, None for a route without one; `readers` are those of its streams, None for a route without STREAM.
     """
 
     name: str
@@ -184,6 +184,7 @@ class RouteNumbers(Struct, frozen=True, array_like=True):
     in_flight: int
     spooled: int | None
     breaker: str | None
+    readers: int | None
     status: dict[str, Any] | None
 
 

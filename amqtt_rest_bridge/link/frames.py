@@ -421,6 +421,12 @@ class BreakerChange(Struct, frozen=True, array_like=True, tag=36):
     reason: str | None
 
 
+class StreamReaders(Struct, frozen=True, array_like=True, tag=37):
+    """How many streams (STREAM) the bridge process serves now, by route; those of other routes have none."""
+
+    routes: dict[str, int]
+
+
 ToBridge = (
     UseRoutes
     | Listen
@@ -454,6 +460,7 @@ ToBroker = (
     | Stalled
     | Unserved
     | BreakerChange
+    | StreamReaders
     | EndedRequest
     | FromAdmin
 )

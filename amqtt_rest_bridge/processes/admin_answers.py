@@ -181,6 +181,7 @@ class AdminAnswers:
             admission.in_flight,
             admission.outstanding if admission.policy is OverloadPolicy.LOSSLESS else None,
             statistics.breaker,
+            statistics.readers,
             self._reporter.status(statistics) if statuses else None,
         )
 

@@ -33,6 +33,7 @@ from amqtt_rest_bridge.link.frames import (
     StalledPort,
     Stop,
     Stopped,
+    StreamReaders,
     ToBroker,
     Unserved,
     UseRoutes,
@@ -199,7 +200,7 @@ class BridgeProcess:
     def _handle(self, frame: ToBroker) -> None:
         """Handle a frame about the bridge process itself."""
         match frame:
-            case Served() | EndedRequest():
+            case Served() | StreamReaders() | EndedRequest():
                 self._note_served(frame)
             case Log(level, logger, text):
                 logging.getLogger(logger).log(level, "%s", text)
@@ -229,9 +230,11 @@ class BridgeProcess:
             (self._open_breakers.discard if frame.reason is None else self._open_breakers.add)(frame.route)
             self._server.breaker(frame.route, frame.reason)
 
-    def _note_served(self, frame: Served | EndedRequest) -> None:
+    def _note_served(self, frame: Served | StreamReaders | EndedRequest) -> None:
         if isinstance(frame, Served):
             self._server.served(frame)
+        elif isinstance(frame, StreamReaders):
+            self._server.readers(self.index, frame.routes)
         else:
             self._server.ended(frame)
             self.calls.release_credits(frame.credits)
@@ -241,6 +244,7 @@ class BridgeProcess:
         self._gone = True
         for route in list(self._open_breakers):  # those of the next process begin closed
             self._note_down(BreakerChange(route, None))
+        self._server.readers(self.index, {})
         self._on_closed(self)
 
 

@@ -47,6 +47,7 @@ class ServerReports:
         self._outcomes = outcomes
         self._routes: tuple[Route, ...] = ()
         self._unserved: dict[int, Mapping[int, str]] = {}  # why, by bridge process and port
+        self._readers: dict[int, Mapping[str, int]] = {}  # by bridge process and route
 
     def replace(self, routes: Iterable[Route], reads: Iterable[str], replies: Mapping[str, float]) -> None:
         """Use other routes; for `reads` and `replies` see `Watching.replace`."""
@@ -139,6 +140,12 @@ class ServerReports:
         statistics = self._outcomes.statistics.get(route)
         if statistics is not None and statistics.note_breaker(reason):
             self._outcomes.on_health(statistics)
+
+    def readers(self, process: int, readers: Mapping[str, int]) -> None:
+        """Note how many streams a bridge process serves, by route."""
+        self._readers[process] = readers
+        for name, statistics in self._outcomes.statistics.items():
+            statistics.note_readers(sum(one.get(name, 0) for one in self._readers.values()))
 
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""

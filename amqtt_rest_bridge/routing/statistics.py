@@ -43,6 +43,7 @@ class RouteStatistics:
         self._last_error: tuple[float, str, str] | None = None
         self._down: str | None = None  # why its port is not served
         self._open: str | None = None  # why its breaker is open
+        self._readers = 0
         self._since = now
         self.update(route)
 
@@ -50,6 +51,7 @@ class RouteStatistics:
         """Apply what a reload changed."""
         self._calls_out = route.config.enable_client
         self._has_breaker = route.route_config.breaker is not None
+        self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
         self.admission.update(route.route_config)
 
     def refuse(self, code: str, message: str, now: float) -> bool:
@@ -161,6 +163,15 @@ class RouteStatistics:
         """Return `open` or `closed`, None for a route without BREAKER."""
         return None if not self._has_breaker else "closed" if self._open is None else "open"
 
+    def note_readers(self, readers: int) -> None:
+        """Note how many streams of the route are open."""
+        self._readers = readers
+
+    @property
+    def readers(self) -> int | None:
+        """Return how many streams of the route are open, None for a route without STREAM."""
+        return self._readers if self._has_stream else None
+
     def _error(self, code: str, message: str, now: float) -> bool:
         before = self.health
         self._note(well=False)
@@ -224,6 +235,7 @@ class RouteStatistics:
             "health_reason": self.health_reason,
             "connection": self._connection,
             "breaker": self.breaker,
+            "readers": self.readers,
             "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
             "messages": {
                 "total": self.admission.admitted + self._others,

@@ -28,7 +28,7 @@ BROKER = BrokerNumbers(0, 0, [])
 def numbers(*names: str) -> Numbers:
     took, waited = Durations([2] * (len(BUCKETS) + 1), 1.5), Durations([14], 0.25)
     events = {"Send": EventCounts({"succeeded": 12, "timeout": 2}, took, waited)}
-    routes = [RouteNumbers(name, "Green", events, 12, 2, 0, 3, 4, 5, 6, None, None, None) for name in names]
+    routes = [RouteNumbers(name, "Green", events, 12, 2, 0, 3, 4, 5, 6, None, None, None, None) for name in names]
     return Numbers(0.0, {route.name: route for route in routes}, BROKER)
 
 

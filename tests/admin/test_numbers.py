@@ -23,7 +23,7 @@ class Asked:
 
     def answer(self, *names: str, broker: BrokerNumbers | None = BROKER, number: int | None = None) -> None:
         self.now += 1
-        routes = [RouteNumbers(name, "Green", {}, 0, 0, 0, 0, 0, 0, 0, None, None, None) for name in names]
+        routes = [RouteNumbers(name, "Green", {}, 0, 0, 0, 0, 0, 0, 0, None, None, None, None) for name in names]
         self.numbers.take(NumbersPart(self.number if number is None else number, routes, broker))
 
 

@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from bisect import bisect_left
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,6 +39,7 @@ from amqtt_rest_bridge.link.frames import (
     RequestTimes,
     RouteAnswers,
     Served,
+    StreamReaders,
     ToBroker,
     UnmatchedCount,
 )
@@ -234,11 +235,12 @@ class BrokerAccess:
         self.answers = Answers()
         self.records: BridgeRecords | None = None
         self.closing = False
-        self.followers = 0
         self._streams = True
         self._link = link
         self._reads: dict[str, Newest[TopicPayload]] = {}  # by watched filter
         self._followers: dict[str, set[Follows]] = {}  # by filter, likewise
+        self._readers: Counter[str] = Counter()  # of streams, by route
+        self._reported: Mapping[str, int] = {}
         self._watches = False  # what comes before the first routes, after a restart, is theirs
         self._lock = threading.Lock()
         self.awaited: dict[str, list[AwaitedReply]] = {}
@@ -293,17 +295,27 @@ class BrokerAccess:
     def follow(self, topic_filter: str, follower: Follows) -> bool:
         """Call a follower for each change of a filter; return False when there are too many."""
         with self._lock:
-            if not self._streams or self.followers >= MOST_FOLLOWERS:
+            if not self._streams or self._readers.total() >= MOST_FOLLOWERS:
                 return False
             self._followers.setdefault(topic_filter, set()).add(follower)
-            self.followers += 1
+            self._readers[follower.name[0]] += 1
             return True
 
     def unfollow(self, topic_filter: str, follower: Follows) -> None:
         """Do not call a follower any more."""
         with self._lock:
             self._followers[topic_filter].remove(follower)
-            self.followers -= 1
+            self._readers[follower.name[0]] -= 1
+
+    def take_readers(self) -> StreamReaders | None:
+        """Return how many streams are open, None where that is what the last call returned."""
+        with self._lock:
+            self._readers = +self._readers
+            readers = dict(self._readers)
+        if readers == self._reported:
+            return None
+        self._reported = readers
+        return StreamReaders(readers)
 
     def end_streams(self, present: Iterable[Route] = ()) -> None:
         """End the streams of events that are not defined like this any more; without routes all, and take no others."""

@@ -9,6 +9,7 @@ from amqtt_rest_bridge.bridge.server.broker_access import MOST_FOLLOWERS
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.http_server.exchange import Stream
 from amqtt_rest_bridge.link import newest
+from amqtt_rest_bridge.link.frames import StreamReaders
 from amqtt_rest_bridge.link.newest import INCOMPLETE, Newest
 from tests.support.server_mode import Port, error_code, event, port, topic
 
@@ -251,6 +252,21 @@ def test_there_are_so_many_streams_and_one_that_has_ended_makes_room() -> None:
     assert result.headers["retry-after"]
     open_now.pop().close()
     stream_of(made)
+
+
+def test_readers_that_come_and_go_are_one_number_a_route_which_is_taken_only_when_it_has_changed() -> None:
+    made = streams(("a", b"1"), source="a")
+    assert made.broker.take_readers() is None
+    for _ in range(100):
+        stream_of(made).close()
+    assert made.broker.take_readers() is None
+    kept = [stream_of(made) for _ in range(3)]
+    (route,) = made.routes
+    assert made.broker.take_readers() == StreamReaders({route.name: 3})
+    assert made.broker.take_readers() is None
+    for stream in kept:
+        stream.close()
+    assert made.broker.take_readers() == StreamReaders({})
 
 
 def test_a_stop_ends_all_streams_and_a_reload_those_whose_definition_has_changed() -> None:

@@ -3,6 +3,9 @@
 import contextlib
 import http.client
 import json
+import os
+import re
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.admin_client import admin_of
 from tests.support.browser import CHROMIUM, browsing
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.waiting import eventually
@@ -20,6 +24,10 @@ ROUTE = """DEFINE ROUTE Live WITH TYPE REST_API
         WITH STREAM "true"
     ADD EVENT All WITH METHOD "GET" WITH ENDPOINT "/live" WITH SOURCE_TOPIC "home/+/t" WITH STREAM "true"
     ADD EVENT Now WITH METHOD "GET" WITH ENDPOINT "/rooms" WITH SOURCE_TOPIC "home/+/t"
+"""
+PLAIN = """DEFINE ROUTE Plain WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+    ADD EVENT Now WITH METHOD "GET" WITH ENDPOINT "/plain" WITH SOURCE_TOPIC "plain"
 """
 
 
@@ -95,6 +103,36 @@ def test_a_browser_follows_a_stream(host: Host, client: Client, tmp_path: Path) 
             client.publish("home/lab/t", b"%d" % number)
             page.wait(f"seen.at(-1) === '{number}'")
         assert page.evaluate("seen.join()") == "0,1,2"
+
+
+def test_readers_are_seen_in_status_metrics_and_page_until_they_leave_or_their_process_dies() -> None:
+    with hosting(ROUTE + PLAIN, processes=2, admin_port=0) as host, contextlib.ExitStack() as streams:
+        admin, statistics = admin_of(host), host.plugin.service.statistics
+        host.client().publish("home/hall/t", b"1", retain=True)
+
+        def shown() -> tuple[bytes, ...]:
+            return tuple(re.findall(rb"rest_bridge_stream_readers.*?(\{.*)", admin.get("/metrics").body))
+
+        def status(route: str) -> dict[str, object]:
+            found: dict[str, object] = next(
+                one for one in admin.get("/api/routes").json["routes"] if one["name"] == route
+            )
+            return found
+
+        assert shown() == (b'{route="Live"} 0.0',)
+        for path in ("/live", "/live", "/rooms/hall/live"):
+            events_of(streams.enter_context(curl(host, path)), 1)
+        eventually(lambda: shown() == (b'{route="Live"} 3.0',), "a reader is not counted")
+        one = streams.enter_context(contextlib.ExitStack())
+        events_of(one.enter_context(curl(host, "/live")), 1)
+        eventually(lambda: status("Live")["readers"] == 4)
+        assert '<dd data-cell="readers">4</dd>' in admin.get("/routes/Live").text
+        assert status("Plain")["readers"] is None
+        one.close()
+        eventually(lambda: statistics["Live"].readers == 3, "a reader that has left is counted")
+        for bridge in host.bridges:
+            os.kill(bridge.pid, signal.SIGKILL)
+        eventually(lambda: statistics["Live"].readers == 0, "readers of a process that has died are counted")
 
 
 def test_a_stop_ends_streams_and_is_not_delayed_by_them() -> None:
