@@ -16,15 +16,14 @@ log = logging.getLogger(__name__)
 
 MOST_KEYS: Final = 1_000_000
 """Those beyond it push out the ones that end first."""
+MOST_BYTES: Final = 64 << 20
+"""Of answers; in the place of those beyond it an empty one is kept."""
 _TABLE: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = OFF;
     CREATE TABLE IF NOT EXISTS seen (key BLOB PRIMARY KEY, until REAL NOT NULL, answer BLOB NOT NULL) WITHOUT ROWID;
     CREATE INDEX IF NOT EXISTS ends ON seen (until);
 """
-_FIRST: Final = "SELECT key FROM seen {} ORDER BY until LIMIT 2"
-_PASSED: Final = f"DELETE FROM seen WHERE key IN ({_FIRST.format('WHERE until < ?')})"  # noqa: S608  # constants
-_OLDEST: Final = f"DELETE FROM seen WHERE key IN ({_FIRST.format('')})"  # noqa: S608
 
 
 class SeenKeys:
@@ -37,6 +36,7 @@ class SeenKeys:
         wall: Returns Unix time; asked once.
         monotonic: Returns the time that nothing sets.
         most: Keys.
+        most_bytes: Of their answers.
     """
 
     def __init__(
@@ -45,12 +45,13 @@ class SeenKeys:
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         most: int = MOST_KEYS,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self._path = path
         self._monotonic = monotonic
         self._offset = wall() - monotonic()
-        self._most = most
-        self._count = 0
+        self._most, self._most_bytes = most, most_bytes
+        self._count = self._bytes = 0
         self._database: sqlite3.Connection | None = None
 
     def answer(self, key: bytes) -> bytes | None:
@@ -67,10 +68,13 @@ class SeenKeys:
         now = self._now()
         try:
             database = self._open()
-            database.execute("INSERT OR REPLACE INTO seen VALUES (?, ?, ?)", (key, now + seconds, answer))
-            self._count += 1 - database.execute(_PASSED, (now,)).rowcount
+            self._forget(database, "WHERE key = ?", key)
+            self._forget(database, "WHERE until < ? ORDER BY until", now)
+            kept = answer if self._bytes + len(answer) <= self._most_bytes else b""
+            database.execute("INSERT INTO seen VALUES (?, ?, ?)", (key, now + seconds, kept))
+            self._count, self._bytes = self._count + 1, self._bytes + len(kept)
             if self._count > self._most:
-                self._count -= database.execute(_OLDEST).rowcount
+                self._forget(database, "ORDER BY until")
         except sqlite3.Error as error:
             self._failed(error)
 
@@ -88,8 +92,16 @@ class SeenKeys:
             name = ":memory:" if self._path is None else str(self._path)
             self._database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
             self._database.executescript(_TABLE)
-            self._count = self._database.execute("SELECT count(*) FROM seen").fetchone()[0]
+            counts = "SELECT count(*), coalesce(sum(length(answer)), 0) FROM seen"
+            self._count, self._bytes = self._database.execute(counts).fetchone()
         return self._database
+
+    def _forget(self, database: sqlite3.Connection, which: str, *values: object) -> None:
+        """Remove the first two of these keys."""
+        first = f"SELECT key, length(answer) FROM seen {which} LIMIT 2"  # noqa: S608  # constants
+        for key, size in database.execute(first, values).fetchall():
+            database.execute("DELETE FROM seen WHERE key = ?", (key,))
+            self._count, self._bytes = self._count - 1, self._bytes - size
 
     def _failed(self, error: sqlite3.Error) -> None:
         """Go on with an empty file where this one is damaged; on a full disk new keys are not kept."""

@@ -85,6 +85,31 @@ def test_the_keys_that_end_first_are_pushed_out_by_too_many() -> None:
     assert known[-1] == 299 and known == list(range(known[0], 300))
 
 
+def test_a_key_that_comes_again_and_again_after_its_time_counts_once() -> None:
+    clock = Clock()
+    keys = clock.keys(most=10)
+    for _ in range(30):
+        clock.monotonic += 2.0
+        keys.put(b"a", 1.0, b"answer")
+        assert keys.answer(b"a") == b"answer"
+
+
+def test_answers_are_bounded_in_bytes_and_no_key_is_lost_for_them(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "seen"
+    keys = SeenKeys(path, lambda: clock.wall, lambda: clock.monotonic, most_bytes=1000)
+    for number in range(20):
+        keys.put(b"%d" % number, 10.0 if number < 5 else 100.0, b"x" * 100)
+    assert [len(keys.answer(b"%d" % number) or b"") for number in range(20)] == [100] * 10 + [0] * 10
+    assert all(keys.answer(b"%d" % number) is not None for number in range(20))
+    keys.close()
+    clock.monotonic += 20.0
+    keys = SeenKeys(path, lambda: clock.wall, lambda: clock.monotonic - 20.0, most_bytes=1000)
+    clock.monotonic += 20.0
+    for number in range(20, 30):
+        keys.put(b"%d" % number, 100.0, b"x" * 100)
+    assert [len(keys.answer(b"%d" % number) or b"") for number in range(20, 30)] == [100] * 5 + [0] * 5
+
+
 @pytest.mark.long
 def test_a_million_keys_take_less_than_150_mb() -> None:
     keys = SeenKeys(None, most=1_000_000)
