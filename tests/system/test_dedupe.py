@@ -21,7 +21,9 @@ from amqtt_rest_bridge.spool import SeenKeys
 from tests.support.embedded_broker import Host, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
+from tests.support.lossless import load
 from tests.support.route_text import load_text, messages
+from tests.support.waiting import eventually
 
 ROUTE = """
     DEFINE ROUTE Hooks WITH TYPE REST_API
@@ -357,3 +359,23 @@ def test_a_lossless_message_that_was_answered_is_not_sent_again_after_a_kill(tar
         client.publish("in/a", b'{"id": 3}')
         assert client.message()[1] == b'{"id": 3}'
     assert [seen.body for seen in target.take_all()] == [b'{"id": 1}', b'{"id": 2}', b'{"id": 3}']
+
+
+@pytest.mark.parametrize("key", ["", "{topic} {value.json.id}"], ids=["no key", "another key"])
+def test_lossless_messages_that_wait_for_their_key_go_on_by_the_definition_that_a_reload_brings(
+    target: Recorder, tmp_path: Path, key: str
+) -> None:
+    target.answer = lambda _: (503, b"")
+    text = calls(target.url, "lossless")
+    with hosting(text, spool=str(tmp_path / "spool.db")) as host:
+        client = host.client("out")
+        for topic in ("in/a", "in/b", "in/c"):
+            client.publish(topic, b'{"id": 1}')
+        statistics = host.plugin.service.statistics["Calls"]
+        eventually(lambda: statistics.retried > 0, "not tried")
+        setting = 'WITH DEDUPE_KEY "{value.json.id}"'
+        assert setting in text
+        load(host, text.replace(setting, f'WITH DEDUPE_KEY "{key}"' if key else ""))
+        target.answer = lambda _: (200, b"done")
+        assert [payload for _, payload in client.messages(3)] == [b"done"] * 3
+        eventually(lambda: statistics.admission.outstanding == 0, "a message has not ended")

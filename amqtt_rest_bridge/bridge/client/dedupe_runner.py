@@ -39,6 +39,13 @@ class DedupeRunner(BatchRunner):
         if not self._resume(call):  # it was withdrawn, and has another run
             self._settle(call, None)
 
+    def _resume(self, call: OpenCall) -> bool:
+        """Go on with a call; one that a reload leaves to another definition, which may have another key, asks again."""
+        if self._retired and self._is_lossless:
+            self._settle(call, None)
+            call.was_seen = None
+        return super()._resume(call)
+
     def _follow(self, call: OpenCall, verdict: Verdict, also: list[int] | None = None) -> None:
         if verdict.step is not Step.AGAIN:  # before the result: a call that is dispatched again is skipped then
             self._settle(call, b"" if verdict.step is Step.DONE else None)
