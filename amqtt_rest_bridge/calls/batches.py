@@ -7,7 +7,7 @@ Then the first of them is the call that a driver goes on with; the others are it
 from typing import Final
 
 from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import HttpResponse
 
 REFUSED: Final = (400, 413, 422)
@@ -80,10 +80,19 @@ def carrying(batch: list[OpenCall], before: OpenCall) -> OpenCall:
 
 
 class Split(Stage):
-    """BATCH_SPLIT: a batch that is refused is halved, until the item that is at fault is alone."""
+    """A batch that is too large is halved: BODY may hold the items twice, or escaped.
+
+    With BATCH_SPLIT one that is refused is halved too, until the item that is at fault is alone.
+    """
+
+    def __init__(self, *, refused: bool) -> None:
+        self._refused = refused
 
     def after(self, call: OpenCall, failure: CallError, response: HttpResponse | None) -> Verdict | None:
-        """Return that the halves of a refused batch are sent, None for any other call."""
-        if call.riders and response is not None and response.status in REFUSED:
-            return Verdict(Step.SPLIT, response.status, failure)
-        return None
+        """Return that the halves of a batch are sent, None for any other call."""
+        if not call.riders:
+            return None
+        if response is None:
+            return Verdict(Step.SPLIT, None, failure) if failure.code is FailureCode.PAYLOAD_TOO_LARGE else None
+        is_refused = self._refused and response.status in REFUSED
+        return Verdict(Step.SPLIT, response.status, failure) if is_refused else None

@@ -58,7 +58,7 @@ def prepare(route: Route, event: ClientEvent, *, max_body_bytes: int, means: Mea
         When(event.when) if event.when is not None else None,
         Deduplicated(route.name, event.name, event.dedupe_key) if event.dedupe_key is not None else None,
         OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
-        Split() if event.batch_split else None,
+        Split(refused=event.batch_split) if event.batch_size is not None else None,
         Signed(event.signature) if event.signature is not None else None,
         Retries(route, event, means.now, means.random) if means is not None and tries_again else None,
         Recorded(means.record) if means is not None and means.record is not None else None,

@@ -212,3 +212,23 @@ def test_calls_of_events_without_batches_go_on_beside_them(target: Recorder) -> 
         client.publish("in/a", b"1")
         client.publish("single", b"2")
         assert client.message() == ("out", b"2")
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        ('{"a": {batch}, "b": {batch}}', "application/json"),
+        ("data={batch}", "application/x-www-form-urlencoded"),
+        ('{"lines": "{batch.lines}"}', "application/json"),
+    ],
+    ids=["twice", "form", "string"],
+)
+def test_a_batch_whose_body_is_larger_than_its_items_is_sent_in_parts(target: Recorder, body: str, kind: str) -> None:
+    text = route(target.url, "WITH BATCH_SIZE 10", body=body.replace('"', '\\"'), kind=kind)
+    with hosting(text, max_body_bytes=2000) as host:
+        client = host.client("err")
+        for number in range(10):
+            client.publish("in/a", b'{"n": %d, "text": "%s"}' % (number, b"<>" * 60))
+        statistics = host.plugin.service.statistics["R"]
+        eventually(lambda: statistics.succeeded + statistics.failed == 10, "a message has not ended")
+        assert (statistics.succeeded, statistics.failed) == (10, 0)
