@@ -9,6 +9,7 @@ from typing import Any, Final
 import dacite
 from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerConfig, ListenerType
+from amqtt.plugins.authentication import AnonymousAuthPlugin
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 from amqtt.utils import import_string
 
@@ -114,6 +115,11 @@ def import_plugin(path: str) -> type[Any]:
 def authenticates(kind: type[Any]) -> bool:
     """Return whether a plugin decides which clients may connect; without any such plugin none may."""
     return issubclass(kind, BaseAuthPlugin)
+
+
+def knows_users(kind: type[Any]) -> bool:
+    """Return whether a client that this plugin accepts is who it says."""
+    return authenticates(kind) and not issubclass(kind, AnonymousAuthPlugin)
 
 
 class CannotListenError(BridgeError):

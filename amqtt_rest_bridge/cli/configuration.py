@@ -9,7 +9,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, make_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -25,6 +25,7 @@ from amqtt_rest_bridge.broker.configuration import (
     authenticates,
     broker_config,
     import_plugin,
+    knows_users,
 )
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http_server.tls import TlsFiles
@@ -210,6 +211,17 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
         message = "no authentication plugin is listed: no client can connect"
         hint = f"add {ANONYMOUS}, or one that checks passwords"
         faults.append(configuration.fault(("plugins",), message, hint, Severity.WARNING))
+    if are_known and not any(map(knows_users, kinds)):
+        faults += [
+            configuration.fault(
+                (*plugin.keys, "coreflux"),
+                "no authentication plugin that checks passwords is listed: no client is one of the users of coreflux",
+                "add amqtt.plugins.authentication.FileAuthPlugin",
+                Severity.WARNING,
+            )
+            for plugin in plugins
+            if getattr(plugin.settings, "coreflux", None) is not None
+        ]
     return plugins, faults
 
 
@@ -285,6 +297,10 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
     except dacite.WrongTypeError as error:
         place, expected, found = error.field_path or name, error.field_type, type(error.value)
     except Exception as error:  # noqa: BLE001  # of a dataclass inside; dacite's messages hold names only
+        inner = next((kind for kind in kinds if is_dataclass(kind)), None)
+        found_inside = build(inner, value)[1] if isinstance(inner, type) and isinstance(value, dict) else []
+        if found_inside:
+            return replace(found_inside[0], key=name, message=f"{name}: {found_inside[0].message}")
         return InvalidValue(name, f"{name}: {reason(error)}")
     if _words(expected) == _words(found):
         return InvalidValue(name, f"what {place} holds does not fit")

@@ -187,6 +187,19 @@ def test_warning_is_given_when_no_client_could_connect(place: Workplace) -> None
     ]
 
 
+COREFLUX = "reload_seconds: 0, coreflux: {users: [editor], routes: live}"
+CHECKS_PASSWORDS = "  amqtt.plugins.authentication.FileAuthPlugin: {password_file: users}\n"
+
+
+def test_warning_is_given_when_no_client_could_be_a_user_of_coreflux(place: Workplace) -> None:
+    place.configure(("reload_seconds: 0", COREFLUX))
+    (fault,) = faults(place)
+    assert fault.startswith("broker.yaml:7:86: warning: no authentication plugin that checks passwords is listed: ")
+    assert "FileAuthPlugin" in fault
+    place.configure(("reload_seconds: 0", COREFLUX), (ANONYMOUS, ANONYMOUS + CHECKS_PASSWORDS))
+    assert faults(place) == []
+
+
 def test_configuration_without_plugins_gets_those_of_amqtt(place: Workplace) -> None:
     place.configure((f"plugins:\n{ANONYMOUS}{BRIDGE}", ""))
     assert faults(place) == []
