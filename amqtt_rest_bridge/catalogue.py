@@ -183,7 +183,7 @@ NOT_A_TOKEN: Final = OAUTH2_FAILED.hinting(
 TARGET_DOWN: Final = FailureRow(
     FailureCode.TARGET_DOWN,
     "the BREAKER of the route is open: its target failed too often, and is tried every 5 s by one message",
-    "find out why the target is down; messages are sent again once it has answered",
+    "find out why the target is down; only lossless messages, and those tried before, are sent once it has answered",
 )
 
 RESPONSE_TOO_LARGE: Final = FailureRow(

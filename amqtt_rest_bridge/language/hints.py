@@ -27,8 +27,13 @@ def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]
     if meant is None and (found := closest(name, [setting for _, setting in known], parts=True)):
         meant = next(known_as for known_as in known if known_as[1] == found)
     if meant is None:
-        return [], f"{kind} has {', '.join(PARAMETERS[kind])}"
+        return [], settings_of(kind)
     return [meant[1]], question(meant[1]) if meant[0] is kind else f"perhaps {meant[1]}, which belongs in {meant[0]}"
+
+
+def settings_of(kind: BlockKind) -> str:
+    """Return the hint that names all settings of a block."""
+    return f"{kind} has {', '.join(PARAMETERS[kind])}"
 
 
 _CALLED = {

@@ -32,7 +32,11 @@ def test_help_alone_lists_every_setting(capsys: pytest.CaptureFixture[str]) -> N
 
 @pytest.mark.parametrize(
     ("name", "hint"),
-    [("METOD", "did you mean METHOD?"), ("HOST", "perhaps BASE_ADDRESS, which belongs in REST_API_CONFIG")],
+    [
+        ("METOD", "did you mean METHOD?"),
+        ("HOST", "perhaps BASE_ADDRESS, which belongs in REST_API_CONFIG"),
+        ("openapi", "rest-bridge help lists all; settings of the plugin are in the reference, under Configuration"),
+    ],
 )
 def test_an_unknown_setting_is_2_with_a_hint(name: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["help", name]) == 2

@@ -40,7 +40,8 @@ def test_no_file_is_written_over(name: str, folder: Path, capsys: pytest.Capture
     (folder / name).write_text("mine")
     assert main(["new", "poll"]) == 2
     assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
-    assert capsys.readouterr().err == f"rest-bridge new: cannot write {name}: File exists\n"
+    advice = "write another name behind the kind of route"
+    assert capsys.readouterr().err == f"rest-bridge new: cannot write {name}: File exists; {advice}\n"
 
 
 @pytest.mark.parametrize("name", ["../up", "a b", ".hidden", "a/b", "x\ny", ""])

@@ -170,4 +170,5 @@ def _write(name: str, text: str) -> None:
         with Path(name).open("x", encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise ConfigurationError(f"cannot write {name}: {error.strerror or error}") from error
+        advice = "; write another name behind the kind of route" if isinstance(error, FileExistsError) else ""
+        raise ConfigurationError(f"cannot write {name}: {error.strerror or error}{advice}") from error
