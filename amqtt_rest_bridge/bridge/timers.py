@@ -135,6 +135,8 @@ class Pace:
 class Breaker:
     """The circuit of a route's target, and the calls that wait until it lets them through: they hold no worker.
 
+    A call names its target: one of an earlier definition may have another, which does not tell about this one.
+
     Args:
         timers: Start the probes.
         on_change: Called with the reason when the circuit opens, with None when it closes; must not block.
@@ -149,6 +151,7 @@ class Breaker:
         self._clock = clock
         self._lock = threading.Lock()
         self._target: object = None
+        self._rule: BreakerRule | None = None
         self._circuit: Circuit | None = None
         self._workers = 1
         self._waiting: deque[Callable[[], bool]] = deque()  # bounded by what the broker admits
@@ -157,10 +160,10 @@ class Breaker:
     def change(self, target: object, rule: BreakerRule | None) -> None:
         """Keep another rule, or target, from now on; with the same ones the state stays. `release` must follow."""
         with self._lock:
-            if (target, rule) == self._target:
+            if (target, rule) == (self._target, self._rule):
                 return
             was_open = self._circuit is not None and self._circuit.is_open
-            self._target, self._circuit = (target, rule), None if rule is None else Circuit(rule)
+            self._target, self._rule, self._circuit = target, rule, None if rule is None else Circuit(rule)
             self._divide()
             if was_open:
                 self._on_change(None)
@@ -171,15 +174,15 @@ class Breaker:
             self._workers = workers
             self._divide()
 
-    def passes(self, call: int) -> bool:
+    def passes(self, call: int, target: object) -> bool:
         """Return whether a call may send the request of a try now; `replied` must follow if so."""
         with self._lock:
-            return self._circuit is None or self._circuit.passes(call, self._clock())
+            return self._circuit is None or target != self._target or self._circuit.passes(call, self._clock())
 
-    def replied(self, call: int, reply: HttpResponse | CallError | None) -> None:
+    def replied(self, call: int, reply: HttpResponse | CallError | None, target: object) -> None:
         """Note what came of a try that passed, None for nothing; where the circuit closes, what waits starts."""
         with self._lock:
-            if self._circuit is None:
+            if self._circuit is None or target != self._target:
                 return
             was_open = self._circuit.is_open
             self._circuit.replied(call, reply, self._clock(), time.time())
@@ -192,13 +195,13 @@ class Breaker:
         if was_open and not is_open:
             self.release()
 
-    def hold(self, start: Callable[[], bool]) -> bool:
+    def hold(self, start: Callable[[], bool], target: object) -> bool:
         """Call `start` when its call may be the probe, or the circuit has closed; return False where it is closed.
 
         It must not block, and returns whether the call goes on.
         """
         with self._lock:
-            if self._circuit is None or not self._circuit.is_open:
+            if self._circuit is None or target != self._target or not self._circuit.is_open:
                 return False
             self._waiting.append(start)
             if len(self._waiting) == 1:

@@ -79,7 +79,7 @@ class RouteRunner:
         self._context = context
         self._link = context.link
         self._pace = context.pace
-        self._breaker = context.breaker
+        self._breaker, self._target = context.breaker, route.config.server
         self._evidence = None if records is None else records.evidence
         self._keeps_all = records is not None and records.keeps_all
         record = None if records is None else records.call
@@ -158,7 +158,7 @@ class RouteRunner:
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             if self._breaker is not None:
-                self._breaker.replied(call.id, None)
+                self._breaker.replied(call.id, None, self._target)
             self._follow(call, call.event.fail_unexpectedly(call))
 
     def _run_turn(self, call: OpenCall, pace: Pace) -> None:
@@ -199,7 +199,7 @@ class RouteRunner:
         if isinstance(begun, Verdict):
             self._follow(call, begun)
             return None
-        if self._breaker is not None and not self._breaker.passes(call.id):
+        if self._breaker is not None and not self._breaker.passes(call.id, self._target):
             self._keep_from_target(call, self._breaker)
             return None
         if call.event.forgets_payload and len(call.message.payload) >= LARGE:
@@ -211,7 +211,7 @@ class RouteRunner:
         """Hold a lossless call, or one that was tried before, until the target is asked; fail any other one."""
         call.cancel_try()
         if self._is_lossless or call.tries:
-            if self._begin_wait(call, for_try=False) and not breaker.hold(partial(self._resume, call)):
+            if self._begin_wait(call, for_try=False) and not breaker.hold(partial(self._resume, call), self._target):
                 self._resume(call)
         else:
             self._follow(call, call.event.fail(call, catalogue.TARGET_DOWN.error("the target of the route is down")))
@@ -231,7 +231,7 @@ class RouteRunner:
 
     def _judge(self, call: OpenCall, reply: HttpResponse | CallError) -> None:
         if self._breaker is not None:
-            self._breaker.replied(call.id, reply)
+            self._breaker.replied(call.id, reply, self._target)
         call.took += call.stopwatch.seconds
         received = 0 if isinstance(reply, CallError) else len(reply.body)
         if len(call.message.payload) + received < LARGE:
@@ -282,7 +282,7 @@ class RouteRunner:
             self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message, verdict.status))
         if self._begin_wait(call):
             resume = partial(self._resume, call)
-            if self._breaker is None or not self._breaker.hold(resume):
+            if self._breaker is None or not self._breaker.hold(resume, self._target):
                 self._context.timers.after(verdict.seconds, resume)
 
     def _start_next(self, call: OpenCall) -> None:

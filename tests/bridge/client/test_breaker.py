@@ -15,10 +15,13 @@ from amqtt_rest_bridge.model import BreakerRule
 from tests.bridge.client.test_pace import FakeTimers
 from tests.support.admin_client import admin_of
 from tests.support.embedded_broker import Host, hosting
-from tests.support.http_recorder import Recorder
+from tests.support.gate import Gate
+from tests.support.http_recorder import Recorder, recording
+from tests.support.lossless import load
 from tests.support.waiting import eventually
 
 RULE = BreakerRule(1, 30)
+TARGET = "http://t"
 FAILURE = CONNECTION_FAILED.error("refused")
 ROUTE = """
     DEFINE ROUTE R WITH TYPE REST_API
@@ -36,7 +39,7 @@ class Calls:
         self.timers = FakeTimers()
         self.changes: list[str | None] = []
         self.breaker = Breaker(self.timers, self.changes.append, lambda: self.timers.now)
-        self.breaker.change("http://t", RULE)
+        self.breaker.change(TARGET, RULE)
         self.started: list[tuple[float, int]] = []
 
     def wait(self, call: int, then: Callable[[], bool] = lambda: True) -> None:
@@ -44,23 +47,23 @@ class Calls:
             self.started.append((self.timers.now, call))
             return then()
 
-        assert self.breaker.hold(start)
+        assert self.breaker.hold(start, TARGET)
 
 
 def test_what_waits_probes_one_after_the_other_and_goes_on_together_once_one_succeeds() -> None:
     calls = Calls()
-    calls.breaker.replied(0, FAILURE)
+    calls.breaker.replied(0, FAILURE, TARGET)
     for call in (1, 2, 3, 4):
         calls.wait(call)
     calls.timers.run_until(5.0)
-    assert calls.breaker.passes(1)
-    calls.breaker.replied(1, FAILURE)
+    assert calls.breaker.passes(1, TARGET)
+    calls.breaker.replied(1, FAILURE, TARGET)
     calls.timers.run_until(10.0)
-    assert calls.breaker.passes(2)
+    assert calls.breaker.passes(2, TARGET)
     calls.timers.run_until(60.0)
-    calls.breaker.replied(2, CONNECTION_FAILED.error("refused"))
+    calls.breaker.replied(2, CONNECTION_FAILED.error("refused"), TARGET)
     calls.timers.run_until(60.0)
-    assert calls.breaker.passes(3)
+    assert calls.breaker.passes(3, TARGET)
     assert calls.started == [(5.0, 1), (10.0, 2), (60.0, 3)]
     calls.breaker.change("http://other", RULE)
     calls.breaker.release()
@@ -70,7 +73,7 @@ def test_what_waits_probes_one_after_the_other_and_goes_on_together_once_one_suc
 
 def test_a_call_that_was_withdrawn_does_not_probe() -> None:
     calls = Calls()
-    calls.breaker.replied(0, FAILURE)
+    calls.breaker.replied(0, FAILURE, TARGET)
     calls.wait(1, lambda: False)
     calls.wait(2, lambda: False)
     calls.wait(3)
@@ -80,7 +83,7 @@ def test_a_call_that_was_withdrawn_does_not_probe() -> None:
 
 def test_the_next_one_probes_where_a_call_sends_nothing() -> None:
     calls = Calls()
-    calls.breaker.replied(0, FAILURE)
+    calls.breaker.replied(0, FAILURE, TARGET)
     calls.wait(1)
     calls.wait(2)
     calls.timers.run_until(10.0)
@@ -89,12 +92,12 @@ def test_the_next_one_probes_where_a_call_sends_nothing() -> None:
 
 def test_a_reload_with_the_same_target_and_rule_keeps_the_state() -> None:
     calls = Calls()
-    calls.breaker.replied(0, FAILURE)
-    calls.breaker.change("http://t", RULE)
-    assert not calls.breaker.passes(1)
-    calls.breaker.change("http://t", None)
-    assert calls.breaker.passes(1)
-    assert not calls.breaker.hold(lambda: True)
+    calls.breaker.replied(0, FAILURE, TARGET)
+    calls.breaker.change(TARGET, RULE)
+    assert not calls.breaker.passes(1, TARGET)
+    calls.breaker.change(TARGET, None)
+    assert calls.breaker.passes(1, TARGET)
+    assert not calls.breaker.hold(lambda: True, TARGET)
 
 
 @pytest.fixture
@@ -146,3 +149,18 @@ def test_messages_that_may_be_lost_fail_at_once_and_one_process_counts_the_failu
     assert codes[:3] == ["http_status"] * 3
     assert codes.count("http_status") == target.arrived.qsize()
     assert codes.count("http_status") < 2 * 3
+
+
+def test_what_still_waits_for_the_target_before_a_reload_opens_no_breaker(target: Recorder) -> None:
+    gate = Gate()
+    target.answer = gate.before(lambda _: (503, b""))
+    text = ROUTE.format(url=target.url, retries=0, rule="1 per 30s", policy="balanced")
+    with recording() as other, hosting(text) as host:
+        client = host.client("out")
+        client.publish("in", b"1")
+        gate.entered.get(timeout=10)
+        load(host, text.replace(target.url, other.url))
+        gate.open.set()
+        assert json.loads(client.message()[1])["status"] == 503
+        client.publish("in", b"2")
+        assert client.message() == ("out", b"2")
