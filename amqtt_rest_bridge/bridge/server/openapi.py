@@ -64,7 +64,8 @@ def describe(routes: Sequence[Route]) -> TopicPayload:
             **({"securitySchemes": schemes} if schemes else {}),
         },
     }
-    return TopicPayload(json.dumps(document, ensure_ascii=False, indent=2).encode())
+    # A schema may hold halves of surrogate pairs, which have no form in UTF-8 but their escapes.
+    return TopicPayload(json.dumps(document, indent=2).encode())
 
 
 def _security(config: RestApiConfig) -> dict[str, _Json]:
@@ -85,7 +86,7 @@ def _operation(route: Route, event: ServerEvent) -> _Json:
     if parameters := list(_parameters(event)):
         operation["parameters"] = parameters
     if event.method in (Method.POST, Method.PUT):
-        operation["requestBody"] = _request_body(event)
+        operation["requestBody"] = _request_body(route, event)
     operation["responses"] = _responses(event) | {"default": {"$ref": "#/components/responses/Error"}}
     return operation
 
@@ -129,9 +130,10 @@ def _parameters(event: ServerEvent) -> Iterator[_Json]:
         yield {"name": event.signature.header, "in": "header", "required": False, "schema": schema}
 
 
-def _request_body(event: ServerEvent) -> _Json:
+def _request_body(route: Route, event: ServerEvent) -> _Json:
     if event.schema_file is not None:
-        return {"required": True, "content": {"application/json": {"schema": _schema(event, event.schema_file)}}}
+        schema = _schema(f"{route.name}:{event.name}", event.schema_file)
+        return {"required": True, "content": {"application/json": {"schema": schema}}}
     fields = [one.name.split(".")[2:] for one, _ in _placeholders(event) if one.name.startswith("body.json")]
     if not fields:
         return {"content": {"*/*": {"schema": {}}}}
@@ -154,13 +156,13 @@ def _object(fields: Iterable[Sequence[str]]) -> _Json:
     return {"type": "object", "required": list(members), "properties": members}
 
 
-def _schema(event: ServerEvent, schema: Schema) -> Any:
+def _schema(name: str, schema: Schema) -> Any:
     """Return a schema; one of several files, whose addresses are those of this machine, is not shown."""
     (_, text), *others = schema.documents
     document = json.loads(text)
     if others or not isinstance(document, dict):
         return {"description": "A JSON Schema of several files"} if others else document
-    return {"$id": f"urn:rest-bridge:{event.name}"} | document
+    return {"$id": f"urn:rest-bridge:{name}"} | document
 
 
 def _responses(event: ServerEvent) -> _Json:

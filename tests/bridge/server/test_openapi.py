@@ -74,8 +74,15 @@ def test_the_schema_of_an_event_is_that_of_its_body(tmp_path: Path) -> None:
     (tmp_path / "body.json").write_text(json.dumps(schema))
     text = ROUTES.replace('WITH ENDPOINT "/hook"', f'WITH ENDPOINT "/hook" WITH SCHEMA_FILE "{tmp_path}/body.json"')
     body = description(text)["paths"]["/hook"]["post"]["requestBody"]
-    assert body["content"]["application/json"]["schema"] == {"$id": "urn:rest-bridge:Hook"} | schema
+    assert body["content"]["application/json"]["schema"] == {"$id": "urn:rest-bridge:Home:Hook"} | schema
     assert str(tmp_path) not in json.dumps(description(text))
+
+
+def test_a_schema_with_half_a_surrogate_pair_costs_no_port(tmp_path: Path) -> None:
+    (tmp_path / "body.json").write_text(r'{"title": "caf\u00e9", "const": "\ud800"}')
+    text = ROUTES.replace('WITH ENDPOINT "/hook"', f'WITH ENDPOINT "/hook" WITH SCHEMA_FILE "{tmp_path}/body.json"')
+    shown = description(text)["paths"]["/hook"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert (shown["title"], shown["const"]) == ("caf\u00e9", "\ud800")
 
 
 def test_it_is_served_where_the_setting_is_on_and_to_any_caller() -> None:
