@@ -2,15 +2,19 @@
 
 The broker process has them for bridge processes that start later, and each bridge process for its callers. Both change
 by the same messages in the same way.
+
+A bridge process changes them on one thread and answers on others. So one message at a time takes the place of another:
+what is looked up by topic is there before, while and after, and `seen` has a change whole or not at all.
 """
 
+import threading
 from collections.abc import Sized
 from typing import Final, Generic, TypeVar
 
 V = TypeVar("V", bound=Sized)
 
 MOST_TOPICS: Final = 10_000
-MOST_BYTES: Final = 16 << 20  # of payloads; the newest message is always kept
+MOST_BYTES: Final = 16 << 20  # of topics and payloads; the newest message is always kept
 INCOMPLETE: Final = ""
 """In the place of a topic: the sender has dropped some, for want of room."""
 
@@ -22,7 +26,7 @@ class Newest(Generic[V]):
     false once that was not an empty one. `number` counts the changes.
     """
 
-    __slots__ = ("_bytes", "is_complete", "number", "topic_filter", "topics")
+    __slots__ = ("_bytes", "_lock", "is_complete", "number", "topic_filter", "topics")
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter: Final = topic_filter
@@ -30,21 +34,35 @@ class Newest(Generic[V]):
         self.is_complete = True
         self.number = 0
         self._bytes = 0
+        self._lock = threading.Lock()
 
     def put(self, topic: str, payload: V) -> None:
         """Store a message."""
-        self.number += 1
-        self._remove(topic)
-        if topic == INCOMPLETE:
-            self.is_complete = False
-            return
-        self.topics[topic] = payload
-        self._bytes += len(payload)
-        while len(self.topics) > MOST_TOPICS or (self._bytes > MOST_BYTES and len(self.topics) > 1):
-            self.is_complete = not self._remove(next(iter(self.topics))) and self.is_complete
+        with self._lock:
+            self.number += 1
+            self._remove(topic)
+            if topic == INCOMPLETE:
+                self.is_complete = False
+                return
+            self.topics[topic] = payload
+            self._bytes += len(topic) + len(payload)
+            while len(self.topics) > MOST_TOPICS or (self._bytes > MOST_BYTES and len(self.topics) > 1):
+                self.is_complete = not self._remove(next(iter(self.topics))) and self.is_complete
+
+    def get(self, topic: str) -> V | None:
+        """Return the newest message on a topic, None for none; any thread."""
+        with self._lock:
+            return self.topics.get(topic)
+
+    def seen(self) -> tuple[int, list[tuple[str, V]]]:
+        """Return the number of the last change, and all messages with their topics, as they are with it; any thread."""
+        with self._lock:
+            return self.number, list(self.topics.items())
 
     def _remove(self, topic: str) -> int:
+        """Return how large the payload was that is removed."""
         removed = self.topics.pop(topic, None)
-        size = 0 if removed is None else len(removed)
-        self._bytes -= size
-        return size
+        if removed is None:
+            return 0
+        self._bytes -= len(topic) + len(removed)
+        return len(removed)

@@ -11,7 +11,8 @@ the bytes of an event.
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, is_not_modified
@@ -28,6 +29,7 @@ from amqtt_rest_bridge.topics import filter_matches, has_wildcards
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
 _NOTHING: Final = -1  # the number of a change before the first one
 _REMOVED: Final = "null"
+_MOST_EVENTS: Final = 16  # of one filter that are kept for readers who are alike; callers choose where theirs begin
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 ReadBody = Callable[[EventRequest], bytes]
@@ -98,7 +100,7 @@ def payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
 
 
 class _Event(NamedTuple):
-    """An event of a stream, and the number of the last change that it shows."""
+    """An event of a stream, empty where nothing is to be shown, and the number of the last change that it shows."""
 
     number: int
     written: bytes
@@ -115,19 +117,19 @@ class _Topic:
 
     def answer(self, newest: Newest[TopicPayload]) -> TopicPayload:
         """Return its payload; raises `RefusedError` (404) where there is none."""
-        payload = newest.topics.get(self._topic)
+        payload = newest.get(self._topic)
         if payload is None:
             raise error(NO_MESSAGE, f"No message has been seen on {self._topic} yet")
         return payload
 
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
         """Return the number of the change that a caller has seen who names the id of its last event."""
-        payload = newest.topics.get(self._topic)
+        payload = newest.get(self._topic)
         return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
 
     def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
         """Return what is new since that change, None for nothing."""
-        payload = newest.topics.get(self._topic)
+        payload = newest.get(self._topic)
         return None if payload is None or payload.number <= seen else _Event(payload.number, payload.event)
 
 
@@ -146,11 +148,15 @@ class _Topics:
 
     def answer(self, newest: Newest[TopicPayload]) -> TopicPayload:
         """Return the object; raises `RefusedError` (503) where it is too large."""
-        number, made = newest.number, self._answer
-        if made is None or made[0] != number:
-            members = [(topic, one.json) for topic, one in list(newest.topics.items()) if one and self.concerns(topic)]
+        return self._answered(newest)[1]
+
+    def _answered(self, newest: Newest[TopicPayload]) -> tuple[int, TopicPayload]:
+        made = self._answer
+        if made is None or made[0] != newest.number:
+            number, seen = newest.seen()
+            members = ((topic, one) for topic, one in seen if one and self.concerns(topic))
             made = self._answer = number, TopicPayload(self._object(newest, members).encode())
-        return made[1]
+        return made
 
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
         instance, _, number = last_id.partition("-")
@@ -165,27 +171,33 @@ class _Topics:
         event = self._events.get((seen, number))
         if event is None:
             if seen == _NOTHING:
-                written = self.answer(newest).payload.decode()
+                number, whole = self._answered(newest)
+                written = whole.payload.decode()
             else:
-                changed: list[tuple[str, str]] = []
-                for topic, one in reversed(list(newest.topics.items())):
-                    if one.number <= seen:
-                        break
-                    if self.concerns(topic):
-                        changed.append((topic, one.json if one else _REMOVED))
-                written = self._object(newest, changed[::-1])
+                number, topics = newest.seen()
+                after = takewhile(lambda one: one[1].number > seen, reversed(topics))
+                changed = [one for one in after if self.concerns(one[0])]
+                if newest.is_complete and not changed:
+                    return _Event(number, b"")
+                written = self._object(newest, reversed(changed))
             event = _Event(number, event_of(written, f"{_INSTANCE}-{number}"))
-            if any(key[1] != number for key in self._events):
+            if len(self._events) >= _MOST_EVENTS or any(key[1] != number for key in self._events):
                 self._events.clear()
             self._events[seen, number] = event
         return event
 
-    def _object(self, newest: Newest[TopicPayload], members: list[tuple[str, str]]) -> str:
+    def _object(self, newest: Newest[TopicPayload], members: Iterable[tuple[str, TopicPayload]]) -> str:
         if not newest.is_complete:
-            message = f"{self._filter} has matched more than {MOST_TOPICS} topics, or 16 MiB of payloads"
+            message = f"{self._filter} has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
             raise error(ANSWER_TOO_LARGE, message)
-        written = [f"{json.dumps(topic, ensure_ascii=False)}: {payload}" for topic, payload in members]
-        if sum(map(len, written)) <= self._largest:
+        written: list[str] = []
+        size = 0
+        for topic, one in members:  # of 16 MiB no more is written than may be answered
+            written.append(f"{json.dumps(topic, ensure_ascii=False)}: {one.json if one else _REMOVED}")
+            size += len(written[-1])
+            if size > self._largest:
+                break
+        else:
             text = f"{{{', '.join(written)}}}"
             if len(text.encode()) <= self._largest:
                 return text

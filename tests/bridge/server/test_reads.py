@@ -1,6 +1,9 @@
 """Reads of one topic, of one that the path names, and of a filter; the same as streams of server-sent events."""
 
 import json
+import sys
+import threading
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -126,6 +129,36 @@ def test_one_message_is_kept_whatever_its_size_and_what_a_sender_has_dropped_is_
     assert (kept.topics, kept.is_complete) == ({"a": b"x" * 200}, False)
 
 
+def test_long_topics_count_for_the_bytes_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MOST_BYTES", 100_000)
+    kept: Newest[bytes] = Newest("+")
+    for number in range(100):
+        kept.put(f"{number}{'x' * 10_000}", b"")
+    assert sum(map(len, kept.topics)) <= 100_000
+    assert kept.is_complete  # those that went were removed before
+
+
+def test_a_topic_that_is_being_published_is_there_all_the_time() -> None:
+    made = streams(("a", b"0"), source="a")
+    stop = threading.Event()
+
+    def publish() -> None:
+        while not stop.is_set():
+            made.broker.changed("a", "a", b"1")
+
+    before = sys.getswitchinterval()
+    publisher = threading.Thread(target=publish)
+    sys.setswitchinterval(1e-6)
+    try:
+        publisher.start()
+        assert all(made.broker.newest("a").get("a") is not None for _ in range(30_000))
+        assert all(made.broker.newest("a").seen()[1] for _ in range(30_000))
+    finally:
+        stop.set()
+        publisher.join()
+        sys.setswitchinterval(before)
+
+
 # Streams.
 
 
@@ -195,6 +228,25 @@ def test_a_stream_of_a_filter_goes_on_with_the_topics_that_have_changed() -> Non
     assert isinstance(stream.take(), float)
 
 
+def test_a_stream_of_a_filter_that_the_path_names_is_silent_on_what_others_read() -> None:
+    source = "home/{path.room}/+"
+    made = port(event("GET", "/{room}", None, source=source, read_topic=topic(source), stream=True))
+    made.broker.changed("home/+/+", "home/bath/t", b"1")
+    answer = made.begin("GET", "/bath")
+    assert isinstance(answer, Response)
+    assert answer.stream is not None
+    (first,) = events(answer.stream.take())
+    made.broker.changed("home/+/+", "home/hall/t", b"2")
+    made.waited.append(15.0)
+    assert answer.stream.take() == b": still here\n\n"
+    again = made.begin("GET", "/bath", Last_Event_ID=first["id"])
+    assert isinstance(again, Response)
+    assert again.stream is not None
+    assert again.stream.take() == b"retry: 2000\n\n"
+    made.broker.changed("home/+/+", "home/bath/t", b"3")
+    assert [json.loads(one["data"]) for one in events(answer.stream.take())] == [{"home/bath/t": 3}]
+
+
 def test_a_stream_that_begins_before_the_first_message_gets_it() -> None:
     for source, first in ((FILTER, ["{}"]), ("home/a/t", [])):
         made = streams(source=source)
@@ -242,6 +294,23 @@ def test_readers_who_are_alike_share_the_bytes_of_an_event() -> None:
         made.broker.changed(source, "home/a/t", b"3")
         pieces = [reader.take() for reader in readers]
         assert all(piece is pieces[0] for piece in pieces)
+
+
+def test_events_that_no_two_readers_share_are_not_kept() -> None:
+    made = streams(("home/a/t", b"0"))
+    for number in range(300):
+        made.broker.changed(FILTER, "home/a/t", b"%0800d" % number)
+    (first,) = events(stream_of(made).take())
+    instance = first["id"].partition("-")[0]
+    tracemalloc.start()
+    try:
+        for number in range(300):
+            stream = stream_of(made, Last_Event_ID=f"{instance}-{number}")
+            assert len(events(stream.take())) == 1
+            stream.close()
+        assert tracemalloc.get_traced_memory()[0] < 60_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_there_are_so_many_streams_and_one_that_has_ended_makes_room() -> None:
