@@ -221,7 +221,7 @@ def test_terminal_shows_the_table_in_place_until_interrupted(
 
 def test_terminate_ends_the_table_where_interrupts_are_ignored(host: Host, retained: dict[str, bytes]) -> None:
     with ignored(signal.SIGINT):  # as a shell starts the background jobs of a script
-        terminal = Terminal("status", "--broker", url(host))
+        terminal = Terminal("status", "--broker", url(host), interpreter=True)
     terminal.expect(r"2 routes: 2 Green")
     terminal.process.send_signal(signal.SIGINT)
     terminal.process.send_signal(signal.SIGTERM)

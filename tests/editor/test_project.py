@@ -55,22 +55,25 @@ def check_project(project: Project, environment: Environment, path: str, text: s
     return findings
 
 
-def test_what_is_shown_is_what_check_says(environment: Environment, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("number", [pytest.param(10, id="some"), pytest.param(40, id="all", marks=pytest.mark.long)])
+def test_what_is_shown_is_what_check_says(
+    number: int, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(CASES)
     texts = list(FILES.items())
     random.Random(27).shuffle(texts)
-    for name, text in texts[:30]:
+    for name, text in texts[:number]:
         check_project(Project(environment), environment, f"/{name}", text)
-    routes = [text for name, text in texts if name.endswith(".lot") and "ROUTE" in text][:40]
+    routes = [text for name, text in texts if name.endswith(".lot") and "ROUTE" in text][:number]
     project = Project(environment)
     check_project(project, environment, "/all.lot", "\n".join(routes))
-    check_project(project, environment, "/all.lot", "\n".join([*routes[20:], *routes[:20]]))
+    check_project(project, environment, "/all.lot", "\n".join([*routes[number // 2 :], *routes[: number // 2]]))
 
 
 EDITS = ["", "\n", '"', "'", "/*", "*/", "\nDEFINE ROUTE S WITH TYPE REST_API\n", "//", "DEFINE", "*/*", " ", "\u00e9"]
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_a_text_that_is_typed_is_read_as_one_that_is_opened(environment: Environment, data: st.DataObject) -> None:
     text = "\n".join(BASIC.replace("ROUTE R", f"ROUTE {name}") for name in "RST")
@@ -82,7 +85,7 @@ def test_a_text_that_is_typed_is_read_as_one_that_is_opened(environment: Environ
         check_project(project, environment, "/a.lot", text)
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 @given(case=mutations())
 def test_a_damaged_file_is_shown_as_check_says(environment: Environment, case: tuple[str, bytes]) -> None:
     name, content = case

@@ -59,7 +59,8 @@ class Forked:
         arguments: What follows the command's name.
         folder: Its working directory.
         environment: Its whole environment; by default that of the test.
-        output: The file that takes what it writes; by default `stdout` and `stderr` are pipes.
+        output: The file that takes what it writes, a terminal also what it reads; by default `stdout` and `stderr` are
+            pipes.
         constants: What some names of modules are for it, by `module.NAME`: times that a test would have to wait out.
         bridges: How many of its first bridge processes are forked with it; it starts further ones as elsewhere.
     """
@@ -305,6 +306,9 @@ def _enter(folder: Path, environment: dict[str, str], out: int, err: int) -> Non
     for descriptor, standard in ((out, 1), (err, 2)):
         os.dup2(descriptor, standard)
         os.close(descriptor)
+    if os.isatty(1):
+        os.dup2(1, 0)
+        sys.stdin, sys.stdout = os.fdopen(0), os.fdopen(1, "w", buffering=1)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)

@@ -13,23 +13,35 @@ import time
 from pathlib import Path
 from typing import Final
 
+from tests.support.forked import REST_BRIDGE, Forked
+
 ROOT: Final = Path(__file__).parents[2]
 SECONDS: Final = 60.0
 
 
 class Terminal:
-    """A terminal of 20 lines, 90 columns if not said otherwise, in which a `rest-bridge` command runs."""
+    """A terminal of 20 lines, 90 columns if not said otherwise, in which a `rest-bridge` command runs.
 
-    def __init__(self, *arguments: str, cwd: Path = ROOT, columns: int = 90, **environment: str) -> None:
+    The command is forked; `interpreter` starts an interpreter for it, which inherits the signals that are ignored here.
+    """
+
+    def __init__(
+        self, *arguments: str, cwd: Path = ROOT, columns: int = 90, interpreter: bool = False, **environment: str
+    ) -> None:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 20, columns, 0, 0))
         path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
         sized = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "amqtt_rest_bridge", *arguments],
-            stdout=theirs, stderr=theirs, stdin=theirs, cwd=cwd,
-            env=sized | {"TERM": "xterm", "PYTHONPATH": path} | environment,
-        )  # fmt: skip
+        variables = sized | {"TERM": "xterm", "PYTHONPATH": path} | environment
+        self.process: Forked | subprocess.Popen[bytes]
+        if interpreter:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "amqtt_rest_bridge", *arguments],
+                stdout=theirs, stderr=theirs, stdin=theirs, cwd=cwd, env=variables,
+            )  # fmt: skip
+        else:
+            with open(theirs, "wb", buffering=0, closefd=False) as screen:
+                self.process = Forked(REST_BRIDGE, arguments, cwd, environment=variables, output=screen)
         os.close(theirs)
         self.text = ""
 
