@@ -37,6 +37,11 @@ OF_WORKERS: Final = {
     "rest_bridge_reconnects_total", "rest_bridge_lease_changes_total",
 }  # fmt: skip
 """Metrics that a bridge beside amqtt does not have."""
+BREAKER: Final = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH BREAKER "5 per 30s"'
+STREAM: Final = """DEFINE ROUTE Live WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+    ADD EVENT One WITH METHOD "GET" WITH ENDPOINT "/live" WITH SOURCE_TOPIC "live" WITH STREAM "true"
+"""
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason="Prometheus is not installed")
 
@@ -129,7 +134,7 @@ def test_every_alert_has_a_test() -> None:
 
 @needs_prometheus
 def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_path: Path) -> None:
-    """The bridge has a route that succeeds, one that always fails, one on disk, and one of server mode."""
+    """The bridge has routes that succeed, always fail, are on disk with a breaker, and of server mode, one a stream."""
 
     def answer(seen: Seen) -> tuple[int, bytes]:
         return (404 if "bad" in seen.path else 200), b""
@@ -137,9 +142,9 @@ def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_
     with recording() as target:
         target.answer = answer
         bad = client_route(target.url, name="Bad", config='WITH RETRIES "0"').replace("orders/+", "bad/+")
-        kept = client_route(target.url, name="Kept", more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
+        kept = client_route(target.url, name="Kept", more=BREAKER)
         routes = [client_route(target.url), bad.replace("/new/", "/bad/"), kept.replace("orders/+", "kept/+")]
-        files = "".join([*routes, server_route()])
+        files = "".join([*routes, server_route(), STREAM])
         with hosting(files, admin_port=0, spool=str(tmp_path / "spool.db")) as host, reading(host, tmp_path) as asked:
             client = host.client()
 
@@ -170,6 +175,8 @@ def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_
             assert shares() == {"Orders": 0, "Bad": 1, "Kept": 0}
             assert found["Ready, A"] == {"": 1}
             assert found["Errors of the last reload, A"] == {"": 0}
+            assert found["Target down (BREAKER open), A"] == {"Kept": 0}
+            assert found["Readers of streams, A"] == {"Live": 0}
             assert set(found["Requests per second (server mode), A"]) == {"Intake"}
             requests = "Share of requests refused (4xx) and failed (5xx), server mode"
             assert [found[f"{requests}, {kind}"] for kind in "AB"] == [{"Intake": 0}, {"Intake": 0}]
@@ -181,7 +188,7 @@ def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_
             variable = DASHBOARD["templating"]["list"][1]["definition"]
             assert variable == "label_values(rest_bridge_queued, route)"
             names = asked.ask("/api/v1/label/route/values", **{"match[]": "rest_bridge_queued"})
-            assert names == ["Bad", "Intake", "Kept", "Orders"]
+            assert names == ["Bad", "Intake", "Kept", "Live", "Orders"]
 
 
 def test_the_dashboards_panels_fit_into_grafanas_grid_and_use_its_variables() -> None:
