@@ -302,7 +302,8 @@ class HttpRequest:
 class HttpResponse:
     """A response read to its end; `headers` as received, `body` after content decoding, `elapsed` in seconds.
 
-    `credentials` were sent beside the request's own: an access token, those for a proxy. They are here for masking.
+    `credentials` were sent beside the request's own, and are here for masking: an access token, a digest, those for a
+    proxy.
     """
 
     status: int

@@ -4,6 +4,7 @@ One request may lead to others, so `exchange` is a generator that stops before e
 Client workers run it, several at once. What a request meets on its way is raised as one `CallError`.
 """
 
+import re
 import ssl
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,7 @@ from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method, Pairs
 
+_RESPONSE = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # of a digest: who has it can try passwords, or send it again
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
 
 
@@ -151,6 +153,7 @@ class HttpClient:
         limit = self._options.max_response_bytes
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
         login, challenged = self._login, 0
+        credentials: set[str] = set()
         if login is not None and any(name.lower() == "authorization" for name, _ in headers):
             login = None
         while True:
@@ -158,6 +161,7 @@ class HttpClient:
             started = self._clock()
             deadline = started + self._options.timeout - stopwatch.seconds
             authorization = None if login is None else login.authorization(request.method, target)
+            credentials.update(_RESPONSE.findall(authorization or ""))
             sent = headers if authorization is None else (*headers, ("Authorization", authorization))
             outgoing = _Outgoing(deadline, request.method, target, sent, request.body, limit)
             try:
@@ -178,7 +182,7 @@ class HttpClient:
                     received.headers,
                     received.body,
                     stopwatch.seconds,
-                    server.credentials,
+                    server.credentials | credentials,
                 )
             origin, target = following
             url, redirects, challenged = f"{origin}{target}", redirects - 1, 0

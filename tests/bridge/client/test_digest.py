@@ -123,6 +123,33 @@ def test_an_authorization_of_the_event_is_sent_as_it_is() -> None:
     assert server.statuses == [401]
 
 
+def test_a_digest_that_a_server_sends_back_is_masked_in_failures() -> None:
+    seen: list[str] = []
+
+    def echo(peer: Peer) -> None:
+        while (request := peer.request()) is not None:
+            sent = request.headers["Authorization"] or ""
+            seen.append(sent)
+            head = f"X-Sent: {sent}" if sent else CHALLENGE.format(realm="all", nonce="n", more="")
+            peer.send(reply(json.dumps({"sent": sent}).encode(), "500 Error" if sent else "401 No", head))
+
+    with Target(echo) as target:
+        text = f"""
+            DEFINE ROUTE R WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target.port}" WITH ENABLE_CLIENT "true"
+                WITH AUTH_SCHEME "digest" WITH USERNAME "me" WITH PASSWORD "word"
+            ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "out"
+        """
+        with hosting(text.lstrip()) as host:
+            client = host.client("out")
+            client.publish("in", b"")
+            failure = client.message()[1].decode()
+    (digest,) = re.findall(r' response="([0-9a-f]{64})"', seen[-1])
+    assert "Digest username" in failure
+    assert digest not in failure
+    assert "***" in failure
+
+
 LIGHTTPD = shutil.which("lighttpd") or shutil.which("lighttpd", path="/usr/sbin")
 CONFIGURATION = """
 server.document-root = "{folder}"
