@@ -149,7 +149,7 @@ class ClientEvent:
 
     `payload` and `destination_topic` may hold placeholders of the response. `every` is the seconds from one run to the
     next; an event that only runs so has its `schedule_topic` as `source_topic`. `retry_on` are statuses.
-    `on_change_for` are seconds, None for any time.
+    `on_change_for` are seconds, None for any time. `qos` is that of its `Publication`s.
     """
 
     name: str
@@ -162,6 +162,7 @@ class ClientEvent:
     error_topic: str | None = None
     response_format: ResponseFormat = ResponseFormat.BODY
     retain: bool = False
+    qos: int | None = None
     ordered: bool = False
     signature: Signature | None = None
     payload: PlaceholderText | None = None
@@ -214,6 +215,7 @@ class ServerEvent:
     read_topic: PlaceholderText | None = None
     stream: bool = False
     retain: bool = False
+    qos: int | None = None
     signature: Signature | None = None
     when: Condition | None = None
     response: PlaceholderText | None = None
@@ -315,12 +317,16 @@ class HttpResponse:
 
 
 class Publication(Struct, frozen=True, array_like=True):
-    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones too. Travels on the link."""
+    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones too. Travels on the link.
+
+    `qos` is the highest QoS that it is delivered with, None for that of each subscription (of a worker: up to 1).
+    """
 
     topic: str
     payload: bytes
     retain: bool = False
     properties: MessageProperties | None = None
+    qos: int | None = None
 
 
 class Capture(StrEnum):

@@ -156,6 +156,29 @@ async def broadcast(broker: Any, session: Session, topic: str | None, payload: A
     await broker._broadcast_message(session, topic, payload, qos)
 
 
+def broadcast_at_most(broker: Any, session: Session | None, topic: str, payload: Any, qos: int) -> None:
+    """Send a message to the subscribers, to each with the lower of this QoS and that of its subscription."""
+    broker._broadcast_queue.put_nowait(_AtMost(session=session, topic=topic, data=payload, qos=qos))
+
+
+class _AtMost(dict[str, Any]):
+    """A message as amqtt queues it; asked for its QoS, amqtt hands in that of the subscription as the default."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return min(self[key], default) if key == "qos" else super().get(key, default)
+
+
+class _Zero(int):
+    """0 that counts as true."""
+
+    def __bool__(self) -> bool:
+        return True
+
+
+RETAINED_QOS_0: Final = _Zero()
+"""QoS 0 of a retained message: amqtt reads a false one as that of the subscription."""
+
+
 def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
     """Replace the step that tells plugins of what happens, and return amqtt's own: event, and its arguments.
 

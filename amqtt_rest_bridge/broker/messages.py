@@ -52,7 +52,7 @@ class Publisher:
     """A bounded queue and the task that empties it.
 
     Args:
-        broadcast: Sends a payload to the subscribers of a topic (amqtt's `broadcast_message`).
+        broadcast: Sends a payload to the subscribers of a topic with a QoS at most (amqtt's `broadcast_message`).
         retain: Keeps a payload for later subscribers (amqtt's `retain_message`, which does not deliver).
         queued: Returns how many messages wait in the broker to be sent, of all publishers.
         delivered: Waits until they have arrived.
@@ -60,8 +60,8 @@ class Publisher:
 
     def __init__(
         self,
-        broadcast: Callable[[str, bytes], Awaitable[None]],
-        retain: Callable[[str, bytes], Awaitable[None]],
+        broadcast: Callable[[str, bytes, int | None], Awaitable[None]],
+        retain: Callable[[str, bytes, int | None], Awaitable[None]],
         queued: Callable[[], int],
         delivered: Delivered,
     ) -> None:
@@ -138,9 +138,10 @@ class Publisher:
             return
         self.hops, self.is_status = hops, status
         try:
-            await self._broadcast(publication.topic, publication.payload)
+            await self._broadcast(publication.topic, publication.payload, publication.qos)
             if publication.retain:
-                await self._retain(publication.topic, publication.payload)
+                qos = amqtt_broker.RETAINED_QOS_0 if publication.qos == 0 else publication.qos
+                await self._retain(publication.topic, publication.payload, qos)
         except Exception:
             log.exception("not published on %s", loggable(publication.topic))
         finally:
@@ -219,7 +220,10 @@ class IncomingMessages:
                     offer(message, hops=publisher.hops, elsewhere=taken)
                 except Exception:  # nothing of ours keeps a message from its subscribers
                     log.exception("a message on %s was not looked at", loggable(topic))
-            await forward(session, topic, data, force_qos)
+            if force_qos is None:
+                await forward(session, topic, data)
+            else:  # amqtt would use it for those that have subscribed with less too, of wills as well [MQTT-3.8.4-6]
+                amqtt_broker.broadcast_at_most(self._broker, session, topic, data, force_qos)
 
         return broadcast
 

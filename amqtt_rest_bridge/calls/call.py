@@ -378,12 +378,12 @@ def result_of(event: ClientEvent) -> Result:
         values = result_values(message, response)
         name = topic.fill(values) if destination is None else destination
         body = body_of(response) if payload is None else payload.fill_bytes(values)
-        return Publication(name, body, event.retain, _properties(message, response))
+        return Publication(name, body, event.retain, _properties(message, response), event.qos)
 
     def plain(message: Message, destination: str | None, response: HttpResponse) -> Publication | None:
         if destination is None:
             return None
-        return Publication(destination, body_of(response), event.retain, _properties(message, response))
+        return Publication(destination, body_of(response), event.retain, _properties(message, response), event.qos)
 
     return mapped if topic is not None and (payload is not None or topic.needs_response) else plain
 
@@ -454,7 +454,7 @@ def failure_publication(
         return None
     kept = message.payload if event.failure_payload else None
     payload = failure_payload(run, route, event.name, message.topic, message.timestamp, error, response, kept)
-    return Publication(topic, payload, properties=_properties(message, response))
+    return Publication(topic, payload, properties=_properties(message, response), qos=event.qos)
 
 
 def header(response: HttpResponse, name: str) -> str | None:

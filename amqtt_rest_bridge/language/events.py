@@ -36,7 +36,7 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 _UNREAD = (
-    *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
+    *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "QOS", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
     *("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE"),
 )
 """Settings of server events that mean nothing in a read event."""
@@ -99,7 +99,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
         return None
     read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
     read |= {"name": settings.block.name, "headers": headers, "signature": signature}
-    read["schema_file"] = _read_schema(settings)
+    read |= {"schema_file": _read_schema(settings), "qos": _read_qos(settings)}
     return ClientEvent(**settings.members_of(ClientEvent) | read)
 
 
@@ -126,6 +126,11 @@ def _read_schema(settings: BlockSettings) -> Schema | None:
     except SchemaFileError as error:
         settings.error(FaultCode.INVALID_VALUE, name, f'{name} "{value.shown}": {error}', error.hint)
         return None
+
+
+def _read_qos(settings: BlockSettings) -> int | None:
+    qos = settings.values.get("QOS")
+    return None if qos is None else int(qos)
 
 
 def _check_batch(settings: BlockSettings) -> None:
@@ -271,6 +276,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
     schema = None if reads else _read_schema(settings)
     read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
+    read["qos"] = _read_qos(settings)
     return ServerEvent(**settings.members_of(ServerEvent) | read)
 
 

@@ -67,7 +67,6 @@ _ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
         [],
         f"write USERNAME and PASSWORD in REST_API_CONFIG; or in the event, {_HEADER_ADVICE}",
     ),
-    ("QOS", [], "leave it out: each subscriber receives with the QoS of its own subscription"),
     (
         "CONTENT_TYPE",
         [],

@@ -412,6 +412,17 @@ _EVENT = (
     ),
     Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", '"true"'),
     Parameter(
+        "QOS", Kind.CHOICE, None, _B,
+        "the highest QoS that what is published, failures too, is delivered with; otherwise that of each subscription "
+        "(of a worker: up to 1)",
+        '"1"',
+        choices={
+            "0": "at most once, and not kept for a subscriber that is away",
+            "1": "at least once",
+            "2": "exactly once, from the broker to subscriptions of QoS 2",
+        },
+    ),
+    Parameter(
         "ERROR_TOPIC", Kind.TOPIC, None, _C,
         "where failures go instead of DESTINATION_TOPIC",
         '"tickets/failed"',

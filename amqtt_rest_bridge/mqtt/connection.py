@@ -6,7 +6,7 @@ cannot hit a message of a new one.
 
 `packets` says what the bytes mean, and this module what follows of it: sections are those of MQTT 5.0. Packets of one
 iteration of the loop are written at once. Bounded are what comes (`pause`, Receive Maximum), what waits for PUBACK
-(`can_publish`) and what waits in the socket's buffer, of which `can_publish` becomes false.
+or PUBCOMP (`can_publish`) and what waits in the socket's buffer, of which `can_publish` becomes false.
 """
 
 import asyncio
@@ -76,7 +76,7 @@ class MqttConnection(asyncio.Protocol):
         self._is_reading = True
         self._unsent: list[bytes] = []
         self._last_id = 0
-        self._published: dict[int, Published] = {}
+        self._published: dict[int, tuple[int, Published]] = {}  # by packet id: what acknowledges it next
         self._answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
         self._unacknowledged: dict[int, int] = {}  # messages that came, by packet id: their QoS
         self._keep_alive = KEEP_ALIVE_SECONDS
@@ -171,25 +171,31 @@ class MqttConnection(asyncio.Protocol):
             await self._asked(packet_id, wire.UNSUBACK, packet)
 
     def publish(
-        self, topic: str, payload: bytes, published: Published, *, retain: bool = False,
+        self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
         properties: Properties = wire.NO_PROPERTIES,
     ) -> None:  # fmt: skip
-        """Publish with QoS 1; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
+        """Publish; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
+
+        `qos` is lowered to what the broker takes; with 0 `published` is called once the packet is written.
 
         Raises:
             BrokerError: The packet is larger than the broker takes, or what MQTT has no room for.
         """
-        packet_id = self._free_id()
+        packet_id = self._free_id()  # with QoS 0 too: it counts until it is written
+        qos = min(qos, self.properties.get(Property.MAXIMUM_QOS, 2))  # section 3.2.2.3.4
         try:
             packet = packets.publish(
-                topic, payload, packet_id, retain=retain, properties=properties if self._is_5 else None
-            )
+                topic, payload, packet_id if qos else None, qos=qos, retain=retain,
+                properties=properties if self._is_5 else None,
+            )  # fmt: skip
         except ValueError as error:
             raise BrokerError(str(error)) from error
         if len(packet) > self.maximum_packet_size:
             raise BrokerError(f"a packet of {len(packet)} bytes; the broker takes {self.maximum_packet_size} at most")
-        self._published[packet_id] = published
+        self._published[packet_id] = wire.PUBREC if qos == 2 else wire.PUBACK, published
         self._write(packet)
+        if not qos:
+            self._loop.call_soon(self._on_published, wire.PUBACK, packet_id, 0)
 
     def acknowledge(self, packet_id: int) -> None:
         """Send PUBACK; nothing when the connection has ended, since the broker sends the message again."""
@@ -432,15 +438,25 @@ class MqttConnection(asyncio.Protocol):
             answer.set_result(packet.codes)
 
     def _on_acknowledged(self, packet: Acknowledged) -> None:
-        if packet.kind == wire.PUBACK:
-            published = self._published.pop(packet.packet_id, None)
-            if published is not None:
-                published(REASONS[packet.code] if packet.code >= wire.FAILURE else None)
-        elif packet.kind == wire.PUBREL:
+        if packet.kind == wire.PUBREL:
             self._unacknowledged.pop(packet.packet_id, None)
             self._write(packets.acknowledgement(wire.PUBCOMP, packet.packet_id))
         else:
-            raise protocol_error(f"{wire.NAMES[packet.kind]} without a publication of QoS 2")
+            self._on_published(packet.kind, packet.packet_id, packet.code)
+
+    def _on_published(self, kind: int, packet_id: int, code: int) -> None:
+        """Take an acknowledgement of what was published; with QoS 2 PUBREC and PUBCOMP (section 4.3.3)."""
+        awaited, published = self._published.get(packet_id, (wire.PUBACK, None))
+        if kind != awaited:
+            raise protocol_error(f"{wire.NAMES[kind]} without a publication of QoS {1 if kind == wire.PUBACK else 2}")
+        if published is None or self._ended.done():
+            return
+        if kind == wire.PUBREC and code < wire.FAILURE:
+            self._published[packet_id] = wire.PUBCOMP, published
+            self._write(packets.acknowledgement(wire.PUBREL, packet_id))
+            return
+        del self._published[packet_id]
+        published(REASONS[code] if code >= wire.FAILURE else None)
 
     def _on_connack(self, packet: Connack) -> None:
         shown, code = self._address.shown, packet.code

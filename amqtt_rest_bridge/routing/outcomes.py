@@ -214,7 +214,8 @@ class Outcomes:
             name = self.runs.of(of.run, *of.listening.name), *of.listening.name
             for kept in (message.payload, None) if is_kept else (None,):
                 payload = failure_payload(*name, message.topic, message.timestamp, failure, None, kept)
-                if self._publish(Publication(topic, payload), of.hops + 1, of.delivery, release_credits):
+                publication = Publication(topic, payload, qos=event.qos)
+                if self._publish(publication, of.hops + 1, of.delivery, release_credits):
                     break
 
     def _publish(

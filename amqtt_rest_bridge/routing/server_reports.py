@@ -87,7 +87,7 @@ class ServerReports:
         if event is None or event.destination_topic is None:
             return None
         run = str(uuid.uuid4())
-        publication = Publication(kept.topic, kept.payload or b"", event.retain, kept.properties)
+        publication = Publication(kept.topic, kept.payload or b"", event.retain, kept.properties, event.qos)
         if not self.publisher.put(publication, 1, confirm=partial(self._published_again, kept, event, run, ended)):
             raise BrokerFullError("the broker has no room for the message now")
         return run

@@ -1,8 +1,9 @@
 """A worker's connection with a clean session: all that it publishes, and what every worker has to see. The event loop.
 
-Everything is published with QoS 1 on this connection, which is always read: PUBACKs of results must not wait behind
-messages that a busy route leaves unread. Until its PUBACK a result counts as not published, and is published again on
-the next connection. A publication of server mode is not: its caller gets an error and asks again.
+Everything is published on this connection, with QoS 1 unless its event says another one. It is always read: PUBACKs of
+results must not wait behind messages that a busy route leaves unread. Until its PUBACK, with QoS 2 its PUBCOMP, a
+result counts as not published, and is published again on the next connection. A publication of server mode is not: its
+caller gets an error and asks again.
 
 What every worker sees, each by a subscription that is not shared: the records of the group, the topics of read
 events (retained messages included), and replies. The session ends with the connection.
@@ -167,7 +168,7 @@ class BrokerPublisher:
         try:
             connection.publish(
                 publication.topic, publication.payload, published,
-                retain=publication.retain, properties=properties,
+                qos=1 if publication.qos is None else publication.qos, retain=publication.retain, properties=properties,
             )  # fmt: skip
         except BrokerError as error:
             del self._under_way[number]

@@ -20,10 +20,10 @@ def published_after(iterations: int, queued: Callable[[], int]) -> list[bytes]:
     """Return what a publisher with three publications has sent after some iterations of the loop."""
     sent: list[bytes] = []
 
-    async def broadcast(_topic: str, payload: bytes) -> None:
+    async def broadcast(_topic: str, payload: bytes, _qos: int | None) -> None:
         sent.append(payload)
 
-    async def keep(_topic: str, _payload: bytes) -> None:
+    async def keep(_topic: str, _payload: bytes, _qos: int | None) -> None:
         raise AssertionError("nothing here is retained")
 
     async def run() -> None:

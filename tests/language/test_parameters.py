@@ -118,6 +118,7 @@ def test_every_setting_of_config_has_a_row_here() -> None:
         ),
         ({"RESPONSE_FORMAT": '"envelope"'}, "response_format", ResponseFormat.ENVELOPE),
         ({"RETAIN": '"true"'}, "retain", True),
+        ({"QOS": '"2"'}, "qos", 2),
         ({"ERROR_TOPIC": '"e"'}, "error_topic", "e"),
         ({"ORDERED": '"true"'}, "ordered", True),
         ({"EVERY": '"15m"'}, "every", 900),
@@ -161,6 +162,7 @@ def test_setting_of_a_client_event_reaches_the_model(written: dict[str, str], fi
         ({"PAYLOAD": "'[{body.json.a}]'"}, "payload", parse("[{body.json.a}]", Place.JSON, Mode.SERVER)),
         ({"REPLY_TOPIC": '"r/{request_id}"'}, "reply_topic", parse("r/{request_id}", Place.TOPIC, Mode.SERVER)),
         ({"RETAIN": '"true"'}, "retain", True),
+        ({"QOS": '"2"'}, "qos", 2),
         ({"SIGNATURE_SECRET": '"s"', "SIGNATURE_HEADER": '"X-S"'}, "signature", Signature("s", "X-S")),
         (
             {"SIGNATURE_SECRET": '"s"', "SIGNATURE_SCHEME": "slack"},

@@ -215,7 +215,7 @@ class _Publishing:
         properties = MessageProperties(trace) if trace else None
         if self._plain:
             payload = body or request.parameters_object()
-            request.publication = Publication(self._topic.source, payload, event.retain, properties)
+            request.publication = Publication(self._topic.source, payload, event.retain, properties, event.qos)
             return request.publication, None
         values = request.values(body)
         try:
@@ -225,7 +225,7 @@ class _Publishing:
             raise cannot_fill(failure) from failure
         if len(payload) > self._max_body_bytes:
             raise too_large(self._max_body_bytes)
-        request.publication = Publication(topic, payload, event.retain, properties)
+        request.publication = Publication(topic, payload, event.retain, properties, event.qos)
         return request.publication, values
 
     def send(

@@ -1,0 +1,243 @@
+"""QOS: with which QoS subscribers of 0, 1 and 2 receive what is published, by the plugin and by a worker."""
+
+import asyncio
+import contextlib
+import queue
+import urllib.request
+from collections import Counter
+from collections.abc import Iterator
+from typing import Self
+
+import paho.mqtt.client as paho
+import pytest
+from paho.mqtt.enums import CallbackAPIVersion
+
+from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.mqtt import wire
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish
+from amqtt_rest_bridge.mqtt.values import Address
+from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
+from tests.mqtt.scripted import CONNACK, SESSION, read, run
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import recording
+from tests.support.http_target import Peer
+from tests.support.ports import free_port
+from tests.worker.mosquitto import SECONDS, Mosquitto
+from tests.worker.workers import Group
+
+SETTINGS: dict[str, int | None] = {"none": None, "zero": 0, "one": 1, "two": 2}
+KINDS = ("result", "failure", "request")
+_START = """
+DEFINE ROUTE R WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true"
+        WITH SERVER_PORT '{port}'
+"""
+_EVENTS = """
+    ADD EVENT Ask_{name} WITH SOURCE_TOPIC "in/{name}" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{{payload}}"
+        WITH DESTINATION_TOPIC "out/{name}/result" WITH RETAIN "true" {qos}
+    ADD EVENT Fail_{name} WITH SOURCE_TOPIC "in/{name}" WITH METHOD "POST" WITH ENDPOINT "/{{value.json.x}}"
+        WITH DESTINATION_TOPIC "out/{name}/failure" {qos}
+    ADD EVENT Hook_{name} WITH METHOD "POST" WITH ENDPOINT "/{name}"
+        WITH DESTINATION_TOPIC "out/{name}/request" WITH RETAIN "true" {qos}
+"""
+
+Deliveries = Counter[tuple[str, int]]
+"""How many messages came by topic, and with which QoS."""
+
+
+def routes(url: str, port: int) -> str:
+    texts = [
+        _EVENTS.format(name=name, qos="" if qos is None else f'WITH QOS "{qos}"') for name, qos in SETTINGS.items()
+    ]
+    return _START.format(url=url, port=port) + "".join(texts)
+
+
+class Subscriber:
+    """A client of MQTT 3.1.1, which both brokers speak, until the block ends."""
+
+    def __init__(self, port: int, qos: int) -> None:
+        self._messages: queue.SimpleQueue[paho.MQTTMessage] = queue.SimpleQueue()
+        answers: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self._paho = paho.Client(CallbackAPIVersion.VERSION2, f"subscriber-{qos}")
+        self._paho.on_connect = self._paho.on_subscribe = lambda *arguments: answers.put(arguments)
+        self._paho.on_message = lambda _client, _data, message: self._messages.put(message)
+        self._paho.connect("127.0.0.1", port)
+        self._paho.loop_start()
+        answers.get(timeout=SECONDS)
+        self._paho.subscribe("out/#", qos)
+        answers.get(timeout=SECONDS)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._paho.disconnect()
+        self._paho.loop_stop()
+
+    def publish(self, topic: str) -> None:
+        self._paho.publish(topic, b"{}", qos=1).wait_for_publish(SECONDS)
+
+    def deliveries(self, count: int, *, retained: bool) -> Deliveries:
+        found = [self._messages.get(timeout=SECONDS) for _ in range(count)]
+        assert {message.retain for message in found} == {retained}
+        return Counter((message.topic, message.qos) for message in found)
+
+
+@contextlib.contextmanager
+def subscribers(port: int) -> Iterator[list[Subscriber]]:
+    with contextlib.ExitStack() as opened:
+        yield [opened.enter_context(Subscriber(port, qos)) for qos in range(3)]
+
+
+def expected(wanted: int, default: int, kinds: tuple[str, ...]) -> Deliveries:
+    """Return what a subscriber gets that wants this QoS, where an event without QOS publishes with the default."""
+    highest = {name: default if qos is None else qos for name, qos in SETTINGS.items()}
+    return Counter((f"out/{name}/{kind}", min(wanted, highest[name])) for name in SETTINGS for kind in kinds)
+
+
+def check(mqtt_port: int, http_port: int, default: int) -> None:
+    with subscribers(mqtt_port) as those:
+        for name in SETTINGS:
+            those[0].publish(f"in/{name}")
+            request = urllib.request.Request(f"http://127.0.0.1:{http_port}/{name}", b"{}")
+            with urllib.request.urlopen(request, timeout=SECONDS) as response:
+                assert response.status == 200
+        for wanted, one in enumerate(those):
+            assert one.deliveries(12, retained=False) == expected(wanted, default, KINDS)
+    with subscribers(mqtt_port) as later:
+        for wanted, one in enumerate(later):
+            assert one.deliveries(8, retained=True) == expected(wanted, default, ("result", "request"))
+
+
+def test_the_plugin_publishes_with_the_lower_of_the_setting_and_the_subscription() -> None:
+    with recording() as target, hosting(routes(target.url, 0)) as host:
+        check(host.mqtt_port, host.http_port, default=2)
+
+
+def test_what_other_plugins_publish_is_delivered_with_no_more_than_the_subscription_asks_for() -> None:
+    with hosting(routes("http://127.0.0.1:9", 0)) as host, subscribers(host.mqtt_port) as those:
+        host.wait(host.broker.internal_message_broadcast("out/other", b"", 1))
+        found = [one.deliveries(1, retained=False) for one in those]
+    assert found == [Counter({("out/other", qos): 1}) for qos in (0, 1, 1)]
+
+
+@pytest.mark.mosquitto
+def test_a_worker_publishes_with_the_lower_of_the_setting_and_the_subscription(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    port = free_port()
+    with recording() as target:
+        group.routes(routes(target.url, port))
+        worker = group.start(0).ready()
+        check(mosquitto.port, port, default=1)
+        assert worker.stop() == 0
+
+
+# The steps of a worker's publication, with a broker that is scripted.
+
+
+def sent(payload: bytes, packet_id: int | None, qos: int) -> bytes:
+    properties = {wire.Property.USER_PROPERTY: (("rest-bridge-hops", "0"),)}
+    return publish("out", payload, packet_id, qos=qos, properties=properties)
+
+
+def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_before_it() -> None:
+    first, second = sent(b"first", 1, 2), sent(b"second", 2, 2)
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        assert read(peer, len(first + second)) == first + second
+        peer.send(acknowledgement(wire.PUBREC, 1) + acknowledgement(wire.PUBREC, 2, 0x97))  # which refuses it
+        assert read(peer, 4) == acknowledgement(wire.PUBREL, 1)
+        if peer.number == 1:
+            peer.reset()
+        else:
+            peer.send(acknowledgement(wire.PUBCOMP, 1))
+            peer.wait()
+
+    async def use(address: Address) -> None:
+        publisher = BrokerPublisher()
+        for number in range(2):
+            connection = MqttConnection(address, SESSION, lambda *_: None)
+            await connection.open()
+            for payload in (b"first", b"second") if number == 0 else (b"second",):
+                publisher.put(Publication("out", payload, qos=2), 0)
+            publisher.up(connection)
+            if number == 0:
+                await connection.ended()
+                publisher.down()
+                assert len(publisher._queue) == 1
+        assert await publisher.settled(10) == 0
+        connection.abort()
+
+    run(script, use)
+
+
+def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_no_connection() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        assert read(peer, 2000 * len(sent(b"x", None, 0))) == sent(b"x", None, 0) * 2000
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        released: list[int] = []
+        publisher = BrokerPublisher()
+        for _ in range(2000):
+            publisher.put(Publication("out", b"x", qos=0), 0, released.append)
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        assert released == []
+        publisher.up(connection)
+        assert released == []
+        assert await publisher.settled(10) == 0
+        assert released == [1] * 2000
+        connection.abort()
+        await connection.ended()
+        publisher.put(Publication("out", b"x", qos=0), 0, released.append)
+        await asyncio.sleep(0)
+        assert len(released) == 2000
+        publisher.down()
+        assert len(publisher._queue) == 1
+
+    run(script, use)
+
+
+@pytest.mark.parametrize("kind", [wire.PUBACK, wire.PUBCOMP])
+def test_an_acknowledgement_of_another_step_ends_the_connection(kind: int) -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        peer.sock.recv(1024)
+        peer.send(acknowledgement(kind, 1))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        connection.publish("out", b"x", lambda _: None, qos=2)
+        assert f"{wire.NAMES[kind]} without a publication of QoS" in await connection.ended()
+
+    run(script, use)
+
+
+def test_a_broker_that_takes_less_gets_less() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(bytes.fromhex("2005 0000 02 2401"))  # Maximum QoS 1
+        expected = publish("out", b"x", 1, properties={})
+        assert read(peer, len(expected)) == expected
+        peer.send(acknowledgement(wire.PUBACK, 1))
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+        connection.publish("out", b"x", done.set_result, qos=2)
+        assert await done is None
+        connection.abort()
+
+    run(script, use)
