@@ -1,6 +1,7 @@
 """BATCH_SIZE in a running bridge: what the server gets, what is published, and that no message is lost."""
 
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -25,9 +26,6 @@ ROUTE = """
 def route(url: str, event: str, *, body: str = "{batch}", kind: str = "application/json", policy: str = "balanced",
           route: str = "") -> str:  # fmt: skip
     return ROUTE.format(url=url, event=event, body=body, type=kind, policy=policy, route=route)
-
-
-
 
 
 @pytest.mark.parametrize("processes", [0, 2])
@@ -201,6 +199,45 @@ def test_lossless_messages_of_a_batch_are_kept_over_a_stop_and_retried_as_one(ta
         eventually(lambda: host.plugin.service.statistics["R"].succeeded == 1)
     first, second = target.take_all()
     assert (first.body, first.headers["idempotency-key"]) == (second.body, second.headers["idempotency-key"])
+
+
+@pytest.mark.parametrize("policy", ["balanced", "lossless"])
+def test_messages_in_a_batch_count_against_overload_bytes_until_it_has_ended(
+    target: Recorder, tmp_path: Path, policy: str
+) -> None:
+    may_answer = threading.Event()
+
+    def answer(_: Seen) -> Answer:
+        assert may_answer.wait(20)
+        return 200, b""
+
+    target.answer = answer
+    event = "WITH BATCH_SIZE 10 WITH BATCH_SECONDS 3600"
+    text = route(target.url, event, policy=policy, route='WITH OVERLOAD_BYTES "1KiB"')
+    with hosting(text, spool=str(tmp_path / "spool")) as host:
+        client = host.client("out", "err")
+        admission = host.plugin.service.statistics["R"].admission
+        large = b'"%s"' % (b"x" * 108)
+
+        def refused(count: int) -> None:
+            for _ in range(count):
+                client.publish("in/a", large)
+            failures = [json.loads(payload)["error"] for _, payload in client.messages(count)]
+            assert {failure["code"] for failure in failures} == {"overloaded"}
+            assert "OVERLOAD_BYTES of 1 KiB" in failures[0]["message"]
+
+        for _ in range(9):
+            client.publish("in/a", large)
+        refused(20)
+        assert admission.bytes == 990
+        assert target.arrived.empty()  # they wait for one more
+        client.publish("in/a", b"1")
+        assert len(json.loads(target.request().body)) == 10
+        refused(20)
+        assert admission.bytes == 991
+        may_answer.set()
+        assert client.message()[0] == "out"
+        eventually(lambda: admission.bytes == 0)
 
 
 def test_calls_of_events_without_batches_go_on_beside_them(target: Recorder) -> None:

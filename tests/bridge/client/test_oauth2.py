@@ -4,6 +4,7 @@ import json
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from urllib.parse import parse_qs
 
 import pytest
@@ -16,6 +17,7 @@ from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiCo
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Answer, Recorder, recording
 from tests.support.http_target import AUTHORITY, ConnectProxy, Seen, Target, answering, reply, server_tls
+from tests.support.waiting import eventually
 
 SECRET = "cl1ent-s3cret"
 
@@ -87,6 +89,32 @@ def test_a_401_renews_the_token_once_also_for_a_post(api: Api) -> None:
         failures = [json.loads(payload) for _, payload in client.messages(2)]
     assert {(failure["error"]["code"], failure["status"]) for failure in failures} == {("http_status", 401)}
     assert len(api.asked) <= 4
+
+
+def test_batches_share_one_token_and_a_401_renews_it_and_sends_the_whole_batch_again(
+    api: Api, tmp_path: Path
+) -> None:
+    text = api.route().partition("ADD EVENT A")[0] + """ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+        ADD EVENT A WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/a" WITH BODY "{batch}" WITH BATCH_SIZE 5
+            WITH DESTINATION_TOPIC "out" """
+    with hosting(text, workers=8, spool=str(tmp_path / "spool")) as host:
+        client, statistics = host.client("out"), host.plugin.service.statistics["R"]
+        for number in range(20):
+            client.publish("in", b"%d" % number)
+        assert client.messages(4) == [("out", b"t0ken-1")] * 4
+        assert len(api.asked) == 1
+        calls = [seen for seen in api.recorder.take_all() if seen.path == "/a"]
+        api.refused.add("t0ken-1")
+        for number in range(20, 25):
+            client.publish("in", b"%d" % number)
+        assert client.message() == ("out", b"t0ken-2")
+        eventually(lambda: statistics.succeeded == 25)
+        assert statistics.failed == 0
+    assert len(api.asked) == 2
+    assert sorted(number for seen in calls for number in json.loads(seen.body)) == list(range(20))
+    refused, again = (seen for seen in api.recorder.take_all() if seen.path == "/a")
+    assert refused.body == again.body == b"[20,21,22,23,24]"
+    assert refused.headers["Idempotency-Key"] == again.headers["Idempotency-Key"] is not None
 
 
 def test_a_server_that_takes_the_credentials_in_the_form_alone_is_asked_so(api: Api) -> None:
