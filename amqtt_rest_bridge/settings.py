@@ -30,7 +30,8 @@ class Row:
     """What there is to know of a setting beside its name, type and default.
 
     `low` and `high` bound a number. A size is bytes, or a text such as `64MiB`. A secret is neither shown nor an option
-    of a command, which other users of the machine can see. `no_worker` says what a worker has instead of it.
+    of a command, which other users of the machine can see; a mapping is set in the file only. `no_worker` says what a
+    worker has instead of it.
     """
 
     meaning: str
@@ -40,6 +41,7 @@ class Row:
     is_size: bool = False
     is_required: bool = False
     is_secret: bool = False
+    is_mapping: bool = False
     no_worker: str | None = None
 
     def fault(self, name: str, value: Any) -> str | None:
@@ -173,8 +175,7 @@ class Settings:
         None,
         "who may add and remove routes with Coreflux's tools: names of `users`, and as `routes` the folder that keeps "
         "what they add",
-        "{users: [editor], routes: conf/live}",
-        no_worker="leave it out: only the plugin for amqtt knows which client has published",
+        "{users: [editor], routes: conf/live}", is_mapping=True,
     )
 
     def __post_init__(self) -> None:

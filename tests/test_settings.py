@@ -52,13 +52,13 @@ def check(*options: str) -> int:
 
 
 @pytest.mark.parametrize("name", [one.name for one in fields(WorkerSettings)])
-def test_each_setting_of_a_worker_is_an_option_but_for_secrets(
+def test_each_setting_of_a_worker_is_an_option_but_for_secrets_and_mappings(
     name: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["worker", "--help"]) == 0
     row = next(row_of(one) for one in fields(WorkerSettings) if one.name == name)
     is_option = f"--{name.replace('_', '-')} " in capsys.readouterr().out
-    assert is_option == (row.no_worker is None and not row.is_secret)
+    assert is_option == (row.no_worker is None and not (row.is_secret or row.is_mapping))
 
 
 def test_an_option_wins_over_its_variable_and_both_over_the_file(

@@ -72,6 +72,8 @@ examples:
 
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
 _ROWS: Final = [one for one in fields(WorkerSettings) if row_of(one).no_worker is None]
+_TEXTS: Final = [one for one in _ROWS if not row_of(one).is_mapping]
+"""What can be set outside of the file."""
 
 
 def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
@@ -80,7 +82,7 @@ def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
     A secret has a variable only: other users of the machine can see options.
     """
     parameters = [one for one in inspect.signature(run).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    parameters += [_option(one) for one in _ROWS if not row_of(one).is_secret]
+    parameters += [_option(one) for one in _TEXTS if not row_of(one).is_secret]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # which typer reads
     return run
 
@@ -116,7 +118,7 @@ def run(
     **settings: Any,
 ) -> int:
     """Run until a signal, or validate; a failure is reported on one line."""
-    secrets = {one.name: os.environ.get(variable_of(one)) or None for one in _ROWS if row_of(one).is_secret}
+    secrets = {one.name: os.environ.get(variable_of(one)) or None for one in _TEXTS if row_of(one).is_secret}
     options = {name: value for name, value in (settings | secrets).items() if value is not None}
     if check:
         logs = configure(log_format, sys.stdout, level=LogLevel.INFO, only_messages=True)
@@ -144,7 +146,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
 
-    variables = [PASSWORD_VARIABLE, *map(variable_of, _ROWS)]
+    variables = [PASSWORD_VARIABLE, *map(variable_of, _TEXTS)]
     for name in os.environ:
         if name.startswith("REST_BRIDGE_") and name not in variables and (meant := did_you_mean(name, variables)):
             log.warning("the variable %s sets nothing: %s", name, meant)

@@ -41,24 +41,36 @@ class Commands:
         self._folder = RouteFolder(folder)
         self._folder.prepare()
         self._publish = publish
-        self._waiting: deque[tuple[Command, int]] = deque()
+        self._waiting: deque[tuple[Command, int, Publish]] = deque()
         self._bytes = 0
+        self._executing = asyncio.Lock()
         self._filled = asyncio.Event()
         self._has_changed = True
         self._texts: dict[str, bytes] = {}  # retained, by route
 
-    def receive(self, payload: bytes) -> None:
-        """Queue the payload of a command; refuse it when too many wait."""
-        command = parse(payload)
+    def receive(self, payload: bytes, answered: Publish | None = None) -> None:
+        """Queue the payload of a command, whose answer `answered` publishes; refuse it when too many wait."""
+        command, publish = parse(payload), answered or self._publish
         size = len(command.arguments)
         if len(self._waiting) >= MOST_COMMANDS or (self._waiting and self._bytes + size > MOST_COMMAND_BYTES):
             why = f"{len(self._waiting)} commands wait already; send it again when they are answered"
-            if not self._send(command, failure(command, subject_of(command.arguments), why)):
+            if not publish(_output(command, failure(command, subject_of(command.arguments), why))):
                 log.warning("a command was refused, and its answer too: too much waits to be published")
             return
-        self._waiting.append((command, size))
+        self._waiting.append((command, size, publish))
         self._bytes += size
         self._filled.set()
+
+    def forget(self) -> None:
+        """Forget what waits, which is sent again, and what is retained; the command that is executed goes on."""
+        self._waiting.clear()
+        self._bytes, self._texts = 0, {}
+        self.routes_changed()
+
+    async def settled(self) -> None:
+        """Wait until no command is executed and its answer is published."""
+        async with self._executing:
+            pass
 
     def routes_changed(self) -> None:
         """Publish what is retained of the routes again; called after a reload."""
@@ -81,18 +93,16 @@ class Commands:
         while True:
             await self._publish_texts(service)
             if self._waiting:
-                command, size = self._waiting.popleft()
+                command, size, publish = self._waiting.popleft()
                 self._bytes -= size
-                answer = await execution.answer(command)
-                log.info("command %s: %s", command.word, answer.message.partition("\n")[0])
-                await self._publish_texts(service)  # first: a tool looks at them when it has its answer
-                await self._publish_whole(_output(command, answer))
+                async with self._executing:
+                    answer = await execution.answer(command)
+                    log.info("command %s: %s", command.word, answer.message.partition("\n")[0])
+                    await self._publish_texts(service)  # first: a tool looks at them when it has its answer
+                    await self._publish_whole(_output(command, answer), publish)
             elif not self._has_changed:
                 self._filled.clear()
                 await self._filled.wait()
-
-    def _send(self, command: Command, answer: CommandAnswer) -> bool:
-        return self._publish(_output(command, answer))
 
     async def _publish_texts(self, service: RouteService) -> None:
         """Retain the texts that changed: as they were sent, or as they are in use where they came from other files."""
@@ -122,10 +132,11 @@ class Commands:
             texts[name] = (route.definition if text is None else text).encode("utf-8", "replace")
         return texts
 
-    async def _publish_whole(self, publication: Publication) -> None:
+    async def _publish_whole(self, publication: Publication, publish: Publish | None = None) -> None:
         """Publish, and wait for room."""
+        publish = publish or self._publish
         for _ in range(_PUBLISH_TRIES):
-            if self._publish(publication):
+            if publish(publication):
                 return
             await asyncio.sleep(_PUBLISH_AGAIN_SECONDS)
         log.warning("not published on %s: too much waits to be published", publication.topic)

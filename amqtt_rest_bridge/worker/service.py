@@ -4,6 +4,7 @@
 |---|---|---|---|
 | slot: one a route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`, or `<filter>` (ORDERED) | kept |
 | ... one for realtime routes | `<group>-<slot>` | `$share/<group>/<filter>`, or `<filter>` (ORDERED) | kept |
+| commands (slot 0, `coreflux`) | `<group>-commands` | the commands | kept for `2 * adopt_seconds` |
 | clean session | `<group>-<worker>` | records of the group, read events, replies | ends with it |
 """
 
@@ -32,6 +33,7 @@ from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
+from amqtt_rest_bridge.worker.commands import FIRST_SLOT, GroupCommands
 from amqtt_rest_bridge.worker.group import Warnings, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
 from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord
@@ -155,6 +157,12 @@ class Worker:
         self._service = RouteService(
             settings, code, self._parts, loaded, sockets, on_reload=self._routes_replaced, redelivered=True
         )
+        self._commands = None
+        if settings.coreflux is not None:
+            self._commands = GroupCommands(
+                settings.coreflux, settings, broker, self._publisher, self._service, self._may_connect
+            )
+            self._parts.reporter.mirror = self._commands.status_published
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -174,6 +182,8 @@ class Worker:
         """
         await self._clean_session.client.open()  # first: a broker that cannot be used costs no process
         self._was_connected = True
+        if self._commands is not None:
+            await self._commands.check()
         await asyncio.to_thread(self._service.start)
         self._service.attach()
         self._service.begin()
@@ -201,7 +211,9 @@ class Worker:
         for slot in slots.values():
             slot.drop(shared=False)
         self._parts.pool.withdraw()
+        ending = [] if self._commands is None else [asyncio.ensure_future(self._commands.end())]
         drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots.values()))
+        await asyncio.gather(*ending)  # no command may change routes from here on
         early = [slot for slot, is_drained in zip(slots.values(), drained, strict=True) if is_drained]
         await asyncio.gather(*(self._leave(slot) for slot in early))
         await self._service.drain()
@@ -225,6 +237,8 @@ class Worker:
 
     def _routes_replaced(self) -> None:
         self._use_routes()
+        if self._commands is not None:
+            self._commands.routes_changed()
         self._look.set()
         self._parts.supervisor.finish("subscriptions", self._subscribe)
 
@@ -360,6 +374,8 @@ class Worker:
             self._loop.time() + waits,
         )  # fmt: skip
         self._parts.supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
+        if self._commands is not None and number == FIRST_SLOT:
+            self._commands.begin()
 
     async def _use_and_look(self, slot: Slot, wanted: Plan) -> None:
         await slot.use(wanted)
@@ -399,6 +415,8 @@ class Worker:
 
     async def _abandon(self, slot: Slot) -> None:
         """Disconnect."""
+        if self._commands is not None and slot.number == FIRST_SLOT:
+            await self._commands.end()
         for intake in slot.intakes:
             self._ended["redelivered"] += intake.redelivered
             self._ended["reconnects"] += intake.client.reconnects

@@ -12,7 +12,7 @@ import pytest
 from amqtt_rest_bridge.cli.worker import broker_address
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.route_service import ListeningSockets
-from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
 from tests.support.commands import taken_port
 from tests.support.embedded_broker import plain_broker
@@ -56,6 +56,7 @@ def reason_of(ended: "subprocess.CompletedProcess[str]") -> str:
         pytest.param({"password_secret": "gone"}, "/run/secrets/gone: No such file or directory", id="secret"),
         pytest.param({"adopt_seconds": 0}, "the setting adopt_seconds is 0; allowed is 1 to", id="adopt_seconds"),
         pytest.param({"session_expiry": 1}, "the setting session_expiry is 1; allowed is 60 to", id="session_expiry"),
+        pytest.param({"coreflux": Coreflux([], "live")}, "the setting coreflux needs users", id="coreflux"),
         pytest.param({"workers": 0}, "the setting workers is 0; allowed is 1 to 1024", id="a setting of the plugin"),
     ],
 )  # fmt: skip
