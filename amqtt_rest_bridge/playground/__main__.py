@@ -30,7 +30,7 @@ def read_no_files() -> None:
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_REFUSED) or (event == "open" and not is_ours(arguments[0])):
-            raise PermissionError(errno.EACCES, "the playground reads no files")
+            raise PermissionError(errno.EACCES, "the playground reads no files; leave it out here")
 
     sys.addaudithook(refuse)
     os.stat = lambda path, **given: status(path, **given) if is_ours(path) else any_file

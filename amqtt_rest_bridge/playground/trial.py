@@ -14,7 +14,8 @@ import msgspec
 
 from amqtt_rest_bridge.admin import flow
 from amqtt_rest_bridge.bridge.trial import REQUEST_ID, try_call, try_request
-from amqtt_rest_bridge.calls.oauth2 import authorized, has_own
+from amqtt_rest_bridge.calls.oauth2 import has_own
+from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader
@@ -140,8 +141,9 @@ def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchang
     message = Message(topic, trial.payload.encode(), time.time())
     verdict = try_call(route, event, message, answer, key=_ANY_KEY if route.is_lossless else None)
     request = requests[0] if requests else None
-    if request is not None and route.config.oauth2_token_url is not None and not has_own(request):
-        request = authorized(request, "(token)")
+    scheme = scheme_of_sender(route.config)
+    if request is not None and scheme is not None and not has_own(request):
+        request = replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
     shown = "" if request is None else _lines(f"{request.method} {request.url}", request.headers, request.body)
     if verdict.failure is not None:
         outcome = f"It fails with {verdict.failure.code}: {verdict.failure.message}. {verdict.failure.hint}"

@@ -94,7 +94,8 @@ class SchemaReader:
             raise SchemaFileError(f"{name} is not UTF-8 text") from None
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             reason = str(getattr(error, "strerror", None) or error).lower()
-            hint = "relative paths begin at the working directory" if name == "it" else None
+            is_missing = name == "it" and isinstance(error, FileNotFoundError)
+            hint = "relative paths begin at the working directory" if is_missing else None
             raise SchemaFileError(f"{name} cannot be read: {reason}", hint) from None
         if len(content) > _MOST_BYTES:
             raise SchemaFileError(f"{name} is larger than 1 MiB")

@@ -95,12 +95,24 @@ def test_variables_and_secrets_are_not_read_and_have_their_names_for_values(monk
         assert [tuple(pair) for pair in found.substitutes] == [("API_TOKEN", "API_TOKEN"), ("TRIES", "1")]
 
 
+OAUTH2 = 'WITH OAUTH2_TOKEN_URL "https://id.test/token" WITH OAUTH2_CLIENT_ID "a" WITH OAUTH2_CLIENT_SECRET "b"'
+DIGEST = 'WITH AUTH_SCHEME "digest" WITH USERNAME "a" WITH PASSWORD "hush"'
+
+
+@pytest.mark.parametrize(("config", "scheme"), [(OAUTH2, "Bearer"), (DIGEST, "Digest")], ids=["oauth2", "digest"])
+def test_a_request_shows_the_credentials_that_are_added_when_it_is_sent(config: str, scheme: str) -> None:
+    request = only(Trial(client(config))).request
+    assert f"\nAuthorization: {scheme} (added when it is sent)" in request
+    assert "hush" not in request
+
+
 def test_files_are_not_looked_for_so_that_a_definition_finds_none() -> None:
     found = Playground().run(Trial(FILES))
     assert [fault.severity for fault in found.faults if fault.severity == "error"] == []
     assert found.routes == ["Orders"]
     there, missing = (Playground().run(Trial(SCHEMA.replace("{file}", file))) for file in ("/etc/hostname", "/no/such"))
-    assert "the playground reads no files" in there.faults[0].message
+    assert "the playground reads no files; leave it out here" in there.faults[0].message
+    assert there.faults[0].hint is None
     assert there.faults[0].message.replace("/etc/hostname", "/no/such") == missing.faults[0].message
 
 
