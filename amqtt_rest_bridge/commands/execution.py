@@ -112,6 +112,8 @@ class Execution:
 
     async def _remove_all(self, _: Command) -> CommandAnswer:
         names = await asyncio.to_thread(self._own)
+        for name in names:
+            await asyncio.to_thread(self._check_file, name)
         if names:
             await self._change(dict.fromkeys(names))
         return CommandAnswer("removed all routes successfully", data={"removed": names})
@@ -142,11 +144,15 @@ class Execution:
 
     def _check_file(self, name: str) -> bool:
         """Return whether a route's file exists; raises for one that no command wrote. Blocks."""
-        is_file = self._folder.read(name) is not None
+        text = self._folder.read(name)
+        if text is None:
+            return False
         for other in self._routes.values():
-            if is_file and other.name != name and self._folder.is_place_of(name, other.path):
-                raise RefusedError(f"its file would be that of route {other.name}, {_place(other)}")
-        return is_file
+            if other.name != name and self._folder.is_place_of(name, other.path):
+                raise RefusedError(f"the file of {name} would be that of route {other.name}, {_place(other)}")
+        if read_definition(text).name != name:
+            raise RefusedError(f"{self._folder.place_of(name)} does not begin with this route: no command wrote it")
+        return True
 
     def _own(self) -> list[str]:
         """Return the names of the present routes that commands have added. Blocks."""

@@ -108,9 +108,33 @@ def test_a_file_that_defines_other_routes_too_is_not_replaced(editor: Tool, serv
     place.write_text(definition("Neighbour", "in3"))
     assert host.wait(host.plugin.service.reload()) is None
     for command in (f"-addRoute {ROUTE}", "-removeRoute Hostile"):
-        assert f"its file would be that of route Neighbour, {place}:1:1" in editor.command(command)
+        assert f"the file of Hostile would be that of route Neighbour, {place}:1:1" in editor.command(command)
     place.unlink()
     assert host.wait(host.plugin.service.reload()) is None
+
+
+def test_a_route_of_a_file_that_defines_others_too_is_not_removed_with_all(
+    editor: Tool, served: tuple[Host, Path]
+) -> None:
+    host, folder = served
+    place = folder / "live" / "Hostile.lot"
+    place.write_text(f"{ROUTE}\n{definition('Neighbour', 'in3')}\n")
+    assert host.wait(host.plugin.service.reload()) is None
+    answer = editor.command("-removeAllRoutes")
+    assert f"failed: the file of Hostile would be that of route Neighbour, {place}:" in answer
+    assert [row["name"] for row in editor.call("-listRoutes")["data"]] == ["FromFile", "Hostile", "Neighbour"]
+    place.unlink()
+    assert host.wait(host.plugin.service.reload()) is None
+
+
+@pytest.mark.parametrize("text", ["// a note\n", f"/* off:\n{ROUTE} */\n", "DEFINE ACTION Hostile\nON EVERY 1 SECOND"])
+def test_a_file_without_the_route_stays(editor: Tool, served: tuple[Host, Path], text: str) -> None:
+    place = served[1] / "live" / "Hostile.lot"
+    place.write_text(text)
+    for command in (f"-addRoute {ROUTE}", "-removeRoute Hostile"):
+        assert f"failed: {place} does not begin with this route: no command wrote it" in editor.command(command)
+    assert place.read_text() == text
+    place.unlink()
 
 
 def test_an_error_in_another_file_is_reported_and_keeps_all_as_it_is(editor: Tool, served: tuple[Host, Path]) -> None:
