@@ -8,6 +8,8 @@ import errno
 import os
 import resource
 import sys
+import sysconfig
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -20,13 +22,27 @@ _NICE: Final = 10
 _REFUSED: Final = ("os.exec", "os.fork", "os.posix_spawn", "os.system", "socket.", "subprocess.")
 
 
+def _code() -> Iterator[str]:
+    """Yield where the code is: the folders of libraries, and the packages that are elsewhere.
+
+    The other folders of `sys.path` and the prefix of Python do not count: whole projects may be in them.
+    """
+    libraries = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    for folder in (*libraries, *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))):
+        yield f"{os.path.realpath(folder)}{os.sep}"
+    for name, module in list(sys.modules.items()):
+        if "." not in name and (file := getattr(module, "__file__", None)):
+            place = os.path.realpath(file)
+            yield f"{os.path.dirname(place) if hasattr(module, '__path__') else place}{os.sep}"  # noqa: PTH120
+
+
 def read_no_files() -> None:
     """Refuse files but those of imports, and have all others pass for files: a definition must not find out any."""
-    folders = tuple(os.path.realpath(path) for path in (*sys.path, sys.prefix, sys.base_prefix) if path)
+    code = tuple(_code())
     status, any_file = os.stat, os.stat(__file__)  # noqa: PTH116
 
     def is_ours(path: "int | str | bytes | os.PathLike[str]") -> bool:
-        return isinstance(path, int) or os.path.realpath(os.fsdecode(path)).startswith(folders)
+        return isinstance(path, int) or f"{os.path.realpath(os.fsdecode(path))}{os.sep}".startswith(code)
 
     def refuse(event: str, arguments: tuple[Any, ...]) -> None:
         if event.startswith(_REFUSED) or (event == "open" and not is_ours(arguments[0])):

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -114,6 +115,14 @@ def test_files_are_not_looked_for_so_that_a_definition_finds_none() -> None:
     assert "the playground reads no files; leave it out here" in there.faults[0].message
     assert there.faults[0].hint is None
     assert there.faults[0].message.replace("/etc/hostname", "/no/such") == missing.faults[0].message
+
+
+def test_a_folder_that_code_comes_from_is_not_read_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "of_the_project.json").write_text('{"const": "kept"}')
+    monkeypatch.syspath_prepend(tmp_path)  # as `python -m` does with the working directory
+    for name in ("of_the_project.json", "missing.json"):
+        tried = Playground().run(Trial(SCHEMA.replace("{file}", str(tmp_path / name))))
+        assert "the playground reads no files" in tried.faults[0].message
 
 
 def test_in_its_process_no_file_is_read_and_no_connection_made() -> None:
