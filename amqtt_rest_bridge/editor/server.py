@@ -185,7 +185,8 @@ async def _try(file: RouteText, options: Mapping[str, str], secrets_dir: Path) -
         path = Path(folder, name if is_route_file(name) else "text.lot")
         path.write_text(file.text, encoding="utf-8", errors="replace")
         given = ["--topic", options["topic"]] if "topic" in options else ["--request", options.get("request", "")]
-        command = [sys.executable, "-m", "amqtt_rest_bridge", "try", str(path), *given]
+        # -P: no code is read from the working directory, which is that of the editor.
+        command = [sys.executable, "-P", "-m", "amqtt_rest_bridge", "try", str(path), *given]
         command += ["--payload", options.get("payload", "{}"), "--secrets-dir", str(secrets_dir)]
         process = await asyncio.create_subprocess_exec(
             *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT

@@ -119,6 +119,15 @@ def test_a_text_is_formatted_unless_it_has_an_error(client: LspClient, uri: str)
     assert client.request("textDocument/formatting", options) == []
 
 
+def test_a_trial_runs_no_code_of_the_working_directory(tmp_path: Path) -> None:
+    client, uri = LspClient(tmp_path), (tmp_path / "a.lot").as_uri()
+    (tmp_path / "typer.py").write_text("raise SystemExit('foreign code')")
+    client.open(uri, BASIC)
+    given = {"command": "rest-bridge.try", "arguments": [uri, {"topic": "in"}]}
+    assert client.request("workspace/executeCommand", given).startswith("# route R, event E (a.lot:1)\n")
+    assert client.end() == 0
+
+
 def test_an_event_is_tried_as_it_is_in_the_editor(client: LspClient, uri: str) -> None:
     client.open(uri, BASIC.replace("http:", "https:") + '        WITH HEADERS ADD Authorization "Bearer t0p-s3cret"\n')
     (lens,) = client.request("textDocument/codeLens", of(uri))
