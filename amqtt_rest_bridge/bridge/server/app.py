@@ -54,7 +54,8 @@ class RouteApplication:
         broker: where requests are published, and their answers counted.
         max_body_bytes: larger bodies and filled payloads are answered with 413.
         max_response_bytes: larger objects of topics are answered with 503.
-        openapi: whether GET /openapi.json is answered; an endpoint with this path wins.
+        openapi: whether GET /openapi.json is answered; an endpoint GET /openapi.json wins, one like `/{x}` does
+            not.
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
         turns: the turns on reply topics; shared by the applications of all ports, and by those before a reload.
@@ -85,15 +86,16 @@ class RouteApplication:
         self._clock = clock
         self._monotonic = monotonic
         self._records = broker.records
-        self._description = describe(routes) if openapi else None
+        served = [route for route in routes if route.config.enable_server]
+        own = any(event.endpoint == PATH and event.method == "GET" for route in served for event in route.server_events)
+        self._description = describe(routes) if openapi and not own else None
         self._table = EndpointTable(
             (
                 event.endpoint,
                 event.method.value,
                 _Endpoint(route, event, broker, turns, wrong_credentials, port, (max_body_bytes, max_response_bytes)),
             )
-            for route in routes
-            if route.config.enable_server
+            for route in served
             for event in route.server_events
         )
 
@@ -113,10 +115,10 @@ class RouteApplication:
         if request.target == "*" and request.method == "OPTIONS":  # about the port as a whole, RFC 9110 section 9.3.7
             return _options_answer(_ALL_METHODS)
         path = path_of(request.target)
+        if path == PATH and self._description is not None and request.method in ("GET", "HEAD"):
+            return payload_answer(self._description)
         methods = self._table.find(path)
         if methods is None:
-            if path == PATH and self._description is not None and request.method in ("GET", "HEAD"):
-                return payload_answer(self._description)
             if request.refusal is not None:
                 raise RefusedError(request.refusal)
             raise error(NOT_FOUND, "No endpoint has this path")

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.http_server.event_stream import HEADERS, RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.newest import MOST_TOPICS, Newest
 from amqtt_rest_bridge.model import Route, ServerEvent
-from amqtt_rest_bridge.topics import filter_matches, has_wildcards
+from amqtt_rest_bridge.topics import filter_matches, has_wildcards, loggable
 
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
 _NOTHING: Final = -1  # the number of a change before the first one
@@ -119,7 +119,7 @@ class _Topic:
         """Return its payload; raises `RefusedError` (404) where there is none."""
         payload = newest.get(self._topic)
         if payload is None:
-            raise error(NO_MESSAGE, f"No message has been seen on {self._topic} yet")
+            raise error(NO_MESSAGE, f"No message has been seen on {loggable(self._topic)} yet")
         return payload
 
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
@@ -188,7 +188,7 @@ class _Topics:
 
     def _object(self, newest: Newest[TopicPayload], members: Iterable[tuple[str, TopicPayload]]) -> str:
         if not newest.is_complete:
-            message = f"{self._filter} has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
+            message = f"{loggable(self._filter)} has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
             raise error(ANSWER_TOO_LARGE, message)
         written: list[str] = []
         size = 0
@@ -201,7 +201,7 @@ class _Topics:
             text = f"{{{', '.join(written)}}}"
             if len(text.encode()) <= self._largest:
                 return text
-        message = f"The messages on {self._filter} take more than the {self._largest} bytes of max_response_bytes"
+        message = f"The messages on {loggable(self._filter)} take more than the {self._largest} bytes of max_response_bytes"
         raise error(ANSWER_TOO_LARGE, message)
 
 

@@ -13,7 +13,7 @@ from openapi_spec_validator import OpenAPIV31SpecValidator
 from amqtt_rest_bridge.bridge.server.openapi import describe
 from tests.support.embedded_broker import hosting
 from tests.support.route_text import load_text
-from tests.support.server_mode import Port, event, route
+from tests.support.server_mode import Port, event, route, topic
 
 ROUTES = """DEFINE ROUTE Home WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
@@ -99,6 +99,13 @@ def test_an_endpoint_with_its_path_wins() -> None:
     made = Port(route(event("GET", "/openapi.json", None, source="own")), openapi=True)
     made.broker.changed("own", "own", b"mine")
     assert made.ask("GET", "/openapi.json").content == b"mine"
+
+
+def test_a_segment_that_may_be_anything_and_another_method_leave_the_description_where_it_is() -> None:
+    read = event("GET", "/{x}", None, source="own/{path.x}", read_topic=topic("own/{path.x}"))
+    made = Port(route(read, event("POST", "/openapi.json", name="Post"), server_token=("t0ken",)), openapi=True)
+    assert made.ask("GET", "/openapi.json").json["openapi"] == "3.1.0"
+    assert [made.ask(*asked).status_code for asked in (("POST", "/openapi.json"), ("GET", "/other"))] == [401, 401]
 
 
 def schemathesis(url: str, folder: Path, examples: int) -> "subprocess.CompletedProcess[str]":

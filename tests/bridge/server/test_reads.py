@@ -70,6 +70,12 @@ def test_no_value_leads_to_a_topic_that_the_filter_does_not_match() -> None:
     ]
 
 
+def test_an_answer_says_only_the_beginning_of_a_long_topic() -> None:
+    result = rooms().ask("GET", f"/rooms/{'x' * 60_000}")
+    assert (result.status_code, error_code(result)) == (404, "no_message")
+    assert len(result.content) < 1000
+
+
 # A filter.
 
 
