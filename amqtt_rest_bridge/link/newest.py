@@ -7,6 +7,7 @@ A bridge process changes them on one thread and answers on others. So one messag
 what is looked up by topic is there before, while and after, and `seen` has a change whole or not at all.
 """
 
+import itertools
 import threading
 from collections.abc import Sized
 from typing import Final, Generic, TypeVar
@@ -18,21 +19,24 @@ MOST_BYTES: Final = 16 << 20  # of topics and payloads; the newest message is al
 INCOMPLETE: Final = ""
 """In the place of a topic: the sender has dropped some, for want of room."""
 
+_SERIES: Final = itertools.count(1)
+
 
 class Newest(Generic[V]):
     """The newest messages of one filter.
 
     `topics` holds them by topic, in the order in which they came. With too many the oldest one goes; `is_complete` is
-    false once that was not an empty one. `number` counts the changes.
+    false once that was not an empty one. `number` counts the changes, `series` tells those of one object from others'.
     """
 
-    __slots__ = ("_bytes", "_lock", "is_complete", "number", "topic_filter", "topics")
+    __slots__ = ("_bytes", "_lock", "is_complete", "number", "series", "topic_filter", "topics")
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter: Final = topic_filter
         self.topics: dict[str, V] = {}
         self.is_complete = True
         self.number = 0
+        self.series: Final = next(_SERIES)
         self._bytes = 0
         self._lock = threading.Lock()
 

@@ -159,8 +159,9 @@ class _Topics:
         return made
 
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
-        instance, _, number = last_id.partition("-")
-        if instance != _INSTANCE or not (number.isascii() and number.isdigit() and len(number) < 19):
+        of, _, number = last_id.rpartition("-")
+        # Decision: numbers of another filter, or of this one before a reload took it away, say nothing of what is here.
+        if of != f"{_INSTANCE}-{newest.series}" or not (number.isascii() and number.isdigit() and len(number) < 19):
             return _NOTHING
         return int(number) if int(number) <= newest.number else _NOTHING
 
@@ -180,16 +181,17 @@ class _Topics:
                 if newest.is_complete and not changed:
                     return _Event(number, b"")
                 written = self._object(newest, reversed(changed))
-            event = _Event(number, event_of(written, f"{_INSTANCE}-{number}"))
+            event = _Event(number, event_of(written, f"{_INSTANCE}-{newest.series}-{number}"))
             if len(self._events) >= _MOST_EVENTS or any(key[1] != number for key in self._events):
                 self._events.clear()
             self._events[seen, number] = event
         return event
 
     def _object(self, newest: Newest[TopicPayload], members: Iterable[tuple[str, TopicPayload]]) -> str:
+        shown = loggable(self._filter)
         if not newest.is_complete:
-            message = f"{loggable(self._filter)} has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
-            raise error(ANSWER_TOO_LARGE, message)
+            message = f"has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
+            raise error(ANSWER_TOO_LARGE, f"{shown} {message}")
         written: list[str] = []
         size = 0
         for topic, one in members:  # of 16 MiB no more is written than may be answered
@@ -201,7 +203,7 @@ class _Topics:
             text = f"{{{', '.join(written)}}}"
             if len(text.encode()) <= self._largest:
                 return text
-        message = f"The messages on {loggable(self._filter)} take more than the {self._largest} bytes of max_response_bytes"
+        message = f"The messages on {shown} take more than the {self._largest} bytes of max_response_bytes"
         raise error(ANSWER_TOO_LARGE, message)
 
 
