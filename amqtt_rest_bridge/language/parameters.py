@@ -381,7 +381,7 @@ _EVENT = (
         "DEDUPE_KEY", Kind.TEMPLATE, None, _B,
         "a text that was seen within DEDUPE_FOR: client: the message sends nothing; server: the request publishes "
         "nothing, and is answered as the first one was",
-        '"{timestamp}"',
+        '"{value.json.id}"',
         placeholders=(Mode.CLIENT, Mode.SERVER),
         excludes=(Rule("BATCH_SIZE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
