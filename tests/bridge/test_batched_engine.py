@@ -75,13 +75,27 @@ def test_calls_of_an_open_batch_that_are_withdrawn_are_given_back_at_once(rig: R
 
 
 @pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
-def test_the_calls_of_a_lossless_batch_that_waits_are_given_back_after_a_reload(rig: Rig, ordered: bool) -> None:
+def test_the_calls_of_a_lossless_batch_that_waits_are_given_back_where_a_reload_changes_it(
+    rig: Rig, ordered: bool
+) -> None:
+    rig.network.answer = lambda _: BUSY
+    rig.use(batched(ordered=ordered))
+    calls = keyed(rig, 3)
+    rig.frame(Waiting)
+    rig.use(batched(size=4, ordered=ordered))
+    assert returned(rig, 3) == calls
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["any order", "ordered"])
+def test_a_lossless_batch_that_waits_goes_on_by_the_definition_that_a_reload_brings(rig: Rig, ordered: bool) -> None:
     rig.network.answer = lambda _: BUSY
     rig.use(batched(ordered=ordered))
     calls = keyed(rig, 3)
     rig.frame(Waiting)
     rig.use(batched("/mended", ordered=ordered))
-    assert returned(rig, 3) == calls
+    rig.network.answer = lambda request: FINE if request.url.endswith("/mended") else BUSY
+    (result,) = rig.frame(Results).results
+    assert [result.call, *result.also] == calls
 
 
 def test_a_stop_leaves_an_open_batch_of_lossless_calls_with_the_broker(rig: Rig) -> None:

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.bridge.client.targets import RouteContext
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.calls.batches import Gathering, carrying, halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
-from amqtt_rest_bridge.model import NumberedRoute
+from amqtt_rest_bridge.model import ClientEvent, NumberedRoute
 from amqtt_rest_bridge.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
@@ -54,11 +54,17 @@ class BatchRunner(RouteRunner):
         for gathering in self._gatherings.values():
             self._close_batch(gathering, gathering.number)
 
+    def retire(self) -> None:
+        """End the present calls; what waits for its batch to be closed begins before all that comes later."""
+        super().retire()
+        self.close_batches()
+
     def stop(self) -> None:
         """Start no more requests but those of open batches, whose calls are lost unless the broker keeps them."""
         if not self._is_lossless:
             self._joins.drain()
             self._pool.drain()
+            self._checks = None  # no turn of RATE_LIMIT comes any more
             self.close_batches()
         waiting = [] if self._is_lossless else self._pool.drain()
         super().stop()
@@ -93,7 +99,7 @@ class BatchRunner(RouteRunner):
                 self._start_batch(first)
             number = gathering.number
             if not gathering.is_empty and number != was_open:
-                seconds = call.event.event.batch_seconds
+                seconds = 0.0 if self._retired else call.event.event.batch_seconds
                 self._context.timers.after(seconds, partial(self._close_batch, gathering, number))
 
     def _close_batch(self, gathering: Gathering, number: int) -> None:
@@ -165,8 +171,10 @@ class BatchRunner(RouteRunner):
         super()._give_back(call)
 
     def _resume(self, call: OpenCall) -> bool:
-        """Go on with a batch that waited; after a reload its lossless calls are given back, to be gathered again."""
-        if call.riders and self._retired and self._is_lossless and not self._stopping:
+        """Go on with a batch that waited; lossless calls are gathered again where a reload has changed their form."""
+        successor = self._context.successor() if self._retired and self._is_lossless else None
+        is_kept = isinstance(successor, BatchRunner) and successor._has_form_of(call)  # noqa: SLF001  # of this class
+        if call.riders and self._retired and self._is_lossless and not self._stopping and not is_kept:
             riders, call.riders = call.riders, None
             with self._context.lock:
                 give_back = self._context.calls.take_back(call)
@@ -175,3 +183,21 @@ class BatchRunner(RouteRunner):
                 self._give_back(rider)
             return False
         return super()._resume(call)
+
+    def _has_form_of(self, call: OpenCall) -> bool:
+        """Return whether the items of a call's batch are what this definition would make of its messages."""
+        return any(_form(one.event) == _form(call.event.event) for one in self._events.values())
+
+    def _take_over(self, call: OpenCall, before: RouteRunner) -> bool:
+        riders = len(call.riders or ())
+        self._count(riders)
+        before._count(-riders)  # noqa: SLF001  # of this class
+        is_taken = super()._take_over(call, before)
+        if not is_taken:
+            self._count(-riders)
+            before._count(riders)  # noqa: SLF001  # of this class
+        return is_taken
+
+
+def _form(event: ClientEvent) -> tuple[object, ...]:
+    return event.name, event.batch_size, event.body, event.batch_item

@@ -356,7 +356,11 @@ class RouteRunner:
         same = [event for event in self._events.values() if event.event.name == call.event.event.name]
         if not same:
             return False
-        call.event, call.item = same[-1], None
+        call.event = same[-1]
+        for rider in call.riders or ():
+            rider.event = call.event
+        if not call.riders:
+            call.item = None
         self._count(1)
         left = before if self._end_wait(call, self._start) else self  # it was withdrawn: `before` gave it back
         left._count(-1)  # noqa: SLF001  # of this class

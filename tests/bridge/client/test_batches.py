@@ -9,8 +9,10 @@ import pytest
 
 from tests.support.admin_client import admin_of
 from tests.support.embedded_broker import hosting
+from tests.support.gate import Gate
 from tests.support.http_recorder import Answer, Recorder
 from tests.support.http_target import Seen
+from tests.support.lossless import load
 from tests.support.waiting import eventually
 
 ROUTE = """
@@ -175,9 +177,10 @@ def test_a_batch_holds_no_more_than_max_body_bytes(target: Recorder) -> None:
     assert len(sizes) < 10
 
 
-def test_a_stop_sends_the_open_batch_and_does_not_wait_for_its_time(target: Recorder) -> None:
+@pytest.mark.parametrize("rate", ["", 'WITH RATE_LIMIT "100/s"'])
+def test_a_stop_sends_the_open_batch_and_does_not_wait_for_its_time(target: Recorder, rate: str) -> None:
     event = "WITH BATCH_SIZE 100 WITH BATCH_SECONDS 3600 WITH WHEN '{payload.json} < 3'"
-    with hosting(route(target.url, event)) as host:
+    with hosting(route(target.url, event, route=rate)) as host:
         client = host.client()
         for number in range(4):
             client.publish("in/a", b"%d" % number)
@@ -269,3 +272,33 @@ def test_a_batch_whose_body_is_larger_than_its_items_is_sent_in_parts(target: Re
         statistics = host.plugin.service.statistics["R"]
         eventually(lambda: statistics.succeeded + statistics.failed == 10, "a message has not ended")
         assert (statistics.succeeded, statistics.failed) == (10, 0)
+
+
+@pytest.mark.parametrize("policy", ["balanced", "lossless"])
+def test_batches_of_an_ordered_event_keep_the_order_over_a_reload(
+    target: Recorder, tmp_path: Path, policy: str
+) -> None:
+    gate, sent, is_down = Gate(), list[int](), threading.Event()
+    is_down.set()
+
+    def answer(seen: Seen) -> Answer:
+        if is_down.is_set() and policy == "lossless":
+            return 503, b""
+        sent.extend(json.loads(seen.body))
+        return 200, b""
+
+    target.answer = gate.before(answer)
+    event = 'WITH BATCH_SIZE 4 WITH BATCH_SECONDS 2 WITH ORDERED "true"'
+    with hosting(route(target.url, event, policy=policy), spool=str(tmp_path / "spool")) as host:
+        client, statistics = host.client(), host.plugin.service.statistics["R"]
+        for number in range(10):
+            client.publish("in/a", b"%d" % number)
+        gate.entered.get(timeout=10)
+        load(host, route(target.url, event + ' WITH RETRY_ON "500"', policy=policy))
+        gate.open.set()
+        for number in range(10, 18):
+            client.publish("in/a", b"%d" % number)
+        eventually(lambda: statistics.retried > 0 or policy == "balanced", "not tried")
+        is_down.clear()
+        eventually(lambda: statistics.admission.outstanding == 0, "a message has not ended")
+    assert sent == list(range(18))
