@@ -181,9 +181,9 @@ class Worker:
         longer to hand one over.
         """
         await self._clean_session.client.open()  # first: a broker that cannot be used costs no process
-        self._was_connected = True
-        if self._commands is not None:
+        if self._commands is not None:  # Mosquitto 2.0.11 closes a connection soon after it has refused a publication
             await self._commands.check()
+        self._was_connected = True
         await asyncio.to_thread(self._service.start)
         self._service.attach()
         self._service.begin()
