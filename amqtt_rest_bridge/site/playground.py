@@ -134,7 +134,10 @@ def _judged(trial: Trial) -> Tried:
         if ended.returncode == 0:
             return msgspec.json.decode(ended.stdout, type=Tried)
         reason = f"status {ended.returncode}"
-    except (subprocess.TimeoutExpired, OSError) as error:
+    except subprocess.TimeoutExpired:
+        log.info("the process of a playground was ended after %s s", WALL_SECONDS)
+        return Tried(trouble="This machine has much to do, and has not judged the definition in time. Try again later.")
+    except OSError as error:
         reason = type(error).__name__
     log.info("the process of a playground ended with %s", reason)
     limit = f"The definition could not be judged within {CPU_SECONDS} s of processor time"
