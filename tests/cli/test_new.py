@@ -44,7 +44,7 @@ def test_no_file_is_written_over(name: str, folder: Path, capsys: pytest.Capture
     assert capsys.readouterr().err == f"rest-bridge new: cannot write {name}: File exists; {advice}\n"
 
 
-@pytest.mark.parametrize("name", ["../up", "a b", ".hidden", "a/b", "x\ny", ""])
+@pytest.mark.parametrize("name", ["../up", "a b", ".hidden", "a/b", "x\ny", "", "WITH", "add"])
 def test_what_names_no_route_writes_nothing(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["new", "client", name]) == 2
     assert list(folder.iterdir()) == []

@@ -151,8 +151,9 @@ def run(
     """Write both files, or none."""
     from amqtt_rest_bridge.language.block_reader import is_name
 
-    if not is_name(name) or name[0] in ".-":
-        raise ConfigurationError(f"{on_one_line(name)} names no route: A-Z a-z 0-9 _ . - and no . or - before them")
+    if not is_name(name) or name[0] in ".-" or name.upper() in ("WITH", "ADD"):
+        allowed = "A-Z a-z 0-9 _ . - and no . or - before them, but not WITH or ADD"
+        raise ConfigurationError(f"{on_one_line(name)} names no route: {allowed}")
     route, test = f"{name}.lot", f"{name}.test.yaml"
     _write(route, _ROUTES[kind].replace("NAME", name))
     try:
