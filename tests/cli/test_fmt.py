@@ -1,6 +1,7 @@
 """`rest-bridge fmt`: what it writes, what it leaves alone, what it says."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,15 @@ def test_mode_links_line_breaks_and_byte_order_marks_are_kept(folder: Path) -> N
     assert (folder / "a.lot").read_bytes() == b"\xef\xbb\xbf" + BASIC.replace("\n", "\r\n").encode()
     assert (folder / "a.lot").stat().st_mode & 0o777 == 0o640
     assert sorted(path.name for path in folder.iterdir()) == ["a.lot", "link.lot"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
+def test_a_file_of_another_user_stays_theirs(folder: Path) -> None:
+    (folder / "a.lot").write_text(FLAT)
+    os.chown(folder / "a.lot", 12345, 23456)
+    assert fmt("a.lot") == 0
+    after = (folder / "a.lot").stat()
+    assert (after.st_uid, after.st_gid) == (12345, 23456)
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])

@@ -1,6 +1,7 @@
 """`rest-bridge fmt`: write route files in the canonical layout. Main thread."""
 
 import codecs
+import contextlib
 import os
 import shutil
 import tempfile
@@ -78,7 +79,7 @@ def _formatted(path: str, content: bytes) -> bytes:
 
 
 def _replace(path: str, before: bytes, after: bytes) -> None:
-    """Write a file whole beside its place, then rename it; its mode is kept, a symbolic link is followed."""
+    """Write a file whole beside its place, then rename it; it keeps its mode and owner, a symbolic link is followed."""
     target = Path(os.path.realpath(path))
     try:
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=".fmt-", delete=False) as staged:
@@ -86,6 +87,9 @@ def _replace(path: str, before: bytes, after: bytes) -> None:
                 staged.write(after)
                 staged.flush()
                 os.fsync(staged.fileno())
+                owner = target.stat()
+                with contextlib.suppress(PermissionError):  # only root gives files away
+                    os.chown(staged.name, owner.st_uid, owner.st_gid)
                 shutil.copymode(target, staged.name)
                 is_same = target.read_bytes() == before
                 if is_same:
