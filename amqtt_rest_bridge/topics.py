@@ -3,7 +3,8 @@
 `TopicIndex` is looked into on the broker's loop, once for every message that passes through it.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from operator import itemgetter
 from typing import Generic, TypeVar
@@ -86,6 +87,17 @@ def filter_matches(topic_filter: str, topic: str) -> bool:
             # "sport/#" matches "sport" too: section 4.7.1.2.
             return False
     return len(levels) == len(wanted) or (len(levels) == len(wanted) - 1 and wanted[-1] == "#")
+
+
+def matcher_of(topic_filter: str) -> Callable[[str], object]:
+    """Return what is true of the names that a valid filter matches; it is `filter_matches` for thousands of them."""
+    levels = topic_filter.split("/")
+    rest = levels.pop() if levels[-1] == "#" else None
+    written = "/".join("[^/]*" if level == "+" else re.escape(level) for level in levels)
+    if rest is not None:
+        written = f"{written}(?:/.*)?" if levels else ".*"
+    start = r"(?!\$)" if topic_filter[:1] in ("+", "#") else ""
+    return re.compile(f"{start}{written}", re.DOTALL).fullmatch
 
 
 class _Node(Generic[T]):

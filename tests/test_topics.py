@@ -1,6 +1,8 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from amqtt_rest_bridge.topics import TopicIndex, check_topic_filter, check_topic_name, filter_matches
+from amqtt_rest_bridge.topics import TopicIndex, check_topic_filter, check_topic_name, filter_matches, matcher_of
 
 # MQTT 3.1.1 sections 4.7.1 and 4.7.2, its own examples first.
 MATCHES = [
@@ -128,3 +130,15 @@ def test_text_is_neither_name_nor_filter(text: str, reason: str) -> None:
 )
 def test_misplaced_wildcard_is_refused(text: str, reason: str) -> None:
     assert check_topic_filter(text) == reason
+
+
+@given(
+    st.lists(st.sampled_from(["a", "", "+", ".", "$SYS", "b\n"]), min_size=1, max_size=4),
+    st.booleans(),
+    st.lists(st.sampled_from(["a", "", "x", "$SYS", "b\n"]), min_size=1, max_size=4),
+)
+def test_a_matcher_says_what_filter_matches_says(levels: list[str], has_rest: bool, names: list[str]) -> None:
+    for one in (levels, ["#"]) if has_rest else (levels,):
+        topic_filter = "/".join([*one, "#"] if has_rest and one != ["#"] else one)
+        name = "/".join(names)
+        assert bool(matcher_of(topic_filter)(name)) == filter_matches(topic_filter, name)

@@ -9,7 +9,8 @@ what is looked up by topic is there before, while and after, and `seen` has a ch
 
 import itertools
 import threading
-from collections.abc import Sized
+from collections.abc import Callable, Sized
+from itertools import takewhile
 from typing import Final, Generic, TypeVar
 
 V = TypeVar("V", bound=Sized)
@@ -62,6 +63,11 @@ class Newest(Generic[V]):
         """Return the number of the last change, and all messages with their topics, as they are with it; any thread."""
         with self._lock:
             return self.number, list(self.topics.items())
+
+    def since(self, is_new: Callable[[V], bool]) -> tuple[int, list[tuple[str, V]]]:
+        """Return the same of the last messages alone, back to the first one that is not new; any thread."""
+        with self._lock:
+            return self.number, [*takewhile(lambda one: is_new(one[1]), reversed(self.topics.items()))][::-1]
 
     def _remove(self, topic: str) -> int:
         """Return how large the payload was that is removed."""

@@ -12,8 +12,8 @@ the bytes of an event.
 import json
 import secrets
 from collections.abc import Callable, Iterable
-from itertools import takewhile
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, is_not_modified
 from amqtt_rest_bridge.bridge.server.request import EventRequest, RefusedError, cannot_fill, error
@@ -24,7 +24,7 @@ from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.http_server.event_stream import HEADERS, RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.newest import MOST_TOPICS, Newest
 from amqtt_rest_bridge.model import Route, ServerEvent
-from amqtt_rest_bridge.topics import filter_matches, has_wildcards, loggable
+from amqtt_rest_bridge.topics import has_wildcards, loggable, matcher_of
 
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
 _NOTHING: Final = -1  # the number of a change before the first one
@@ -57,6 +57,7 @@ class Reading:
         self._event = event
         self._read_body = read_body
         self._largest = max_response_bytes
+        self._shared: WeakValueDictionary[str, _Topics] = WeakValueDictionary()  # in use by streams, by their filters
         source = event.source_topic or ""
         self._topics = None if event.read_topic is not None else self._topics_of(source)
 
@@ -79,9 +80,12 @@ class Reading:
         return payload_answer(payload, headers)
 
     def _topics_of(self, topic: str) -> "_Topic | _Topics":
-        if has_wildcards(topic):
-            return _Topics(topic, self._largest, is_all=topic == self.filter)
-        return _Topic(topic)
+        if not has_wildcards(topic):
+            return _Topic(topic)
+        topics = self._shared.get(topic)
+        if topics is None:
+            topics = self._shared[topic] = _Topics(topic, self._largest, is_all=topic == self.filter)
+        return topics
 
     def _streamed(self, request: EventRequest, topics: "_Topic | _Topics") -> Response:
         if request.method == "HEAD":
@@ -140,11 +144,12 @@ class _Topics:
         self._filter = topic_filter
         self._largest = largest
         self._is_all = is_all
+        self._matches = matcher_of(topic_filter)
         self._answer: tuple[int, TopicPayload] | None = None  # and the number of the change that it shows
         self._events: dict[tuple[int, int], _Event] = {}  # those that lead to the present number
 
     def concerns(self, topic: str) -> bool:
-        return self._is_all or filter_matches(self._filter, topic)
+        return self._is_all or self._matches(topic) is not None
 
     def answer(self, newest: Newest[TopicPayload]) -> TopicPayload:
         """Return the object; raises `RefusedError` (503) where it is too large."""
@@ -175,12 +180,11 @@ class _Topics:
                 number, whole = self._answered(newest)
                 written = whole.payload.decode()
             else:
-                number, topics = newest.seen()
-                after = takewhile(lambda one: one[1].number > seen, reversed(topics))
-                changed = [one for one in after if self.concerns(one[0])]
+                number, topics = newest.since(lambda one: one.number > seen)
+                changed = [one for one in topics if self.concerns(one[0])]
                 if newest.is_complete and not changed:
                     return _Event(number, b"")
-                written = self._object(newest, reversed(changed))
+                written = self._object(newest, changed)
             event = _Event(number, event_of(written, f"{_INSTANCE}-{newest.series}-{number}"))
             if len(self._events) >= _MOST_EVENTS or any(key[1] != number for key in self._events):
                 self._events.clear()

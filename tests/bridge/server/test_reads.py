@@ -332,6 +332,19 @@ def test_events_that_no_two_readers_share_are_not_kept() -> None:
         tracemalloc.stop()
 
 
+def test_readers_of_the_same_part_of_a_filter_share_too() -> None:
+    source = "home/{path.room}/+"
+    made = port(event("GET", "/{room}", None, source=source, read_topic=topic(source), stream=True))
+    readers = [made.begin("GET", f"/{room}") for room in ("bath", "hall", "bath")]
+    streams = [one.stream for one in readers if isinstance(one, Response) and one.stream is not None]
+    for stream in streams:
+        stream.take()
+    made.broker.changed("home/+/+", "home/bath/t", b"2")
+    first, other, third = (stream.take() for stream in streams)
+    assert first is third
+    assert isinstance(other, float)
+
+
 def test_there_are_so_many_streams_and_one_that_has_ended_makes_room() -> None:
     made = streams(source="a")
     open_now = [stream_of(made) for _ in range(MOST_FOLLOWERS)]
