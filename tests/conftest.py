@@ -11,13 +11,13 @@ from collections.abc import Generator, Iterator
 import hypothesis
 import pytest
 
-import tests.support.compiled  # noqa: F401  # first, so that nothing is compiled twice
+from tests.support.compiled import compile_tests  # isort: skip  # first, so that nothing is compiled twice
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.http_recorder import Recorder, recording
 from tests.support.ports import free_port
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Bound no property test by the clock, and restore Ctrl-C for the processes that tests start.
 
     A shell that runs pytest in the background ignores it.
@@ -27,6 +27,9 @@ def pytest_configure() -> None:
     hypothesis.settings.load_profile("unhurried")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    is_first = config.getoption("numprocesses") and not hasattr(config, "workerinput")
+    if is_first and config.args == config.getini("testpaths"):
+        compile_tests()
 
 
 @pytest.hookimpl(wrapper=True)

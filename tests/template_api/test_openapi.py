@@ -89,10 +89,10 @@ def test_the_served_description_is_the_packaged_one(served: Any) -> None:
     assert served.get("/openapi.json").json == DESCRIPTION
 
 
-def schemathesis(port: int, folder: Path, examples: int) -> "subprocess.CompletedProcess[str]":
+def schemathesis(port: int, folder: Path, examples: int, phases: str) -> "subprocess.CompletedProcess[str]":
     command = [
         str(Path(sys.executable).with_name("schemathesis")), "run", f"http://127.0.0.1:{port}/openapi.json",
-        "--checks", "all", "--max-examples", str(examples), "--no-color",
+        "--checks", "all", "--max-examples", str(examples), "--phases", phases, "--no-color",
     ]  # fmt: skip
     environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.support.schemathesis_hooks", "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=550)
@@ -100,7 +100,7 @@ def schemathesis(port: int, folder: Path, examples: int) -> "subprocess.Complete
 
 def test_schemathesis_finds_nothing(served: Any, tmp_path: Path) -> None:
     """With all its checks; in a process of its own, so that its pytest plugin plays no part."""
-    ran = schemathesis(served.port, tmp_path, examples=5)
+    ran = schemathesis(served.port, tmp_path, 5, "examples,fuzzing,stateful")
     assert ran.returncode == 0, ran.stdout
     assert "No issues found" in ran.stdout
     assert served.log.read_text().count("ERROR") == 0
@@ -108,5 +108,5 @@ def test_schemathesis_finds_nothing(served: Any, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_schemathesis_finds_nothing_with_many_examples(served: Any, tmp_path: Path) -> None:
-    ran = schemathesis(served.port, tmp_path, examples=1000)
+    ran = schemathesis(served.port, tmp_path, 1000, "examples,coverage,fuzzing,stateful")
     assert ran.returncode == 0, ran.stdout
