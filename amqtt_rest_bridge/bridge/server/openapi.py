@@ -82,7 +82,9 @@ def _security(config: RestApiConfig) -> dict[str, _Json]:
 
 
 def _operation(route: Route, event: ServerEvent) -> _Json:
-    operation: _Json = {"operationId": f"{route.name}.{event.name}", "tags": [route.name], "summary": _summary(event)}
+    point = ":" if "." in route.name + event.name else "."  # event X.A of route H is not event A of route H.X
+    name = f"{route.name}{point}{event.name}"
+    operation: _Json = {"operationId": name, "tags": [route.name], "summary": _summary(event)}
     if parameters := list(_parameters(event)):
         operation["parameters"] = parameters
     if event.method in (Method.POST, Method.PUT):

@@ -54,6 +54,13 @@ def test_the_description_is_valid_and_names_what_each_endpoint_takes_and_answers
     assert "content" not in paths["/rooms"]["delete"]["responses"]["204"]
 
 
+def test_each_operation_has_an_id_of_its_own_also_where_names_hold_points() -> None:
+    events = [event(endpoint=f"/{number}", name=name) for number, name in enumerate(("A", "X.A"))]
+    document = json.loads(describe([route(events[0], name="H.X"), route(events[1], name="H")]).payload)
+    ids = [operations["post"]["operationId"] for operations in document["paths"].values()]
+    assert len(set(ids)) == 2
+
+
 def test_a_stream_is_one_of_server_sent_events() -> None:
     text = ROUTES.replace('WITH SOURCE_TOPIC "home/+/t"', 'WITH SOURCE_TOPIC "home/+/t" WITH STREAM "true"')
     answers = description(text)["paths"]["/rooms"]["get"]["responses"]
