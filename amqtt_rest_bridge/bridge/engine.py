@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqtt_rest_bridge.bridge.client.route_runner import ClientMode
+from amqtt_rest_bridge.bridge.client.client_mode import ClientMode
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
 from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server

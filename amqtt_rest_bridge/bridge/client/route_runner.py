@@ -1,7 +1,6 @@
-"""Client mode in the bridge process, from a call that arrives to its result.
+"""The calls of one route of client mode, each from its arrival to its result.
 
-`ClientMode` has the routes, and finds the one that a call belongs to. A `RouteRunner` drives the calls of one route,
-see `calls.call`, with threads: `take` queues a call, `_run` begins a try and sends its
+A `RouteRunner` drives calls, see `calls.call`, with threads: `take` queues a call, `_run` begins a try and sends its
 request, `_judge` gets the verdict on the reply, and `_follow` does what that says. `take` runs on the link's readers,
 `_run` on the route's workers or, for a lone call, on the reader that took it; a retry comes back by the timer thread.
 
@@ -14,26 +13,22 @@ import logging
 import random
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.bridge.client.senders import Sender
-from amqtt_rest_bridge.bridge.client.targets import RouteContext, Targets
-from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
-from amqtt_rest_bridge.bridge.timers import Breaker, Lease, Pace, Timers
+from amqtt_rest_bridge.bridge.client.targets import RouteContext
+from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
+from amqtt_rest_bridge.bridge.timers import Breaker, Pace
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
-from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute, RestApiConfig
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.times import LineLimit
@@ -407,128 +402,3 @@ class RouteRunner:
         for pool in self._pools:
             pool.close()
         self._sender.close()
-
-
-class ClientMode:
-    """The routes of client mode, and the calls that they run; a reload replaces runners, not their calls.
-
-    Args:
-        link: Where results go.
-        claims: On keys of DEDUPE_KEY.
-        timers: For retries and turns.
-        sender: Returns the sender for the requests of a route.
-        threads: Admits the threads of all routes.
-    """
-
-    def __init__(
-        self,
-        link: BridgeEnd,
-        claims: KeyClaims,
-        timers: Timers,
-        sender: Callable[[RestApiConfig, BridgeSettings], Sender],
-        threads: ThreadBudget,
-    ) -> None:
-        self._link, self._claims, self._timers = link, claims, timers
-        self._sender, self._threads = sender, threads
-        self._runners: dict[int, RouteRunner] = {}  # by event number
-        self._by_route: dict[str, RouteRunner] = {}  # the present runner of each route
-        self._retired: deque[RouteRunner] = deque()  # a reload replaced them; closed once their calls have ended
-        self._calls, self._lock = OpenCalls(), threading.Lock()
-        self._parsing, self._lease = threading.Lock(), Lease()
-        self._targets = Targets(timers, link)
-
-    def take(self, calls: list[DispatchedCall]) -> list[WorkerPool[OpenCall]]:
-        """Queue calls that have arrived; return the pools that have some, and of which no thread runs."""
-        by_runner: dict[RouteRunner, list[DispatchedCall]] = {}
-        for call in calls:
-            if self._calls.due:  # calls that have waited, whose payloads come again
-                with self._lock:
-                    waiting = self._calls.arrived(call.id, call.message)
-                if waiting is not None:
-                    waiting.start(waiting)
-                    continue
-            by_runner.setdefault(self._runners[call.event], []).append(call)
-        idle: list[WorkerPool[OpenCall]] = []
-        for runner, own in by_runner.items():
-            pool = runner.take(own)
-            if pool is not None:
-                idle.append(pool)
-        return idle
-
-    def use_routes(
-        self, routes: Sequence[NumberedRoute], settings: BridgeSettings, records: BridgeRecords | None
-    ) -> None:
-        """Run the events of these routes from now on.
-
-        Raises:
-            ConfigurationError: BASE_ADDRESS or USERNAME of a route cannot be used.
-        """
-        runners: dict[int, RouteRunner] = {}
-        for numbered in filter(lambda one: one.numbers, routes):
-            runner = self._runners.get(numbered.numbers[0]) or self._make_runner(numbered, settings, records)
-            runners |= dict.fromkeys(numbered.numbers, runner)
-        gone = set(self._runners.values()) - set(runners.values())
-        self._runners, self._by_route = runners, {runner.name: runner for runner in runners.values()}
-        for runner in gone:
-            runner.retire()
-        self._retired.extend(gone)
-        self._targets.keep(self._by_route.keys())
-
-    def withdraw(self, numbers: Iterable[int]) -> None:
-        """Begin none of these calls any more, and give back those that wait."""
-        with self._lock:
-            waiting = self._calls.withdraw(numbers)
-        for give_back in waiting:
-            give_back()
-        for runner in self._all():
-            runner.close_batches()
-
-    def in_group(self, workers: int, ordered_until: float) -> None:
-        """Divide RATE_LIMITs, and probes of targets, among so many workers; begin ORDERED calls until a time."""
-        self._targets.share(workers)
-        self._lease.renew(ordered_until)
-
-    def close_retired(self) -> None:
-        """Close the runners of earlier definitions whose calls have ended."""
-        for _ in range(len(self._retired)):  # while the reader may put more in
-            runner = self._retired.popleft()
-            if runner.is_idle:
-                runner.close()
-            else:
-                self._retired.append(runner)
-
-    def expire(self) -> None:
-        """Close connections that have been idle for too long."""
-        for runner in list(self._by_route.values()):
-            runner.expire()
-
-    @property
-    def is_busy(self) -> bool:
-        """Return whether a worker runs a call."""
-        return any(runner.is_busy for runner in self._all())
-
-    def stop(self) -> None:
-        """Start no more requests; see `RouteRunner.stop`."""
-        for runner in self._all():
-            runner.stop()
-
-    def close(self) -> None:
-        """End all; does not wait."""
-        for runner in self._all():
-            runner.stop()
-            runner.close()
-
-    def _all(self) -> set[RouteRunner]:
-        return {*self._runners.values(), *self._retired}
-
-    def _make_runner(
-        self, numbered: NumberedRoute, settings: BridgeSettings, records: BridgeRecords | None
-    ) -> RouteRunner:
-        route = numbered.route
-        context = RouteContext(
-            self._link, self._claims, self._timers, self._threads, self._calls, self._lock, self._lease,
-            self._targets.pace(route), self._targets.breaker(route), lambda: self._by_route.get(route.name),
-            self._parsing,
-        )  # fmt: skip
-        from amqtt_rest_bridge.bridge.client.dedupe_runner import runner_class  # it imports this module
-        return runner_class(route)(numbered, settings, self._sender(route.config, settings), context, records)
