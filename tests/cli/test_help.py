@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.language.parameters import PARAMETERS
+from tests.support.forked import REST_BRIDGE, run
 
 NAMES = [name for rows in PARAMETERS.values() for name in rows]
 
@@ -57,9 +57,8 @@ def test_json_has_every_setting_with_what_programs_need(capsys: pytest.CaptureFi
 
 
 def completed(shell: str, **environment: str) -> str:
-    command = [sys.executable, "-m", "amqtt_rest_bridge"]
     typed = os.environ | environment | {"_REST_BRIDGE_COMPLETE": f"complete_{shell}"}
-    return subprocess.run(command, env=typed, stdout=subprocess.PIPE, text=True, timeout=60, check=False).stdout
+    return run(REST_BRIDGE, [], Path.cwd(), environment=typed).stdout
 
 
 def test_shells_complete_commands_options_and_settings() -> None:
