@@ -44,7 +44,7 @@ _LONGEST = 1000
 """Characters that a fault marks at most: a whole line may be one statement after the other."""
 _MARKED = re.compile(
     # A statement up to its comment or the end of its line; a string; a placeholder; GET and its name; a word.
-    rf"""(?:DEFINE|WITH|ADD)(?=\s)(?:{_STRING}|[^\n"'/-]|/(?![/*])|-(?!-))*+
+    rf"""(?:DEFINE|WITH|ADD)(?=\s)(?>(?:{_STRING}|[^\n"'/-]|/(?![/*])|-(?!-))*)
     |{_STRING}
     |\{{[^{{}}\n]*+\}}
     |GET\s+(?:ENV|SECRET)\s+(?:{_STRING}|[^\s"']+)
