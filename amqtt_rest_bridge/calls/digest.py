@@ -2,7 +2,8 @@
 
 A server refuses the first request with a challenge: an algorithm and a nonce. The request is sent again with a digest
 of the password and both; later ones answer the same nonce at once, each with the next count, until the server names
-another nonce. The password itself is never sent. A driver with threads holds a lock while it uses `DigestLogin`.
+another nonce. The password itself is never sent. A driver with threads holds one lock of a route while it uses its
+`RequestLogin`s.
 """
 
 import hashlib
@@ -84,8 +85,16 @@ class Challenge:
         return f"Digest {', '.join(fields)}"
 
 
+@dataclass(slots=True)
+class Answers:
+    """A challenge, and how often it was answered."""
+
+    challenge: Challenge
+    count: int = 0
+
+
 class DigestLogin:
-    """The challenge of a route's server in use, and how often it was answered.
+    """What the requests of a route answer at once: the last challenge of which the server has accepted an answer.
 
     Args:
         config: USERNAME and PASSWORD are what it is answered with.
@@ -93,42 +102,67 @@ class DigestLogin:
     """
 
     def __init__(self, config: RestApiConfig, chance: Callable[[], str]) -> None:
-        self._login = config.username or "", config.password or ""
-        self._chance = chance
-        self._challenge: Challenge | None = None
-        self._count = 0
+        self.credentials = config.username or "", config.password or ""
+        self.chance = chance
+        self.accepted: Answers | None = None
+
+    def request(self) -> "RequestLogin":
+        """Return what answers the challenges to one request."""
+        return RequestLogin(self)
+
+
+class RequestLogin:
+    """Answers the challenges to one request of a route.
+
+    Decision: the challenge of a 401 is this request's own until the server has accepted its answer. A nonce may be good
+    for one request only, and another thread must not spend it first.
+    """
+
+    def __init__(self, route: DigestLogin) -> None:
+        self._route = route
+        self._answers: Answers | None = None
+        self._repeated = 0
 
     def authorization(self, method: str, target: str) -> str | None:
-        """Return the value of Authorization for a request, None where no challenge is known."""
-        if self._challenge is None:
+        """Return the value of Authorization for the request, None where no challenge is known."""
+        if not self._repeated:
+            self._answers = self._route.accepted
+        answers = self._answers
+        if answers is None:
             return None
-        self._count += 1
-        return self._challenge.answer(self._login, method, target, self._count, self._chance())
+        answers.count += 1
+        return answers.challenge.answer(self._route.credentials, method, target, answers.count, self._route.chance())
 
-    def repeats(self, status: int, headers: Pairs, repeated: int) -> bool:
-        """Return whether a request is sent again, with credentials for what its response says.
+    def repeats(self, status: int, headers: Pairs) -> bool:
+        """Return whether the request is sent again, with credentials for what its response says.
 
-        A 401 says that the server has not processed it, so any method is. `repeated` is how often it was already: a
-        second time only for a nonce that is `stale`; otherwise the credentials are wrong.
+        A 401 says that the server has not processed it, so any method is. A second time it is only for a nonce that is
+        `stale`; otherwise the credentials are wrong.
 
         Raises:
             CallError: The server asks for something else than a digest that can be made.
         """
         if status != REFUSED:
-            for following in _values(headers, "authentication-info"):
-                nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
-                if self._challenge is not None and nonce and not CONTROL.search(nonce):
-                    self._use(replace(self._challenge, nonce=nonce))
+            self._accept(headers)
             return False
+        if self._route.accepted is self._answers:
+            self._route.accepted = None
         challenge = strongest(_values(headers, "www-authenticate"))
-        if repeated >= _MOST_REPEATS or (repeated and not challenge.stale):
-            self._challenge = None
+        if self._repeated >= _MOST_REPEATS or (self._repeated and not challenge.stale):
+            self._repeated = 0
             return False
-        self._use(challenge)
+        self._answers, self._repeated = Answers(challenge), self._repeated + 1
         return True
 
-    def _use(self, challenge: Challenge) -> None:
-        self._challenge, self._count = challenge, 0
+    def _accept(self, headers: Pairs) -> None:
+        if self._answers is None:
+            return
+        if self._repeated:
+            self._route.accepted, self._repeated = self._answers, 0
+        for following in _values(headers, "authentication-info"):
+            nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
+            if nonce and not CONTROL.search(nonce):
+                self._route.accepted = Answers(replace(self._answers.challenge, nonce=nonce))
 
 
 def strongest(values: Iterable[str]) -> Challenge:

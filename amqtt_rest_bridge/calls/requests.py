@@ -202,7 +202,7 @@ def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -
 def _authorization(config: RestApiConfig) -> str | None:
     """Return the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2).
 
-    A digest is another one for each request; see `digest.DigestLogin`.
+    A digest is another one for each request; see `digest.RequestLogin`.
     """
     if config.authorization is not None:
         return config.authorization

@@ -83,14 +83,14 @@ class _Outgoing(NamedTuple):
 
 
 class Login(Protocol):
-    """What answers the challenges of a server; any number of threads call it."""
+    """What answers the challenges of a server to one request."""
 
     def authorization(self, method: str, target: str) -> str | None:
-        """Return the value of Authorization for a request to a path and query, None for none yet."""
+        """Return the value of Authorization for the request to a path and query, None for none yet."""
         ...
 
-    def repeats(self, status: int, headers: Pairs, repeated: int) -> bool:
-        """Take note of a response; return whether its request is sent again, which it was so often; or `CallError`."""
+    def repeats(self, status: int, headers: Pairs) -> bool:
+        """Take note of the response; return whether the request is sent again; or `CallError`."""
         ...
 
 
@@ -104,7 +104,8 @@ class HttpClient:
         clock: Monotonic seconds.
         resolver: Resolves host names; default: one that asks the system.
         contexts: TLS contexts shared with other clients; default: its own.
-        login: Answers the server's challenges, for requests without an Authorization of their own.
+        login: Returns what answers the server's challenges to a request without an Authorization of its own; any number
+            of threads call it.
 
     Raises:
         ConfigurationError: A proxy variable of the environment, or the installed urllib3, cannot be used.
@@ -117,7 +118,7 @@ class HttpClient:
         clock: Callable[[], float] = monotonic,
         resolver: Resolver | None = None,
         contexts: TlsContexts | None = None,
-        login: Login | None = None,
+        login: Callable[[], Login] | None = None,
     ) -> None:
         check_urllib3()
         self._options = options
@@ -152,10 +153,10 @@ class HttpClient:
         target, headers = self._target(url), _complete(request, self._options.origin)
         limit = self._options.max_response_bytes
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
-        login, challenged = self._login, 0
+        login: Login | None = None
         credentials: set[str] = set()
-        if login is not None and any(name.lower() == "authorization" for name, _ in headers):
-            login = None
+        if self._login is not None and all(name.lower() != "authorization" for name, _ in headers):
+            login = self._login()
         while True:
             yield
             started = self._clock()
@@ -171,8 +172,7 @@ class HttpClient:
             repeats = received is None
             if received is None:
                 continue
-            if login is not None and login.repeats(received.status, received.headers, challenged):
-                challenged += 1
+            if login is not None and login.repeats(received.status, received.headers):
                 continue
             following = self._following(url, received) if redirects and received.status in REDIRECTS else None
             if following is None:
@@ -185,7 +185,7 @@ class HttpClient:
                     server.credentials | credentials,
                 )
             origin, target = following
-            url, redirects, challenged = f"{origin}{target}", redirects - 1, 0
+            url, redirects = f"{origin}{target}", redirects - 1
             server = self._server if origin == self._server.origin else self._upgrade(origin)
 
     def expire(self) -> None:

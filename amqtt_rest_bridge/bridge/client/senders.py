@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.calls.digest import DigestLogin
+from amqtt_rest_bridge.calls.digest import DigestLogin, RequestLogin
 from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, has_own, late, unsent
 from amqtt_rest_bridge.calls.requests import RequestBuilder, split_base_address
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
@@ -22,6 +22,7 @@ from amqtt_rest_bridge.http_client import (
     ClientOptions,
     Exchange,
     HttpClient,
+    Login,
     Stopwatch,
     TlsContexts,
     TlsOptions,
@@ -83,7 +84,7 @@ def sender_of(
         ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.
     """
     options = client_options(config, max_response_bytes=max_response_bytes, environment=environment)
-    login = SharedLogin(config) if config.auth_scheme is AuthScheme.DIGEST else None
+    login = logins_of(config) if config.auth_scheme is AuthScheme.DIGEST else None
     client = HttpClient(options, contexts=contexts, login=login)
     if config.oauth2_token_url is None:
         return client
@@ -127,22 +128,33 @@ def unusable_routes(
             yield route, fault
 
 
-class SharedLogin:
-    """Answers the server's challenges with the route's USERNAME and PASSWORD, for all its threads; fulfils `Login`."""
+def logins_of(config: RestApiConfig) -> Callable[[], Login]:
+    """Return what makes the `Login` of each request of a route, in any thread."""
+    route, lock = DigestLogin(config, lambda: secrets.token_hex(16)), threading.Lock()
+    return lambda: LockedLogin(route.request(), lock)
 
-    def __init__(self, config: RestApiConfig) -> None:
-        self._login = DigestLogin(config, lambda: secrets.token_hex(16))
-        self._lock = threading.Lock()
+
+class LockedLogin:
+    """Answers the challenges to a request with the route's USERNAME and PASSWORD; fulfils `Login`.
+
+    Args:
+        login: What answers them.
+        lock: That of the route, whose requests share the challenge which the server has accepted.
+    """
+
+    def __init__(self, login: RequestLogin, lock: threading.Lock) -> None:
+        self._login = login
+        self._lock = lock
 
     def authorization(self, method: str, target: str) -> str | None:
-        """Return the value of Authorization for a request; each has the next count of the nonce."""
+        """Return the value of Authorization for the request; each has the next count of the nonce."""
         with self._lock:
             return self._login.authorization(method, target)
 
-    def repeats(self, status: int, headers: Pairs, repeated: int) -> bool:
-        """Return whether a request is sent again; see `DigestLogin.repeats`."""
+    def repeats(self, status: int, headers: Pairs) -> bool:
+        """Return whether the request is sent again; see `RequestLogin.repeats`."""
         with self._lock:
-            return self._login.repeats(status, headers, repeated)
+            return self._login.repeats(status, headers)
 
 
 class TokenSource:

@@ -7,13 +7,16 @@ import re
 import shutil
 import socket
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.bridge.client.senders import sender_of
-from amqtt_rest_bridge.http_client import Stopwatch
+from amqtt_rest_bridge.http_client import Stopwatch, finish
 from amqtt_rest_bridge.model import AuthScheme, HttpRequest, Method, RestApiConfig
 from tests.support.embedded_broker import hosting
 from tests.support.http_target import Peer, Target, reply
@@ -72,6 +75,30 @@ class Server:
         return self.count <= self.uses and expected.items() <= fields.items()
 
 
+class OneTime:
+    """A server of which each nonce is good for one request."""
+
+    def __init__(self, more: str) -> None:
+        self.more = more
+        self.given, self.good = 0, set[str]()
+        self._lock = threading.Lock()
+
+    def __call__(self, peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            found = re.search(r' nonce="(\w+)"', seen.headers["Authorization"] or "")
+            with self._lock:
+                if accepted := found is not None and found[1] in self.good:
+                    self.good.remove(found[1])
+                else:
+                    self.given += 1
+                    self.good.add(nonce := f"n{self.given}")
+            time.sleep(0.002)  # so that requests overlap
+            if accepted:
+                peer.send(reply(b""))
+            else:
+                peer.send(reply(b"", "401 No", CHALLENGE.format(realm="all", nonce=nonce, more=self.more)))
+
+
 GET, POST = Method.GET, Method.POST
 
 
@@ -88,6 +115,23 @@ def test_a_nonce_that_is_used_up_is_replaced_whether_the_server_calls_it_stale_o
     with Target(server) as target:
         assert send(config(target.port), *[(POST, "/")] * 4) == [200] * 4
     assert server.statuses == [401, 200, 200, 401, 200, 200]
+
+
+@pytest.mark.parametrize("more", ["", ", stale=true"])
+def test_a_nonce_that_is_good_once_is_that_of_the_request_it_was_given_to(more: str) -> None:
+    with Target(OneTime(more)) as target:
+        own = config(target.port)
+        sender = sender_of(own, max_response_bytes=100_000, environment={})
+        request = HttpRequest(GET, f"{own.base_address}/")
+        first = sender.exchange(request, Stopwatch())
+        next(first)
+        next(first)  # it was refused
+        between = sender.send(request).status
+        assert (between, finish(first).status) == (200, 200)
+        with ThreadPoolExecutor(8) as threads:
+            statuses = list(threads.map(lambda _: sender.send(request).status, range(80)))
+        sender.close()
+    assert statuses == [200] * 80
 
 
 def test_the_target_of_a_redirect_gets_a_digest_of_its_own() -> None:
