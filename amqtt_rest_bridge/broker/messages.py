@@ -202,9 +202,10 @@ class IncomingMessages:
             self._dispatcher.remember(retained.topic, bytes(retained.data))
 
     def remember_retained(self) -> None:
-        """Store what the broker has retained, for new read events to answer with."""
-        for topic, message in list(self._broker.retained_messages.items()):
-            self._dispatcher.remember(topic, bytes(message.data), only_new=True)
+        """Store what the broker has retained, for read events that are new, or had too many."""
+        with self._dispatcher.asking_again():
+            for topic, message in list(self._broker.retained_messages.items()):
+                self._dispatcher.remember(topic, bytes(message.data), only_new=True)
 
     def _observed(self, forward: amqtt_broker.Step) -> amqtt_broker.Step:
         offer, publisher, is_forged = self._dispatcher.offer, self._publisher, self._is_forged

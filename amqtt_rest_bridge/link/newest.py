@@ -19,6 +19,11 @@ MOST_TOPICS: Final = 10_000
 MOST_BYTES: Final = 16 << 20  # of topics and payloads; the newest message is always kept
 INCOMPLETE: Final = ""
 """In the place of a topic: the sender has dropped some, for want of room."""
+AGAIN: Final = "#"
+"""Likewise, and no topic is called so: the sender has all again, and sends them from here on."""
+COMPLETE: Final = "+"
+"""Likewise: it has sent them all. What was here before `AGAIN` and has not come since is gone."""
+MARKS: Final = (INCOMPLETE, AGAIN, COMPLETE)
 
 _SERIES: Final = itertools.count(1)
 
@@ -26,11 +31,12 @@ _SERIES: Final = itertools.count(1)
 class Newest(Generic[V]):
     """The newest messages of one filter.
 
-    `topics` holds them by topic, in the order in which they came. With too many the oldest one goes; `is_complete` is
-    false once that was not an empty one. `number` counts the changes, `series` tells those of one object from others'.
+    `topics` holds them by topic, in the order in which they came. With too many the oldest empty one goes, else the
+    oldest; `is_complete` is false once that was not an empty one, until `COMPLETE`. `number` counts the changes,
+    `series` tells those of one object from others'.
     """
 
-    __slots__ = ("_bytes", "_lock", "is_complete", "number", "series", "topic_filter", "topics")
+    __slots__ = ("_bytes", "_empty", "_lock", "_old", "is_complete", "number", "series", "topic_filter", "topics")
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter: Final = topic_filter
@@ -39,20 +45,24 @@ class Newest(Generic[V]):
         self.number = 0
         self.series: Final = next(_SERIES)
         self._bytes = 0
+        self._empty: dict[str, None] = {}  # topics that were removed, in the order in which they were
+        self._old: set[str] = set()  # topics that have not come since `AGAIN`
         self._lock = threading.Lock()
 
     def put(self, topic: str, payload: V) -> None:
-        """Store a message."""
+        """Store a message, or take note of a mark."""
         with self._lock:
             self.number += 1
-            self._remove(topic)
-            if topic == INCOMPLETE:
-                self.is_complete = False
+            if topic in MARKS:
+                self._mark(topic)
                 return
+            self._remove(topic)
             self.topics[topic] = payload
             self._bytes += len(topic) + len(payload)
+            if not payload:
+                self._empty[topic] = None
             while len(self.topics) > MOST_TOPICS or (self._bytes > MOST_BYTES and len(self.topics) > 1):
-                self.is_complete = not self._remove(next(iter(self.topics))) and self.is_complete
+                self.is_complete = not self._remove(next(iter(self._empty or self.topics))) and self.is_complete
 
     def get(self, topic: str) -> V | None:
         """Return the newest message on a topic, None for none; any thread."""
@@ -69,10 +79,19 @@ class Newest(Generic[V]):
         with self._lock:
             return self.number, [*takewhile(lambda one: is_new(one[1]), reversed(self.topics.items()))][::-1]
 
+    def _mark(self, mark: str) -> None:
+        if mark == COMPLETE:
+            for topic in tuple(self._old):
+                self._remove(topic)
+        self._old = set(self.topics) if mark == AGAIN else set()
+        self.is_complete = mark == COMPLETE
+
     def _remove(self, topic: str) -> int:
         """Return how large the payload was that is removed."""
         removed = self.topics.pop(topic, None)
         if removed is None:
             return 0
         self._bytes -= len(topic) + len(removed)
+        self._empty.pop(topic, None)
+        self._old.discard(topic)
         return len(removed)

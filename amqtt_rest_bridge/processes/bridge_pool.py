@@ -325,6 +325,12 @@ class BridgePool:
             if bridge.ready:
                 bridge.feed.newest(newest, topic)
 
+    def show_all(self, newest: Newest[bytes]) -> None:
+        """Pass on all newest messages of a filter that had too many, to all bridges."""
+        for bridge in self._bridges:
+            if bridge.ready:
+                bridge.feed.all_newest(newest)
+
     async def stop(self, grace: float) -> dict[str, tuple[int, int]]:
         """Wait up to `grace` seconds for running calls, and for the failures of lost ones; start no more.
 

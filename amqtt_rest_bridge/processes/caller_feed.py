@@ -12,7 +12,7 @@ from typing import Final
 from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, ReadMessage, Replies, TopicMessage
-from amqtt_rest_bridge.link.newest import INCOMPLETE, MOST_TOPICS, Newest
+from amqtt_rest_bridge.link.newest import AGAIN, COMPLETE, INCOMPLETE, MARKS, MOST_TOPICS, Newest
 from amqtt_rest_bridge.model import Message
 
 _MOST_LATEST_BYTES: Final = 1 << 20  # of the newest messages on their way, and one message more
@@ -71,8 +71,14 @@ class CallerFeed:
             self._loop.call_at(self._newest_sent + _LATEST_SECONDS, self.send_newest)
         self._newest[newest, topic] = None
         if len(self._newest) > self._most_newest:  # most of them have been dropped since
-            self._newest = {key: None for key in self._newest if key[1] in key[0].topics or key[1] == INCOMPLETE}
+            self._newest = {key: None for key in self._newest if key[1] in key[0].topics or key[1] in MARKS}
             self._most_newest = 2 * (MOST_TOPICS + len(self._newest))
+
+    def all_newest(self, newest: Newest[bytes]) -> None:
+        """Send all newest messages of a filter that had too many, and that they are complete."""
+        self._newest = {key: None for key in self._newest if key[0] is not newest}
+        for topic in (AGAIN, *newest.topics, COMPLETE):
+            self.newest(newest, topic)
 
     def confirm(self, number: int, published: bool) -> None:
         """Send whether the broker has a publication, with others of this iteration of the loop.
@@ -95,6 +101,8 @@ class CallerFeed:
             while self._newest and size < FRAME_BYTES:
                 newest, topic = key = next(iter(self._newest))
                 del self._newest[key]
+                if topic == COMPLETE and not newest.is_complete:  # some have been dropped meanwhile
+                    topic = INCOMPLETE
                 payload = newest.topics.get(topic, b"")  # which removes it
                 items.append(ReadMessage(newest.topic_filter, topic, payload))
                 size += len(topic) + len(payload)

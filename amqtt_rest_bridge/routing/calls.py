@@ -234,6 +234,9 @@ class Dispatches(Protocol):
     def show(self, newest: Newest[bytes], topic: str) -> None:
         """Pass on the newest message on a topic of read events."""
 
+    def show_all(self, newest: Newest[bytes]) -> None:
+        """Pass on all newest messages of a filter that had too many."""
+
 
 MOST_WAITING: Final = 10_000
 """Failure payloads that the broker process makes and that wait to be published; a bridge's are bounded by credits."""

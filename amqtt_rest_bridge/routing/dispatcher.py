@@ -5,6 +5,7 @@ one look-up. Nothing here awaits. A message becomes one `Call` for each event th
 call and reports its end through `Call.reports`, which is this dispatcher.
 """
 
+import contextlib
 import itertools
 import time
 from collections import Counter, deque
@@ -254,6 +255,23 @@ class Dispatcher:
         for entry in self.table.listeners[topic]:
             if isinstance(entry, Watched) and entry.keep and not (only_new and topic in entry.newest.topics):
                 self._show(entry, topic, bytes(payload))
+
+    @contextlib.contextmanager
+    def asking_again(self) -> Iterator[set[str]]:
+        """Take the filters of read events that had too many topics for complete, once the block has asked for them."""
+        again = [newest for newest in self._server.watching.newest() if not newest.is_complete]
+        for newest in again:
+            newest.is_complete = True  # until some are dropped again
+        try:
+            yield {newest.topic_filter for newest in again}
+        except BaseException:
+            for newest in again:
+                newest.is_complete = False
+                self._bridges.show(newest, INCOMPLETE)  # to one that has started meanwhile
+            raise
+        for newest in again:
+            if newest.is_complete:
+                self._bridges.show_all(newest)
 
     def dispatch_stored(self, listening: Listening, message: Message, hops: int, key: str) -> None:
         """Dispatch a call that is admitted and in the store."""

@@ -241,8 +241,9 @@ class CleanSession:
 
     async def _subscribe(self, connection: MqttConnection) -> None:
         wanted = dict(self._wanted)
-        new = [Subscription(one, number, True) for one, number in wanted.items() if one not in self._subscribed]
-        await connection.subscribe(new)
+        with self._dispatcher.asking_again() as again:
+            missing = (wanted.keys() - self._subscribed) | again
+            await connection.subscribe(Subscription(one, wanted[one], True) for one in wanted if one in missing)
         await connection.unsubscribe(self._subscribed - set(wanted))
         self._subscribed = set(wanted)
 

@@ -34,7 +34,10 @@ class Bridge:
         return True
 
     def show(self, newest: Newest[bytes], topic: str) -> None:
-        self.seen.append((topic, newest.topics[topic]))
+        self.seen.append((topic, newest.topics.get(topic, b"")))
+
+    def show_all(self, newest: Newest[bytes]) -> None:
+        self.seen += newest.topics.items()
 
 
 class Queue:

@@ -5,7 +5,7 @@ import json
 import sys
 import threading
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -13,8 +13,11 @@ from amqtt_rest_bridge.bridge.server.broker_access import MOST_FOLLOWERS
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.http_server.exchange import Stream
 from amqtt_rest_bridge.link import newest
-from amqtt_rest_bridge.link.frames import StreamReaders
+from amqtt_rest_bridge.link.frames import Latest, StreamReaders
 from amqtt_rest_bridge.link.newest import INCOMPLETE, Newest
+from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.processes.caller_feed import CallerFeed
+from tests.support.dispatching import Rig
 from tests.support.server_mode import Port, error_code, event, port, topic
 
 ROOM = event("GET", "/rooms/{room}", None, source="home/{path.room}/t", read_topic=topic("home/{path.room}/t"))
@@ -123,6 +126,79 @@ def test_the_newest_messages_are_bounded_and_an_object_is_whole_or_refused(
     assert error_code(made.ask("GET", "/all")) == "response_too_large"
     assert made.ask("GET", "/rooms/0").status_code == 404
     assert made.ask("GET", f"/rooms/{topics - 1}").status_code == 200
+
+
+class Fed:
+    """A broker's side whose feed sends what it has to a port at `send`; also the feed's link and loop."""
+
+    def __init__(self, made: Port) -> None:
+        self.rig, self.made, self.sent, self.backlog = Rig(), made, 0, 0
+        self.time = self.call_at = lambda *_: 0.0
+        self.feed = CallerFeed(cast("Any", self), cast("Any", self))
+        self.rig.bridge.show = self.feed.newest  # type: ignore[method-assign]
+        self.rig.bridge.show_all = self.feed.all_newest  # type: ignore[method-assign]
+        self.rig.use(reads=(FILTER,))
+
+    def send(self, frame: Latest) -> None:
+        for one in frame.messages:
+            self.made.broker.changed(one.topic_filter, one.topic, one.payload)
+        self.sent += 1 << 30
+
+    def publish(self, payload: bytes, *names: object) -> None:
+        for name in names:
+            self.rig.dispatcher.offer(Message(f"home/{name}/t", payload, 0.0))
+        self.feed.send_newest()
+
+    def ask_again(self, *retained: object) -> None:
+        with self.rig.dispatcher.asking_again() as again:
+            for name in retained if again else ():
+                self.rig.dispatcher.remember(f"home/{name}/t", b"21", only_new=True)
+        self.feed.send_newest()
+
+
+def test_topics_that_are_removed_give_their_room_back_and_what_was_dropped_comes_back_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(newest, "MOST_TOPICS", 10)
+    made = rooms({})
+    fed = Fed(made)
+    fed.publish(b"21", "kitchen")
+    fed.publish(b"", *range(20))
+    assert made.ask("GET", "/all").json == {"home/kitchen/t": 21}
+    fed.publish(b"1", *range(11))
+    fed.ask_again("kitchen")  # there is no room for it
+    assert error_code(made.ask("GET", "/all")) == "response_too_large"
+    fed.publish(b"", *range(11))
+    fed.publish(b"2", "bath")
+    assert error_code(made.ask("GET", "/all")) == "response_too_large"
+    fed.ask_again("kitchen")
+    assert made.ask("GET", "/all").json == {"home/kitchen/t": 21, "home/bath/t": 2}
+    fed.publish(b"3", *range(8))
+    assert len(made.ask("GET", "/all").json) == 10
+    fed.publish(b"3", 8)
+    assert error_code(made.ask("GET", "/all")) == "response_too_large"
+
+
+def test_what_is_dropped_while_all_is_sent_again_is_not_taken_for_complete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    made = rooms({})
+    fed = Fed(made)
+    fed.publish(b"1", "a", "b", "c")
+    with fed.rig.dispatcher.asking_again():
+        pass
+    fed.publish(b"1", "d")
+    assert error_code(made.ask("GET", "/all")) == "response_too_large"
+
+
+def test_asking_that_fails_leaves_the_filter_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    made = rooms({})
+    fed = Fed(made)
+    fed.publish(b"1", "a", "b", "c")
+    with pytest.raises(OSError, match="gone"), fed.rig.dispatcher.asking_again():
+        raise OSError("gone")
+    fed.feed.send_newest()
+    assert error_code(made.ask("GET", "/all")) == "response_too_large"
 
 
 def test_one_message_is_kept_whatever_its_size_and_what_a_sender_has_dropped_is_known(
