@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.model import HttpResponse, Message
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys
+from amqtt_rest_bridge.spool.seen import MOST_BYTES
 from tests.support.embedded_broker import Host, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
@@ -38,19 +40,35 @@ def text(more: str = "", seconds: int = 10) -> str:
 
 
 class Clock:
+    """What the stores of a test go by; `close` ends them all."""
+
     def __init__(self) -> None:
         self.wall, self.monotonic = 1_000_000.0, 50.0
+        self._stores: list[SeenKeys] = []
 
-    def keys(self, path: Path | None = None, most: int = 1000) -> SeenKeys:
-        return SeenKeys(path, lambda: self.wall, lambda: self.monotonic, most)
+    def keys(self, path: Path | None = None, most: int = 1000, most_bytes: int = MOST_BYTES) -> SeenKeys:
+        self._stores.append(SeenKeys(path, lambda: self.wall, lambda: self.monotonic, most, most_bytes))
+        return self._stores[-1]
+
+    def close(self) -> None:
+        for store in self._stores:
+            store.close()
+
+
+@pytest.fixture
+def clock() -> Iterator[Clock]:
+    clock = Clock()
+    yield clock
+    clock.close()
 
 
 # Keys, and claims on them.
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
-def test_a_key_is_known_for_its_time_whatever_the_clock_of_the_day_does(tmp_path: Path, *, on_disk: bool) -> None:
-    clock = Clock()
+def test_a_key_is_known_for_its_time_whatever_the_clock_of_the_day_does(
+    clock: Clock, tmp_path: Path, *, on_disk: bool
+) -> None:
     keys = clock.keys(tmp_path / "seen" if on_disk else None)
     keys.put(b"a", 10.0, b"answer")
     clock.wall += 1e9
@@ -62,8 +80,8 @@ def test_a_key_is_known_for_its_time_whatever_the_clock_of_the_day_does(tmp_path
     keys.close()
 
 
-def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(tmp_path: Path) -> None:
-    clock, path = Clock(), tmp_path / "seen"
+def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "seen"
     clock.keys(path).put(b"a", 10.0, b"answer")  # it is never closed
     assert clock.keys(path).answer(b"a") == b"answer"
     clock.wall += 11
@@ -78,8 +96,8 @@ def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(tmp_
     keys.close()
 
 
-def test_the_keys_that_end_first_are_pushed_out_by_too_many() -> None:
-    keys = Clock().keys(most=100)
+def test_the_keys_that_end_first_are_pushed_out_by_too_many(clock: Clock) -> None:
+    keys = clock.keys(most=100)
     for number in range(300):
         keys.put(b"%d" % number, 1000.0 + number, b"")
     known = [number for number in range(300) if keys.answer(b"%d" % number) is not None]
@@ -87,8 +105,7 @@ def test_the_keys_that_end_first_are_pushed_out_by_too_many() -> None:
     assert known[-1] == 299 and known == list(range(known[0], 300))
 
 
-def test_a_key_that_comes_again_and_again_after_its_time_counts_once() -> None:
-    clock = Clock()
+def test_a_key_that_comes_again_and_again_after_its_time_counts_once(clock: Clock) -> None:
     keys = clock.keys(most=10)
     for _ in range(30):
         clock.monotonic += 2.0
@@ -96,25 +113,24 @@ def test_a_key_that_comes_again_and_again_after_its_time_counts_once() -> None:
         assert keys.answer(b"a") == b"answer"
 
 
-def test_answers_are_bounded_in_bytes_and_no_key_is_lost_for_them(tmp_path: Path) -> None:
-    clock, path = Clock(), tmp_path / "seen"
-    keys = SeenKeys(path, lambda: clock.wall, lambda: clock.monotonic, most_bytes=1000)
+def test_answers_are_bounded_in_bytes_and_no_key_is_lost_for_them(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "seen"
+    keys = clock.keys(path, most_bytes=1000)
     for number in range(20):
         keys.put(b"%d" % number, 10.0 if number < 5 else 100.0, b"x" * 100)
     assert [len(keys.answer(b"%d" % number) or b"") for number in range(20)] == [100] * 10 + [0] * 10
     assert all(keys.answer(b"%d" % number) is not None for number in range(20))
     keys.close()
-    clock.monotonic += 20.0
-    keys = SeenKeys(path, lambda: clock.wall, lambda: clock.monotonic - 20.0, most_bytes=1000)
-    clock.monotonic += 20.0
+    clock.wall += 20.0
+    keys = clock.keys(path, most_bytes=1000)
     for number in range(20, 30):
         keys.put(b"%d" % number, 100.0, b"x" * 100)
     assert [len(keys.answer(b"%d" % number) or b"") for number in range(20, 30)] == [100] * 5 + [0] * 5
 
 
 @pytest.mark.long
-def test_a_million_keys_take_less_than_150_mb() -> None:
-    keys = SeenKeys(None, most=1_000_000)
+def test_a_million_keys_take_less_than_150_mb(clock: Clock) -> None:
+    keys = clock.keys(most=1_000_000)
     before = resident()
     for number in range(1_000_000):
         keys.put(number.to_bytes(16, "big"), 600.0, b"")
@@ -125,8 +141,8 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_one_claim_at_a_time_is_granted_and_the_next_when_it_fails_or_its_process_ends() -> None:
-    claims, told = Claims(Clock().keys()), list[tuple[str, bytes | None]]()
+def test_one_claim_at_a_time_is_granted_and_the_next_when_it_fails_or_its_process_ends(clock: Clock) -> None:
+    claims, told = Claims(clock.keys()), list[tuple[str, bytes | None]]()
     for owner, name in (("p", "first"), ("p", "second"), ("q", "third"), ("q", "fourth")):
         claims.claim(owner, b"k", lambda answer, name=name: told.append((name, answer)))  # type: ignore[misc]
     assert told == [("first", None)]
@@ -140,8 +156,8 @@ def test_one_claim_at_a_time_is_granted_and_the_next_when_it_fails_or_its_proces
     assert told[4:] == [("fifth", b"answer")]
 
 
-def test_a_claim_whose_message_the_broker_has_outlives_its_process() -> None:
-    claims, told = Claims(Clock().keys()), list[bytes | None]()
+def test_a_claim_whose_message_the_broker_has_outlives_its_process(clock: Clock) -> None:
+    claims, told = Claims(clock.keys()), list[bytes | None]()
     claims.claim("p", b"k", told.append)
     claims.claim("q", b"k", told.append)
     claims.hand_over(b"k")

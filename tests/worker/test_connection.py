@@ -4,7 +4,6 @@ import asyncio
 import threading
 from collections.abc import Collection
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
@@ -12,12 +11,12 @@ from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.values import Address, Session
 from amqtt_rest_bridge.routing.calls import Delivery
-from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.intake import Feed, Intake
 from amqtt_rest_bridge.worker.leases import Leases
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 from tests.mqtt.scripted import CONNACK, message, run
+from tests.support.dispatching import Rig
 from tests.support.http_target import Peer
 from tests.worker.mosquitto import Mosquitto
 
@@ -159,9 +158,8 @@ def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_
             pass
         leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=30, version="1", clock=0)
         known = asyncio.Event()
-        dispatcher = cast("Dispatcher", None)  # only records come
         address = Address("127.0.0.1", mosquitto.port, None, None, None, mosquitto.url)
-        session = CleanSession(lambda: address, "plant", leases, publisher, dispatcher, known.set)
+        session = CleanSession(lambda: address, "plant", leases, publisher, Rig().dispatcher, known.set)
         await session.client.open()
         async with asyncio.timeout(10):
             while not leases.is_connected:
