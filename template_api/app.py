@@ -8,7 +8,6 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Callable
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import Any
@@ -16,20 +15,8 @@ from urllib.parse import quote
 
 import falcon
 
-from template_api import query
-from template_api.errors import (
-    ApiError,
-    DatabaseUnavailableError,
-    IndexNotReadyError,
-    InternalError,
-    InvalidRequestError,
-    LibraryUnavailableError,
-    MethodNotAllowedError,
-    NotFoundError,
-    SearchFailedError,
-    SearchNotReadyError,
-    TemplateUnavailableError,
-)
+from template_api import errors, query
+from template_api.errors import ApiError, DatabaseUnavailableError, ErrorRow, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
 from template_api.replies import JSON, Get, Reply, error_body
@@ -41,15 +28,15 @@ log = logging.getLogger(__name__)
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 _PAGES = ("/", "/templates/{id_or_slug}", "/docs", "/playground")
 _NAMED = ("/api/templates/{id_or_slug}", "/templates/{id_or_slug}", "/static/{name}")
-_FAILURES: dict[str | None, Callable[[], ApiError]] = {
-    "/api/templates": SearchFailedError,
-    "/api/templates/{id_or_slug}": TemplateUnavailableError,
-    "/api/search": SearchFailedError,
-    "/api/suggest": SearchFailedError,
-    "/api/facets": SearchFailedError,
-    "/ready": LibraryUnavailableError,
-    "/": SearchFailedError,
-    "/templates/{id_or_slug}": TemplateUnavailableError,
+_FAILURES: dict[str | None, ErrorRow] = {
+    "/api/templates": errors.SEARCH_FAILED,
+    "/api/templates/{id_or_slug}": errors.TEMPLATE_UNAVAILABLE,
+    "/api/search": errors.SEARCH_FAILED,
+    "/api/suggest": errors.SEARCH_FAILED,
+    "/api/facets": errors.SEARCH_FAILED,
+    "/ready": errors.LIBRARY_UNAVAILABLE,
+    "/": errors.SEARCH_FAILED,
+    "/templates/{id_or_slug}": errors.TEMPLATE_UNAVAILABLE,
 }
 REQUEST_ID = "X-Request-ID"
 CORS_FIELDS = (
@@ -104,13 +91,13 @@ def create_app(
     app = falcon.App(middleware=middleware)
     for path, resource in resources.items():
         app.add_route(path, resource)
-    errors = _Errors(resources, pages)
+    handler = _ErrorHandler(resources, pages)
     for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
-        app.add_error_handler(kind, errors.handle)
+        app.add_error_handler(kind, handler.handle)
     return app
 
 
-class _Errors:
+class _ErrorHandler:
     """Map each exception of a request to the error body of the specification."""
 
     def __init__(self, resources: dict[str, object], pages: Pages) -> None:
@@ -126,22 +113,19 @@ class _Errors:
         else:
             resp.content_type = JSON
             resp.data = error_body(error, req.method, req.path)
-        if isinstance(error, MethodNotAllowedError):
-            resp.set_header("Allow", ", ".join(error.allowed))
-        elif isinstance(error, SearchNotReadyError):
-            resp.set_header("Retry-After", "1")
+        resp.set_headers(error.headers)
 
     def _translated(self, req: falcon.Request, exc: Exception) -> ApiError:
         if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
             return self._refusal(req, exc)
         if isinstance(exc, IndexNotReadyError):
-            return SearchNotReadyError()
+            return errors.SEARCH_NOT_READY.error(headers=(("Retry-After", "1"),))
         asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
         if isinstance(exc, DatabaseUnavailableError):
             log.error("request %s: %s: %s", request_id(req), asked, exc)
         else:
             log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
-        return _FAILURES.get(req.uri_template, InternalError)()
+        return _FAILURES.get(req.uri_template, errors.INTERNAL_ERROR).error()
 
     def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:
         """Return Falcon's own refusals as our errors: an unknown path, a method that the path or HTTP does not have."""
@@ -150,10 +134,13 @@ class _Errors:
         path = next((each for each in _NAMED if name and each.rpartition("/")[0] == folder), req.path)
         resource = self._resources.get(path)
         if exc.status_code == HTTPStatus.NOT_FOUND or resource is None:
-            return NotFoundError("This API has no such path")
+            return errors.NOT_FOUND.error()
         if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED or req.method not in falcon.HTTP_METHODS:
-            return MethodNotAllowedError(req.method, allowed_methods(resource))
-        return InvalidRequestError("The request is not well-formed")
+            allowed = ", ".join(allowed_methods(resource))
+            return errors.METHOD_NOT_ALLOWED.error(
+                f"{req.method} is not allowed here", hint=f"Use one of {allowed}.", headers=(("Allow", allowed),)
+            )
+        return errors.INVALID_REQUEST.error("The request is not well-formed")
 
 
 class CommonFields:

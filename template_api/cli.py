@@ -77,9 +77,7 @@ def _option(setting: "Field[Any]") -> Any:
     return typer.Option(option_of(setting), metavar=metavar, help=text.replace("`", ""))
 
 
-_OPTIONS = {
-    one.name: Annotated[(bool if one.type is bool else str) | None, _option(one)] for one in fields(Settings)
-}
+_OPTIONS = {one.name: Annotated[(bool if one.type is bool else str) | None, _option(one)] for one in fields(Settings)}
 DatabaseUrl = Annotated[str | None, _option(next(one for one in fields(Settings) if one.name == "database_url"))]
 Slugs = Annotated[list[str], typer.Argument(metavar="SLUG", help="slug or id of a template")]
 Threads = Annotated[int, typer.Option(metavar="N", help=f"requests answered at once, 1 to {MOST_THREADS}")]

@@ -1,15 +1,14 @@
-"""The errors of the template API.
+"""The errors of the template API: exceptions, and a row for each code of an error response.
 
-Only exception classes live here, all derived from `TemplateApiError`, and how their messages show foreign text and ask
-for the name that was meant.
-Any thread may raise them.
+Here too: how messages show foreign text, and ask for the name that was meant. Any thread may raise what is here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from difflib import get_close_matches
 from http import HTTPStatus
-
-FORM_HINT = "See /openapi.json for the parameters of this API."
+from types import MappingProxyType
+from typing import Final
 
 
 def visible(text: str) -> str:
@@ -70,168 +69,99 @@ class SourceError(TemplateApiError):
 
 
 class ApiError(TemplateApiError):
-    """An error response: status, stable code, message and hint (specification, "Error body")."""
+    """An error response: status, stable code, message and hint (specification, "Error body"), and its own headers."""
 
-    status = HTTPStatus.INTERNAL_SERVER_ERROR
-    code = "internal_error"
-    hint = "Try again later; the log of the server has the reason."
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
+    def __init__(self, row: "ErrorRow", message: str, hint: str, headers: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
+        self.status = row.status
+        self.code = row.code
         self.message = message
-        if hint is not None:
-            self.hint = hint
+        self.hint = hint
+        self.headers = headers
 
 
-class InternalError(ApiError):
-    """An unexpected failure; the log has its cause."""
+@dataclass(frozen=True, slots=True)
+class ErrorRow:
+    """A code of error responses: its status, what to do next, and the message of one that has the same each time."""
 
-    def __init__(self) -> None:
-        super().__init__("The request could not be answered")
+    status: HTTPStatus
+    code: str
+    hint: str
+    message: str = ""
 
-
-class InvalidRequestError(ApiError):
-    """The request is not well-formed HTTP."""
-
-    status = HTTPStatus.BAD_REQUEST
-    code = "invalid_request"
-    hint = "Send a well-formed HTTP/1.1 request (RFC 9112)."
-
-
-class InvalidParameterError(ApiError):
-    """A query parameter breaks its rule; the message names it and what is allowed."""
-
-    status = HTTPStatus.BAD_REQUEST
-    code = "invalid_parameter"
-    hint = FORM_HINT
+    def error(
+        self, message: str | None = None, *, hint: str | None = None, headers: Sequence[tuple[str, str]] = ()
+    ) -> ApiError:
+        """Return the error with this code; message and hint replace the row's where they hold facts."""
+        return ApiError(self, message or self.message, hint or self.hint, headers)
 
 
-class InvalidBodyError(ApiError):
-    """The request body breaks a rule; the message names the member and what is allowed."""
+_FORM: Final = "See /openapi.json for the parameters of this API."
+_LOGGED: Final = "Try again later; the log of the server has the reason."
+_FAILED: Final = HTTPStatus.INTERNAL_SERVER_ERROR
+_BUSY: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
-    status = HTTPStatus.BAD_REQUEST
-    code = "invalid_body"
-    hint = FORM_HINT
+INVALID_REQUEST: Final = ErrorRow(
+    HTTPStatus.BAD_REQUEST, "invalid_request", "Send a well-formed HTTP/1.1 request (RFC 9112)."
+)
+INVALID_PARAMETER: Final = ErrorRow(HTTPStatus.BAD_REQUEST, "invalid_parameter", _FORM)
+INVALID_BODY: Final = ErrorRow(HTTPStatus.BAD_REQUEST, "invalid_body", _FORM)
+TEMPLATE_NOT_FOUND: Final = ErrorRow(
+    HTTPStatus.NOT_FOUND,
+    "template_not_found",
+    "GET /api/templates lists the published templates with their ids and slugs.",
+)
+NOT_FOUND: Final = ErrorRow(
+    HTTPStatus.NOT_FOUND,
+    "not_found",
+    "The paths of this API are described at /openapi.json.",
+    "This API has no such path",
+)
+METHOD_NOT_ALLOWED: Final = ErrorRow(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "Use one of those in Allow.")
+PAYLOAD_TOO_LARGE: Final = ErrorRow(
+    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    "payload_too_large",
+    "Send a body of at most 65536 bytes.",
+    "The body is larger than 65536 bytes",
+)
+UNSUPPORTED_MEDIA_TYPE: Final = ErrorRow(
+    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
+    "unsupported_media_type",
+    "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding.",
+)
+HEADERS_TOO_LARGE: Final = ErrorRow(  # RFC 6585 section 5
+    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
+    "headers_too_large",
+    "Send a request line and headers of less than 65536 bytes together; long queries go to POST /api/search.",
+)
+REQUEST_TIMEOUT: Final = ErrorRow(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "Send the request in one go.")
+OVERLOADED: Final = ErrorRow(_BUSY, "overloaded", "Try again in a second.", "Too many connections are open")
+SHUTTING_DOWN: Final = ErrorRow(_BUSY, "shutting_down", "Try again in a second.", "The server is shutting down")
+UNSUPPORTED_TRANSFER: Final = ErrorRow(  # RFC 9112 section 6.1
+    HTTPStatus.NOT_IMPLEMENTED,
+    "not_implemented",
+    "Send the body with Content-Length, or with Transfer-Encoding: chunked alone.",
+)
+SEARCH_NOT_READY: Final = ErrorRow(
+    _BUSY,
+    "search_not_ready",
+    "Try again in a second; lists and single templates are answered meanwhile.",
+    "The search index is being built",
+)
+SEARCH_FAILED: Final = ErrorRow(_FAILED, "search_failed", _LOGGED, "The search could not be run")
+TEMPLATE_UNAVAILABLE: Final = ErrorRow(_FAILED, "template_unavailable", _LOGGED, "The template could not be loaded")
+LIBRARY_UNAVAILABLE: Final = ErrorRow(_FAILED, "library_unavailable", _LOGGED, "The library cannot be read")
+INTERNAL_ERROR: Final = ErrorRow(_FAILED, "internal_error", _LOGGED, "The request could not be answered")
 
-
-class TemplateNotFoundError(ApiError):
-    """No published template has the id or slug."""
-
-    status = HTTPStatus.NOT_FOUND
-    code = "template_not_found"
-    hint = "GET /api/templates lists the published templates with their ids and slugs."
-
-
-class NotFoundError(ApiError):
-    """The API has no such path."""
-
-    status = HTTPStatus.NOT_FOUND
-    code = "not_found"
-    hint = "The paths of this API are described at /openapi.json."
-
-
-class MethodNotAllowedError(ApiError):
-    """The path exists, but not for this method.
-
-    Attributes:
-        allowed: the methods of the path, for the `Allow` field (RFC 9110 section 15.5.6).
-    """
-
-    status = HTTPStatus.METHOD_NOT_ALLOWED
-    code = "method_not_allowed"
-
-    def __init__(self, method: str, allowed: tuple[str, ...]) -> None:
-        super().__init__(f"{method} is not allowed here", f"Use one of {', '.join(allowed)}.")
-        self.allowed = allowed
-
-
-class PayloadTooLargeError(ApiError):
-    """The request body is over the limit."""
-
-    status = HTTPStatus.REQUEST_ENTITY_TOO_LARGE
-    code = "payload_too_large"
-    hint = "Send a body of at most 65536 bytes."
-
-
-class UnsupportedMediaTypeError(ApiError):
-    """The request body is not plain JSON."""
-
-    status = HTTPStatus.UNSUPPORTED_MEDIA_TYPE
-    code = "unsupported_media_type"
-    hint = "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding."
-
-
-class HeadersTooLargeError(ApiError):
-    """The header section is over the limit (RFC 6585 section 5)."""
-
-    status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
-    code = "headers_too_large"
-    hint = "Send a request line and headers of less than 65536 bytes together; long queries go to POST /api/search."
-
-
-class RequestTimeoutError(ApiError):
-    """A request began and did not arrive whole in time."""
-
-    status = HTTPStatus.REQUEST_TIMEOUT
-    code = "request_timeout"
-    hint = "Send the request in one go."
-
-
-class OverloadedError(ApiError):
-    """503: the server has no room for another connection."""
-
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    code = "overloaded"
-    hint = "Try again in a second."
-
-
-class ShuttingDownError(OverloadedError):
-    """503: a request came on an open connection while the server ends."""
-
-    code = "shutting_down"
-
-
-class UnsupportedTransferError(ApiError):
-    """The transfer coding is not chunked (RFC 9112 section 6.1)."""
-
-    status = HTTPStatus.NOT_IMPLEMENTED
-    code = "not_implemented"
-    hint = "Send the body with Content-Length, or with Transfer-Encoding: chunked alone."
-
-
-class SearchFailedError(ApiError):
-    """Templates could not be listed or searched; the log has the cause."""
-
-    code = "search_failed"
-
-    def __init__(self) -> None:
-        super().__init__("The search could not be run")
-
-
-class SearchNotReadyError(ApiError):
-    """503: the search index is being built for the first time; lists and reads are answered meanwhile."""
-
-    status = HTTPStatus.SERVICE_UNAVAILABLE
-    code = "search_not_ready"
-    hint = "Try again in a second; lists and single templates are answered meanwhile."
-
-    def __init__(self) -> None:
-        super().__init__("The search index is being built")
-
-
-class TemplateUnavailableError(ApiError):
-    """A template could not be loaded; the log has the cause."""
-
-    code = "template_unavailable"
-
-    def __init__(self) -> None:
-        super().__init__("The template could not be loaded")
-
-
-class LibraryUnavailableError(ApiError):
-    """The library's database cannot be read; the log has the cause."""
-
-    code = "library_unavailable"
-
-    def __init__(self) -> None:
-        super().__init__("The library cannot be read")
+ROWS: Final[Mapping[str, ErrorRow]] = MappingProxyType(
+    {
+        row.code: row
+        for row in (
+            INVALID_REQUEST, INVALID_PARAMETER, INVALID_BODY, TEMPLATE_NOT_FOUND, NOT_FOUND, METHOD_NOT_ALLOWED,
+            PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, HEADERS_TOO_LARGE, REQUEST_TIMEOUT, OVERLOADED, SHUTTING_DOWN,
+            UNSUPPORTED_TRANSFER, SEARCH_NOT_READY, SEARCH_FAILED, TEMPLATE_UNAVAILABLE, LIBRARY_UNAVAILABLE,
+            INTERNAL_ERROR,
+        )
+    }
+)  # fmt: skip
+"""The codes of error responses; those that the HTTP server refuses requests with are among them."""

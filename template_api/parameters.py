@@ -19,9 +19,7 @@ from template_api.records import DEFAULT_LIMIT, Difficulty, Sort
 MOST_OFFSET: Final = 10_000
 LONGEST_CURSOR: Final = 2000
 # What is blank, as the pattern of q has it: engines disagree on what \s means.
-BLANKS: Final = (
-    "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
-)
+BLANKS: Final = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _NOT_BLANK: Final = "[^\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]"
 _UUID: Final = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 _DIGITS: Final = re.compile(r"[0-9]{1,9}")

@@ -15,7 +15,7 @@ from importlib import resources
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
-from template_api.errors import InvalidBodyError, InvalidParameterError, did_you_mean
+from template_api.errors import INVALID_BODY, INVALID_PARAMETER, ApiError, did_you_mean
 from template_api.parameters import MOST_OFFSET, Operation, parameters_of, shown, time_text
 from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery
 
@@ -29,10 +29,6 @@ _MOST_SHOWN: Final = 2**31  # before the place of a cursor; a forged one at the 
 _MOST_NAMES = 20  # of ignored parameters, in a header
 _LONGEST_NAME = 60
 _HEADER_LENGTH = 4096  # a longer header would not pass every proxy
-_FOREIGN_CURSOR = InvalidParameterError(
-    "cursor must be what a page of the same search named as its next one",
-    "Leave cursor out to begin with the first page.",
-)
 _Given = TypeVar("_Given", str, bytes)
 
 
@@ -69,7 +65,7 @@ def list_query(query_string: str) -> Asked:
     """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1).
 
     Raises:
-        InvalidParameterError: a parameter breaks its rule.
+        ApiError: a parameter breaks its rule.
     """
     given, ignored = _parameters(Operation.LIST, query_string)
     # Without q the specification applies neither the tag, nor the route, nor the version filter.
@@ -83,7 +79,7 @@ def search_query(query_string: str) -> Asked:
     """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1).
 
     Raises:
-        InvalidParameterError: `q` is missing or blank, or a parameter breaks its rule.
+        ApiError: `q` is missing or blank, or a parameter breaks its rule.
     """
     given, ignored = _parameters(Operation.SEARCH, query_string)
     return _asked(given["q"], given, ignored)
@@ -93,7 +89,7 @@ def page_query(query_string: str) -> TemplateQuery:
     """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too.
 
     Raises:
-        InvalidParameterError: a parameter breaks its rule.
+        ApiError: a parameter breaks its rule.
     """
     given, _ = _parameters(Operation.LIST, query_string)
     return replace(_asked(given.get("q", ""), given, ()).wanted, limit=DEFAULT_LIMIT)
@@ -103,7 +99,7 @@ def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
     """Return the text of GET /api/suggest and the names that mean nothing there; a blank `q` is an empty text.
 
     Raises:
-        InvalidParameterError: `q` is missing or breaks its rule.
+        ApiError: `q` is missing or breaks its rule.
     """
     given, ignored = _parameters(Operation.SUGGEST, query_string)
     return given["q"], ignored
@@ -141,32 +137,34 @@ def body_query(body: bytes) -> Asked:
     """Read the JSON body of POST /api/search.
 
     Raises:
-        InvalidBodyError: the body is not JSON, or a member breaks its rule.
-        InvalidParameterError: there is no filter of a name in `filters`.
+        ApiError: the body is not JSON, or a member breaks its rule.
+        ApiError: there is no filter of a name in `filters`.
     """
     document = _json(body)
     if not isinstance(document, dict):
-        raise InvalidBodyError("the body must be an object")
+        raise INVALID_BODY.error("the body must be an object")
     rows = parameters_of(Operation.POST)
     filters = document.get("filters")
     if not isinstance(filters, dict | None):
-        raise InvalidBodyError("filters must be an object")
+        raise INVALID_BODY.error("filters must be an object")
     known = [name for name, row in rows.items() if row.filters]
     for name in filters or ():
         if name not in known:
             near = did_you_mean(name[:_LONGEST_NAME].lower(), known) or ""
-            raise InvalidParameterError(f"there is no filter {shown(name)}{near}", f"Filters are {', '.join(known)}.")
+            raise INVALID_PARAMETER.error(
+                f"there is no filter {shown(name)}{near}", hint=f"Filters are {', '.join(known)}."
+            )
     given: dict[str, Any] = {}
     for name, row in rows.items():
         held = (filters or {}) if row.filters else document
         if name not in held and row.required:
-            raise InvalidBodyError(f"{name} is required")
+            raise INVALID_BODY.error(f"{name} is required")
         try:
             given[name] = row.of_json(held.get(name))
         except ValueError as exc:
-            raise InvalidBodyError(f"{'filters.' if row.filters else ''}{exc}") from None
+            raise INVALID_BODY.error(f"{'filters.' if row.filters else ''}{exc}") from None
         if not _is_unicode(given[name]):
-            raise InvalidBodyError("the body holds a lone surrogate, which is not Unicode text")
+            raise INVALID_BODY.error("the body holds a lone surrogate, which is not Unicode text")
     ignored = tuple(name for name in document if name != "filters" and (name not in rows or rows[name].filters))
     return _asked(given.pop("query"), given, ignored)
 
@@ -205,7 +203,7 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
     """Return the place that a cursor leads to; a cursor of ours is the only text that decodes to what it encodes.
 
     Raises:
-        InvalidParameterError: it is not a cursor of this search.
+        ApiError: it is not a cursor of this search.
     """
     try:
         packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
@@ -218,12 +216,19 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
         else:
             place = Place(number, struct.unpack(f">{len(rest) // 4}I", rest))
     except (ValueError, struct.error):
-        raise _FOREIGN_CURSOR from None
+        raise _foreign_cursor() from None
     is_whole = checksum == _checksum(wanted, packed) and cursor_text(replace(wanted, place=place)) == cursor
     is_possible = number <= _MOST_SHOWN and bool(is_list) == wanted.is_listed
     if not is_whole or not is_possible or not all(map(str.isprintable, place.after or ())):
-        raise _FOREIGN_CURSOR
+        raise _foreign_cursor()
     return place
+
+
+def _foreign_cursor() -> ApiError:
+    return INVALID_PARAMETER.error(
+        "cursor must be what a page of the same search named as its next one",
+        hint="Leave cursor out to begin with the first page.",
+    )
 
 
 def _checksum(wanted: TemplateQuery, packed: bytes) -> bytes:
@@ -258,14 +263,14 @@ def _parameters(operation: Operation, query_string: str) -> tuple[dict[str, Any]
         if name in pairs:
             if not _is_unicode(pairs[name]):
                 hint = "Percent-encode the UTF-8 bytes of the value."
-                raise InvalidParameterError(f"{name} is not valid UTF-8", hint)
+                raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint)
             try:
                 given[name] = row.of_text(pairs[name])
             except ValueError as exc:
-                raise InvalidParameterError(str(exc)) from None
+                raise INVALID_PARAMETER.error(str(exc)) from None
         elif row.required:
-            raise InvalidParameterError(
-                f"{name} is required", f"Add the search text as the query parameter {name}."
+            raise INVALID_PARAMETER.error(
+                f"{name} is required", hint=f"Add the search text as the query parameter {name}."
             )
     return given, tuple(name for name in pairs if name and name not in rows)
 
@@ -279,18 +284,18 @@ def _json(body: bytes) -> Any:
     try:
         return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
     except UnicodeDecodeError as exc:
-        raise InvalidBodyError(f"the body is not valid UTF-8 at byte {exc.start}") from exc
+        raise INVALID_BODY.error(f"the body is not valid UTF-8 at byte {exc.start}") from exc
     except RecursionError as exc:
-        raise InvalidBodyError("the body is nested too deeply") from exc
+        raise INVALID_BODY.error("the body is nested too deeply") from exc
     except json.JSONDecodeError as exc:
-        raise InvalidBodyError(f"the body is not JSON: {exc.msg} at line {exc.lineno} column {exc.colno}") from exc
+        raise INVALID_BODY.error(f"the body is not JSON: {exc.msg} at line {exc.lineno} column {exc.colno}") from exc
     except ValueError as exc:  # an integer of more than 4,300 digits
-        raise InvalidBodyError("the body holds a number that is too long") from exc
+        raise INVALID_BODY.error("the body holds a number that is too long") from exc
 
 
 def _refuse_constant(name: str) -> NoReturn:
     """Refuse NaN and Infinity, which Python's parser takes and RFC 8259 section 6 does not."""
-    raise InvalidBodyError(f"the body is not JSON: {name} is not a JSON value")
+    raise INVALID_BODY.error(f"the body is not JSON: {name} is not a JSON value")
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -298,7 +303,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     members: dict[str, Any] = {}
     for name, value in pairs:
         if name in members:
-            raise InvalidBodyError(f"the member {shown(name)} comes twice in one object")
+            raise INVALID_BODY.error(f"the member {shown(name)} comes twice in one object")
         members[name] = value
     return members
 

@@ -13,11 +13,11 @@ import msgspec
 
 from template_api import query
 from template_api.errors import (
+    PAYLOAD_TOO_LARGE,
+    TEMPLATE_NOT_FOUND,
+    UNSUPPORTED_MEDIA_TYPE,
     DatabaseUnavailableError,
     IndexNotReadyError,
-    PayloadTooLargeError,
-    TemplateNotFoundError,
-    UnsupportedMediaTypeError,
 )
 from template_api.library import TemplateLibrary
 from template_api.query import Asked, View
@@ -121,14 +121,14 @@ class Answers:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks.
 
         Raises:
-            TemplateNotFoundError: no published template has this id or slug.
+            ApiError: no published template has this id or slug.
         """
 
         def make() -> Reply:
             template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
             if template is None:
                 shown = id_or_slug[:_SHOWN_LENGTH]
-                raise TemplateNotFoundError(f'No published template has the id or slug "{shown}"')
+                raise TEMPLATE_NOT_FOUND.error(f'No published template has the id or slug "{shown}"')
             return Reply(encoded(template_view(template, self._base_url)))
 
         reply = self._cache.reply(self._library.edition, ("template", id_or_slug), make)
@@ -204,13 +204,13 @@ def _json_body(req: falcon.Request) -> bytes:
     media_type = (req.content_type or "").partition(";")[0].strip().lower()
     if media_type != JSON:
         shown = f"The media type {media_type[:_SHOWN_LENGTH]!r} is not supported"
-        raise UnsupportedMediaTypeError(shown if media_type else "Content-Type is missing")
+        raise UNSUPPORTED_MEDIA_TYPE.error(shown if media_type else "Content-Type is missing")
     coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
     if coding != "identity":
-        raise UnsupportedMediaTypeError(f"The content coding {coding[:_SHOWN_LENGTH]!r} is not supported")
+        raise UNSUPPORTED_MEDIA_TYPE.error(f"The content coding {coding[:_SHOWN_LENGTH]!r} is not supported")
     body: bytes = req.bounded_stream.read(query.MAX_BODY_BYTES + 1)
     if len(body) > query.MAX_BODY_BYTES or (req.content_length or 0) > query.MAX_BODY_BYTES:
-        raise PayloadTooLargeError(f"The body is larger than {query.MAX_BODY_BYTES} bytes")
+        raise PAYLOAD_TOO_LARGE.error()
     return body
 
 

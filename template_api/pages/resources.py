@@ -20,7 +20,7 @@ from jinja2 import Template as Compiled
 from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, Tried, trial_of
 from template_api import query
-from template_api.errors import ApiError, IndexNotReadyError, TemplateNotFoundError
+from template_api.errors import TEMPLATE_NOT_FOUND, ApiError, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.flows import drawing
@@ -138,12 +138,12 @@ class Pages:
         return self._read[1]
 
     def _template(self, _req: falcon.Request, id_or_slug: str) -> Reply:
-        """Return the page of a template; raise `TemplateNotFoundError` where none that is published has this name."""
+        """Return the page of a template; raise `ApiError` where none that is published has this name."""
 
         def make() -> Reply:
             template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
             if template is None:
-                raise TemplateNotFoundError("There is no published template here", "Search the library for it.")
+                raise TEMPLATE_NOT_FOUND.error("There is no published template here", hint="Search the library for it.")
             return self._page(
                 "template",
                 template=template,

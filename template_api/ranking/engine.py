@@ -306,9 +306,7 @@ class Ranking:
     def _with_titles(self, found: list[_Candidate]) -> list[_Candidate]:
         """Add the titles of those whose first letters are equal; each one is read from the index's store."""
         equals = Counter(each.score for each in found)
-        return [
-            each._replace(title=self._stored(each, "title")) if equals[each.score] > 1 else each for each in found
-        ]
+        return [each._replace(title=self._stored(each, "title")) if equals[each.score] > 1 else each for each in found]
 
     def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
         query = " ".join(each.options[0].text for each in wanted)

@@ -13,7 +13,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,10 +21,9 @@ from queue import SimpleQueue
 from typing import Any
 
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Request, Response, WsgiDoor, path_info
-from template_api import errors
 from template_api.app import CORS_FIELDS, create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
-from template_api.errors import SettingsError, StartError, TemplateApiError
+from template_api.errors import INTERNAL_ERROR, ROWS, SettingsError, StartError, TemplateApiError
 from template_api.library import TemplateLibrary, fill_empty_library, index_folder, listed_templates
 from template_api.query import MAX_BODY_BYTES
 from template_api.replies import JSON, error_body
@@ -90,23 +89,12 @@ class Server:
         self._stops.put(None)
 
 
-_REFUSALS: Mapping[str, Callable[[str], errors.ApiError]] = {
-    "invalid_request": errors.InvalidRequestError,
-    "request_timeout": errors.RequestTimeoutError,
-    "payload_too_large": lambda _text: errors.PayloadTooLargeError(f"The body is larger than {MAX_BODY_BYTES} bytes"),
-    "headers_too_large": errors.HeadersTooLargeError,
-    "not_implemented": errors.UnsupportedTransferError,
-    "overloaded": lambda _text: errors.OverloadedError("Too many connections are open"),
-    "shutting_down": lambda _text: errors.ShuttingDownError("The server is shutting down"),
-}
-
-
 def _refused(request: Request) -> Response:
     """Return the server's own refusals in the form of this API."""
     refusal = request.refusal
     assert refusal is not None  # noqa: S101  # it is refused
-    known = _REFUSALS.get(refusal.code)
-    error = known(refusal.message) if known is not None else errors.InternalError()
+    row = ROWS.get(refusal.code, INTERNAL_ERROR)
+    error = row.error(row.message or refusal.message)
     body = error_body(error, request.method, path_info(request.target))
     fields = (("Content-Type", JSON), *CORS_FIELDS, *refusal.headers)
     return Response(f"{error.status.value} {error.status.phrase}", fields, body)
@@ -187,9 +175,7 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     # Measured again with 6,000 templates and cached reads beside, 0.1, 1 and 5 ms in turns, on two cores with other
     # work: p99 of searches 48 to 72, 134 to 242 and 142 to 438 ms; of cached reads 25 to 53, 70 to 133, 113 to 240 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    app = create_app(
-        library, settings.public_url(port), access_log, log_empty_searches=settings.log_empty_searches
-    )
+    app = create_app(library, settings.public_url(port), access_log, log_empty_searches=settings.log_empty_searches)
     server = Server(app, listening, options.threads)
     library.follow()
     return server
