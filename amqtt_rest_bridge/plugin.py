@@ -9,7 +9,6 @@ import logging
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import ClassVar
 
 from amqtt.broker import BrokerContext
@@ -25,14 +24,12 @@ from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.commands.command import ROOT
 from amqtt_rest_bridge.commands.service import Commands
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
-from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
-from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
+from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService
 from amqtt_rest_bridge.processes.supervisor import Times, Work
-from amqtt_rest_bridge.route_set import server_ports
 from amqtt_rest_bridge.settings import Settings, check_settings
-from amqtt_rest_bridge.spool import Spool
 
 log = logging.getLogger(__name__)
+
 
 class RestBridgePlugin(BasePlugin[BrokerContext]):
     """Run REST_API routes beside an amqtt broker.
@@ -52,45 +49,38 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         settings: Settings = self.config
-        broker = amqtt_broker.broker_of(context)
+        broker, loop = amqtt_broker.broker_of(context), amqtt_broker.loop_of(context)
         self._draining = Draining(broker)
-        with _logging_the_reason(), contextlib.ExitStack() as opened:
-            loaded, sockets, spool = _open(settings, opened)
-            publisher = Publisher(
-                context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker),
-                self._draining.delivered,
+        publisher = Publisher(
+            context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker),
+            self._draining.delivered,
+        )  # fmt: skip
+        with _logging_the_reason(), contextlib.ExitStack() as failing:
+            check_settings(settings)
+            self.service = service = RouteService(
+                settings, self.code, publisher, loop, on_reload=self._routes_replaced, times=self.times
             )
-            parts = assemble(
-                settings, self.code, publisher, amqtt_broker.loop_of(context), store=spool, times=self.times
-            )
-            if parts.file is not None:
-                opened.callback(parts.file.close)
-            may_publish = partial(amqtt_broker.may_publish, broker)
-            tasks: dict[str, Work] = {"publishing": publisher.run}
-            lossless = None
+            failing.callback(service.release)
+            self.supervisor, dispatcher, spool = service.supervisor, service.dispatcher, service.spool
+            self._tasks: dict[str, Work] = {"publishing": publisher.run}
+            self._lossless = None
             if spool is not None:
-                has_acl = partial(amqtt_broker.has_acl, broker)
-                spool.on_refusing = parts.reporter.report_refusing
-                lossless = Lossless(parts.dispatcher, spool, may_publish, time.time, has_acl)
-                tasks |= {"lossless": lossless.run, "spool": lossless.tidy, "replaying": lossless.replay_later}
-            self._lossless = lossless
+                spool.on_refusing = service.reporter.report_refusing
+                may_publish, has_acl = partial(amqtt_broker.may_publish, broker), partial(amqtt_broker.has_acl, broker)
+                self._lossless = lossless = Lossless(dispatcher, spool, may_publish, time.time, has_acl)
+                self._tasks |= {"lossless": lossless.run, "spool": lossless.tidy, "replaying": lossless.replay_later}
+            self._incoming = IncomingMessages(broker, self, dispatcher, publisher, self._lossless)
+            self._incoming.use_packet_hook()
             self._commands = self._command_topics = None
             if settings.coreflux is not None:
                 self._commands = commands = Commands(settings.coreflux.routes, publisher.put_status)
                 self._command_topics = CommandTopics(broker, settings.coreflux.users, commands.receive)
-                parts.reporter.mirror = commands.status_published
-                tasks["commands"] = lambda: commands.run(self.service)
-            self.supervisor = parts.supervisor
-            self._incoming = IncomingMessages(broker, self, parts.dispatcher, publisher, lossless)
-            self.service = RouteService(
-                settings, self.code, parts, loaded, sockets, tasks=tasks, on_reload=self._routes_replaced
-            )
-            self._incoming.use_packet_hook()
-            if self._commands is not None:
                 self._incoming.own_topics += (f"{ROOT}/",)
+                service.reporter.mirror = commands.status_published
+                self._tasks["commands"] = lambda: commands.run(service)
             repairs.mend(broker)
-            self.service.start()
-            self._opened = opened.pop_all()
+            service.start()
+            failing.pop_all()
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -110,7 +100,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     async def on_broker_post_start(self) -> None:
         """Begin to publish, to watch route files and to report; replay what the spool holds."""
-        self.service.begin()
+        self.service.begin(self._tasks)
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
         """Store retained messages for read events, which answer with them before the next publication."""
@@ -125,7 +115,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         """End the bridge processes, and close ports and files."""
         await self.service.close()
         self._draining.end()
-        self._opened.close()
 
     def _routes_replaced(self) -> None:
         """Receive what the new routes need: packets, orphans of the spool, retained messages."""
@@ -135,20 +124,6 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._incoming.remember_retained()
         if self._commands is not None:
             self._commands.routes_changed()
-
-
-def _open(settings: Settings, opened: contextlib.ExitStack) -> tuple[FirstLoad, ListeningSockets, Spool | None]:
-    """Load the routes, bind their ports and open the spool; what is open is closed with `opened`."""
-    check_settings(settings)
-    loaded = load_first(settings, main.check_routes)
-    sockets = ListeningSockets(settings.server_host)
-    opened.callback(sockets.close)
-    sockets.open(server_ports(loaded.routes))
-    if settings.spool is None:
-        return loaded, sockets, None
-    spool = Spool(Path(settings.spool))
-    opened.callback(spool.close)
-    return loaded, sockets, spool
 
 
 @contextlib.contextmanager

@@ -189,4 +189,3 @@ class Retries:
         self._under_way.discard(retry.of)
         self._records.kept.retry_ended(retry.of)
         self._records.retries.pop(id(retry.message), None)
-

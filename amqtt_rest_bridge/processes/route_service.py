@@ -1,16 +1,16 @@
 """The routes of a configuration and all that runs them, the same for every MQTT side. Its event loop alone.
 
-An MQTT side (`broker` for amqtt, `worker` for any other) brings its publisher and what offers messages. It constructs,
-in this order: `load_first`, `ListeningSockets`, its publisher, `assemble`, what offers messages to the `dispatcher`,
-and `RouteService`. Then it calls `start` (which blocks, before the loop runs or on a thread), `attach`, `begin`, and in
+An MQTT side (`broker` for amqtt, `worker` for any other) brings its publisher, and offers messages to the `dispatcher`
+of its `RouteService`. It calls `start` (which blocks, before the loop runs or on a thread), `attach`, `begin`, and in
 the end `drain` and `close`. No MQTT library here.
 """
 
 import asyncio
+import contextlib
 import errno
 import logging
 import socket
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -24,7 +24,7 @@ from amqtt_rest_bridge.model import Capture, EventName, NumberedRoute, Route, Ru
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn, spawn_process, thread_spawner
-from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, usable_routes
+from amqtt_rest_bridge.processes.reload import Reloader, load_first, usable_routes
 from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
@@ -33,7 +33,7 @@ from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import RoutesPublisher, RunEvent, Store
+from amqtt_rest_bridge.routing.calls import RoutesPublisher, RunEvent
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
@@ -42,7 +42,7 @@ from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from amqtt_rest_bridge.routing.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
-from amqtt_rest_bridge.spool import SeenKeys
+from amqtt_rest_bridge.spool import SeenKeys, Spool
 from amqtt_rest_bridge.system import return_large_blocks
 
 log = logging.getLogger(__name__)
@@ -135,45 +135,19 @@ class BridgeCode:
     load: RunLoader = run_loader
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What an MQTT side and `RouteService` share: messages are offered to `dispatcher`."""
+class RouteService:
+    """The routes of a configuration: loaded, started, reloaded, reported and stopped.
 
-    publisher: RoutesPublisher
-    quiet_log: QuietLog
-    reporter: StatusReporter
-    statistics: Mapping[str, RouteStatistics]
-    supervisor: Supervisor
-    pool: BridgePool
-    dispatcher: Dispatcher
-    schedule: Schedule
-    server: ServerReports
-    times: Times
-    file: FailureFile | None
-    seen: SeenKeys
-
-
-def assemble(
-    settings: Settings,
-    code: BridgeCode,
-    publisher: RoutesPublisher,
-    loop: asyncio.AbstractEventLoop,
-    *,
-    store: Store | None = None,
-    topic: Callable[[str], str] = status_topic,
-    leads: Callable[[EventName], bool] = lambda _: True,
-    troubles: Callable[[], Iterable[str]] = tuple,
-    group: Callable[[], GroupNumbers | None] = lambda: None,
-    times: Times = _TIMES,
-) -> Parts:
-    """Construct the parts that messages pass; nothing is started, but the allocator returns large blocks from now on.
+    The constructor loads them, binds their ports and opens the files; it blocks. Nothing is started, but the allocator
+    returns large blocks from now on. Messages are offered to `dispatcher`, tasks are run by `supervisor`; `pool` has
+    the bridge processes, `spool` the messages of lossless routes, where the configuration names a file for them.
 
     Args:
         settings: The configuration's, checked.
         code: What bridge processes run.
         publisher: Where results and status go.
         loop: The event loop, which may not run yet.
-        store: Keeps the calls of lossless routes; None where there are none.
+        on_reload: Called after each reload that changed the routes in use.
         topic: Returns the status topic of a route.
         leads: Returns whether this process runs an event that has an interval; for the lowest of several workers.
         troubles: Returns why the MQTT side is not ready; nothing when it is.
@@ -181,95 +155,104 @@ def assemble(
         times: What the service waits for.
 
     Raises:
-        ConfigurationError: The file of failures cannot be used.
-    """
-    processes = max(1, settings.processes)
-    spawn = code.spawn if settings.processes else thread_spawner(code.run)
-    statistics: dict[str, RouteStatistics] = {}
-    runs = RunIds(unique_keys=store is not None)
-    quiet_log = QuietLog(runs)
-    reporter = StatusReporter(statistics, publisher.put_status, topic)
-    file = None if settings.failures is None else FailureFile(Path(settings.failures))
-    records = None
-    if settings.recorded:
-        kept = KeptRuns() if file is None else KeptRuns(file.put, file.loaded)
-        records = BrokerRecords(runs, Capture(settings.capture), kept)
-    outcomes = Outcomes(publisher, statistics, runs, reporter.health_changed, quiet_log, records)
-    seen = SeenKeys(Path(f"{settings.spool}-seen") if settings.spool is not None else None)
-    server = ServerReports(outcomes, Claims(seen))
-    admin = None
-    if records is not None:
-        run: RunEvent = lambda *retry: dispatcher.run(*retry)  # noqa: E731, PLW0108  # made below
-        retries = Retries(records, run, server.publish_again, runs, loop)
-        admin = AdminAnswers(
-            records, reporter, statistics, server, store, retries, loop, _with_file(troubles, file), group
-        )
-    for_bridges = replace(bridge_settings(settings), runs=runs)
-    pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds, times)
-    return_large_blocks()
-    queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
-    dispatcher = Dispatcher(
-        pool, outcomes, server, settings.workers * processes, store=store, queue=queue, max_message_bytes=largest
-    )
-    supervisor, schedule = Supervisor(reporter.report_broken, times.tasks), Schedule(dispatcher.run, leads)
-    shown = publisher, quiet_log, reporter, statistics
-    return Parts(*shown, supervisor, pool, dispatcher, schedule, server, times, file, seen)
-
-
-def _with_file(troubles: Callable[[], Iterable[str]], file: FailureFile | None) -> Callable[[], Iterable[str]]:
-    """Return what returns the troubles of the MQTT side, and of the file of failures."""
-    if file is None:
-        return troubles
-
-    def all_troubles() -> Iterable[str]:
-        own = () if file.trouble is None else (f"failures cannot be written: {file.trouble}",)
-        return (*troubles(), *own)
-
-    return all_troubles
-
-
-class RouteService:
-    """Start, reload, report and stop the routes of a configuration.
-
-    Args:
-        settings: The configuration's, checked.
-        code: What bridge processes run.
-        parts: From `assemble`.
-        loaded: The routes to begin with.
-        sockets: The listening sockets of their ports, which this service owns from now on.
-        tasks: Tasks of the MQTT side, by their names in the log; run and supervised from `begin` on.
-        on_reload: Called after each reload that changed the routes in use.
-        redelivered: Whether messages that have not ended when it stops are sent again by their source.
+        RouteFilesError: A route file has an error; every fault has been logged.
+        ConfigurationError: A file cannot be read or used, a port is taken, or no bridge process could run a route.
     """
 
     def __init__(
         self,
         settings: Settings,
         code: BridgeCode,
-        parts: Parts,
-        loaded: FirstLoad,
-        sockets: ListeningSockets,
+        publisher: RoutesPublisher,
+        loop: asyncio.AbstractEventLoop,
         *,
-        tasks: Mapping[str, Work] = _NO_TASKS,
         on_reload: Callable[[], None] = lambda: None,
-        redelivered: bool = False,
+        topic: Callable[[str], str] = status_topic,
+        leads: Callable[[EventName], bool] = lambda _: True,
+        troubles: Callable[[], Iterable[str]] = tuple,
+        group: Callable[[], GroupNumbers | None] = lambda: None,
+        times: Times = _TIMES,
     ) -> None:
         self._settings = settings
         self._code = code
-        self._parts = parts
-        self._sockets = sockets
-        self._admin = ListeningSockets(settings.admin_host, "admin_port")
-        self._tasks = tasks
+        self._publisher = publisher
         self._on_reload = on_reload
-        self._redelivered = redelivered
+        self._times = times
+        self._troubles = troubles
         self._closed = False
         self._numbering = Numbering()
-        self._numbered = self._numbering.number(loaded.routes)
-        self._dispatch_to(loaded.routes)
-        self._reloader = Reloader(
-            settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded,
-            parts.reporter.reloaded, code.load, settings.may_be_empty,
+        self._admin = ListeningSockets(settings.admin_host, "admin_port")
+        self._sockets = ListeningSockets(settings.server_host, shared=settings.is_mqtt_5)
+        with contextlib.ExitStack() as opened:
+            opened.callback(self._sockets.close)
+            loaded = load_first(settings, code.check_routes)
+            self._sockets.open(server_ports(loaded.routes))
+            self.spool: Spool | None = None
+            if settings.spool is not None:
+                self.spool = Spool(Path(settings.spool))
+                opened.callback(self.spool.close)
+            self._file: FailureFile | None = None
+            if settings.failures is not None:
+                self._file = FailureFile(Path(settings.failures))
+                opened.callback(self._file.close)
+            seen = SeenKeys(Path(f"{settings.spool}-seen") if settings.spool is not None else None)
+            opened.callback(seen.close)
+            self._assemble(loop, Claims(seen), topic, group)
+            self.supervisor = Supervisor(self.reporter.report_broken, times.tasks)
+            self._schedule = Schedule(self.dispatcher.run, leads)
+            self._numbered = self._numbering.number(loaded.routes)
+            self._dispatch_to(loaded.routes)
+            self._reloader = Reloader(
+                settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded,
+                self.reporter.reloaded, code.load, settings.may_be_empty,
+            )  # fmt: skip
+            return_large_blocks()
+            self._opened = opened.pop_all()
+
+    def _assemble(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        claims: Claims,
+        topic: Callable[[str], str],
+        group: Callable[[], GroupNumbers | None],
+    ) -> None:
+        """Construct the parts that messages pass."""
+        settings, code, store = self._settings, self._code, self.spool
+        processes = max(1, settings.processes)
+        spawn = code.spawn if settings.processes else thread_spawner(code.run)
+        self.statistics: dict[str, RouteStatistics] = {}
+        """Those of the present routes, by name."""
+        runs = RunIds(unique_keys=store is not None)
+        self._quiet_log = QuietLog(runs)
+        self.reporter = StatusReporter(self.statistics, self._publisher.put_status, topic)
+        records = None
+        if settings.recorded:
+            kept = KeptRuns() if self._file is None else KeptRuns(self._file.put, self._file.loaded)
+            records = BrokerRecords(runs, Capture(settings.capture), kept)
+        outcomes = Outcomes(
+            self._publisher, self.statistics, runs, self.reporter.health_changed, self._quiet_log, records
+        )
+        server = self._server = ServerReports(outcomes, claims)
+        admin = None
+        if records is not None:
+            run: RunEvent = lambda *retry: self.dispatcher.run(*retry)  # noqa: E731, PLW0108  # made below
+            retries = Retries(records, run, server.publish_again, runs, loop)
+            admin = AdminAnswers(
+                records, self.reporter, self.statistics, server, store, retries, loop, self._all_troubles, group
+            )
+        for_bridges = replace(bridge_settings(settings), runs=runs)
+        self.pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds, self._times)
+        queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
+        self.dispatcher = Dispatcher(
+            self.pool, outcomes, server, settings.workers * processes, store=store, queue=queue,
+            max_message_bytes=largest,
         )  # fmt: skip
+
+    def _all_troubles(self) -> Iterator[str]:
+        """Return the troubles of the MQTT side, and of the file of failures."""
+        yield from self._troubles()
+        if self._file is not None and self._file.trouble is not None:
+            yield f"failures cannot be written: {self._file.trouble}"
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -282,11 +265,6 @@ class RouteService:
         return next(iter(self._admin.bound.values()), None)
 
     @property
-    def statistics(self) -> Mapping[str, RouteStatistics]:
-        """Return the statistics of the present routes, by name."""
-        return self._parts.statistics
-
-    @property
     def routes(self) -> tuple[NumberedRoute, ...]:
         """Return the present routes."""
         return self._numbered
@@ -294,7 +272,7 @@ class RouteService:
     @property
     def processes(self) -> Sequence[BridgeProcess]:
         """Return the bridge processes, by their numbers."""
-        return self._parts.pool.processes
+        return self.pool.processes
 
     def start(self) -> None:
         """Start the bridge processes and wait until they serve; blocks for `start_seconds` at most.
@@ -306,7 +284,7 @@ class RouteService:
             self._admin.open([self._settings.admin_port])
         admin = next(iter(self._admin.sockets.values()), None)
         try:
-            self._parts.pool.start(self._numbered, self._sockets.sockets, admin)
+            self.pool.start(self._numbered, self._sockets.sockets, admin)
         except ConfigurationError:
             self._admin.close()
             raise
@@ -319,20 +297,20 @@ class RouteService:
         if self._closed:
             log.error("a broker that has been stopped cannot serve routes again: make a new one")
             return
-        self._parts.pool.attach()
+        self.pool.attach()
 
-    def begin(self) -> None:
-        """Begin to watch route files, to report, and the tasks of the MQTT side."""
+    def begin(self, tasks: Mapping[str, Work] = _NO_TASKS) -> None:
+        """Begin to watch route files, to report, and the tasks of the MQTT side, by their names in the log."""
         if self._closed:
             return
-        keep, settings = self._parts.supervisor.keep, self._settings
-        for name, work in self._tasks.items():
+        keep, settings = self.supervisor.keep, self._settings
+        for name, work in tasks.items():
             keep(name, work)
-        keep("schedule", self._parts.schedule.run)
+        keep("schedule", self._schedule.run)
         self._reloader.listen_to_sighup(asyncio.get_running_loop())
         keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
         if settings.status_seconds:
-            keep("status", lambda: self._parts.reporter.run(settings.status_seconds))
+            keep("status", lambda: self.reporter.run(settings.status_seconds))
 
     async def reload(self) -> ReloadFailure | None:
         """Read the route files again now; why not is logged and returned, and the present routes stay."""
@@ -346,51 +324,55 @@ class RouteService:
 
     def report(self, route: str) -> None:
         """Publish the status of a present route now, where status is published at all."""
-        if self._settings.status_seconds and (statistics := self._parts.statistics.get(route)) is not None:
-            self._parts.reporter.report(statistics)
+        if self._settings.status_seconds and (statistics := self.statistics.get(route)) is not None:
+            self.reporter.report(statistics)
 
     def status(self, route: str) -> dict[str, Any]:
         """Return the status of a present route as it is now."""
-        return self._parts.reporter.status(self._parts.statistics[route])
+        return self.reporter.status(self.statistics[route])
 
     async def drain(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""
-        loop, times = asyncio.get_running_loop(), self._parts.times
+        loop, times = asyncio.get_running_loop(), self._times
+        redelivers = self._settings.is_mqtt_5  # the broker of a worker, what is not acknowledged
         deadline = loop.time() + times.grace + times.publish
         self._sockets.close()
-        self._parts.schedule.replace(())
+        self._schedule.replace(())
         self._admin.close()
-        left = await self._parts.pool.stop(times.grace)
-        self._parts.quiet_log.flush()
-        self._parts.server.unmatched.flush()
-        for route, count in self._parts.dispatcher.abandon().items():
+        left = await self.pool.stop(times.grace)
+        self._quiet_log.flush()
+        self._server.unmatched.flush()
+        for route, count in self.dispatcher.abandon().items():
             lost, kept = left.get(route, (0, 0))
             left[route] = (lost + count, kept)
         for route, (lost, kept) in left.items():
-            if self._redelivered:
+            if redelivers:
                 log.info("route %s: %d message(s) have not ended: the broker sends them again", route, lost + kept)
             elif lost:
                 log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, lost)
-            if kept and not self._redelivered:
+            if kept and not redelivers:
                 log.info("route %s: %d message(s) stay in the spool for a start with this route", route, kept)
-        undelivered = await self._parts.publisher.settled(max(times.publish, deadline - loop.time()))
-        if undelivered and self._redelivered:
+        undelivered = await self._publisher.settled(max(times.publish, deadline - loop.time()))
+        if undelivered and redelivers:
             log.info("%d message(s) were not acknowledged by the broker when the worker stopped", undelivered)
         elif undelivered:
             log.warning("%d message(s) had not reached their subscribers when the broker stopped", undelivered)
 
     async def close(self) -> None:
-        """End all tasks and bridge processes, and close the listening sockets."""
+        """End all tasks and bridge processes, and close ports and files."""
         self._closed = True
         self._reloader.stop_listening()
-        await self._parts.supervisor.stop()
-        self._parts.pool.disconnect()
-        await asyncio.to_thread(self._parts.pool.close)
-        if self._parts.file is not None:
-            await asyncio.to_thread(self._parts.file.close)
-        self._parts.seen.close()
-        self._sockets.close()
+        await self.supervisor.stop()
+        self.pool.disconnect()
+        await asyncio.to_thread(self.pool.close)
+        if self._file is not None:
+            await asyncio.to_thread(self._file.close)
         self._admin.close()
+        self.release()
+
+    def release(self) -> None:
+        """Close ports and files; by itself for a service that is not started. Blocks."""
+        self._opened.close()
 
     def _check_new(self, routes: Sequence[Route]) -> None:
         known = {numbered.route for numbered in self._numbered}
@@ -406,7 +388,7 @@ class RouteService:
         sockets = {port: sock for port, sock in self._sockets.sockets.items() if port in ports}
         numbered = self._numbering.number(routes)
         try:
-            self._parts.pool.replace_routes(numbered, sockets)
+            self.pool.replace_routes(numbered, sockets)
         except OSError:
             self._sockets.close(keep=before)
             raise
@@ -415,15 +397,15 @@ class RouteService:
         self._sockets.close(keep=ports)
         self._log_ports(ports - before)
         for name in gone:
-            self._parts.reporter.remove(name)
+            self.reporter.remove(name)
         self._on_reload()
         if self._settings.status_seconds:
-            self._parts.reporter.report_all()
+            self.reporter.report_all()
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
 
     def _dispatch_to(self, routes: Sequence[Route]) -> None:
-        self._parts.schedule.replace(self._numbered)
-        self._parts.dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
+        self._schedule.replace(self._numbered)
+        self.dispatcher.set_routes(self._numbered, read_filters(routes), reply_filters(routes))
 
     def _log_ports(self, ports: Iterable[int]) -> None:
         scheme = "http" if self._settings.server_certfile is None else "https"

@@ -25,10 +25,9 @@ from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
-from amqtt_rest_bridge.processes.reload import load_first
-from amqtt_rest_bridge.processes.route_service import BridgeCode, ListeningSockets, RouteService, assemble
+from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
-from amqtt_rest_bridge.route_set import route_set_hash, server_ports
+from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import lease_time
@@ -135,34 +134,29 @@ class Worker:
         self._stopping = False
         self._was_connected = False  # so that others may know of this worker
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
-        loaded = load_first(settings, code.check_routes)
-        sockets = ListeningSockets(settings.server_host, shared=True)
-        sockets.open(server_ports(loaded.routes))
         self._publisher = BrokerPublisher(settings.session_expiry)
         self._leases = Leases(
             settings.group, settings.slots, worker_id(), prefers=settings.slot, adopt_seconds=settings.adopt_seconds,
             version=own_version(), clock=time.time(),
         )  # fmt: skip
         self._view = self._leases.view(0.0)
-        self._parts = assemble(
-            settings, code, self._publisher, self._loop,
+        self._service = service = RouteService(
+            settings, code, self._publisher, self._loop, on_reload=self._routes_replaced,
             topic=partial(worker_status_topic, settings.group, self._leases.worker),
             leads=lambda event: self._view.leader(event_name(*event)) == self._view.worker,
             troubles=self._troubles, group=self._numbers,
         )  # fmt: skip
-        self._capacities = Capacities(self._parts.dispatcher.is_full)
+        self._supervisor = service.supervisor
+        self._capacities = Capacities(service.dispatcher.is_full)
         self._clean_session = CleanSession(
-            broker, settings.group, self._leases, self._publisher, self._parts.dispatcher, self._look.set
-        )
-        self._service = RouteService(
-            settings, code, self._parts, loaded, sockets, on_reload=self._routes_replaced, redelivered=True
+            broker, settings.group, self._leases, self._publisher, service.dispatcher, self._look.set
         )
         self._commands = None
         if settings.coreflux is not None:
             self._commands = GroupCommands(
-                settings.coreflux, settings, broker, self._publisher, self._service, self._may_connect
+                settings.coreflux, settings, broker, self._publisher, service, self._may_connect
             )
-            self._parts.reporter.mirror = self._commands.status_published
+            service.reporter.mirror = self._commands.status_published
 
     @property
     def server_ports(self) -> dict[int, int]:
@@ -189,15 +183,15 @@ class Worker:
         self._service.begin()
         self._use_routes()
         await self._clean_session.subscribe()
-        self._parts.supervisor.keep("clean session", self._clean_session.client.run)
-        self._parts.supervisor.keep("slots", self._watch)
+        self._supervisor.keep("clean session", self._clean_session.client.run)
+        self._supervisor.keep("slots", self._watch)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_SETTLE_SECONDS):
                 await self._settled.wait()
 
     async def failed(self) -> str:
         """Wait until the worker cannot go on, and return why."""
-        return await self._parts.supervisor.broken()
+        return await self._supervisor.broken()
 
     async def stop(self) -> None:
         """Take no more messages, let running requests finish, publish their results, and leave the slots to others.
@@ -210,7 +204,7 @@ class Worker:
         slots = {**self._slots, **self._leaving}
         for slot in slots.values():
             slot.drop(shared=False)
-        self._parts.pool.withdraw()
+        self._service.pool.withdraw()
         ending = [] if self._commands is None else [asyncio.ensure_future(self._commands.end())]
         drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots.values()))
         await asyncio.gather(*ending)  # no command may change routes from here on
@@ -220,7 +214,7 @@ class Worker:
         await asyncio.gather(*(self._leave(slot) for slot in slots.values() if slot not in early))
         await self._service.close()
         for name in self._service.statistics:
-            self._parts.reporter.remove(name)
+            self._service.reporter.remove(name)
         if self._was_connected:
             self._publish(self._leases.farewell())
         await self._publisher.settled(1)
@@ -240,7 +234,7 @@ class Worker:
         if self._commands is not None:
             self._commands.routes_changed()
         self._look.set()
-        self._parts.supervisor.finish("subscriptions", self._subscribe)
+        self._supervisor.finish("subscriptions", self._subscribe)
 
     async def _subscribe(self) -> None:
         """Subscribe what the routes need now."""
@@ -287,7 +281,7 @@ class Worker:
         """Renew the time until which ORDERED events begin: no other worker takes the slots held here before it."""
         if self._ordered_until != self._leases.ordered_until:
             self._ordered_until = self._leases.ordered_until
-            self._parts.pool.in_group(self._sharing, self._ordered_until)
+            self._service.pool.in_group(self._sharing, self._ordered_until)
 
     def _note_connection(self, now: float) -> None:
         """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
@@ -334,7 +328,7 @@ class Worker:
         if len(view.route_sets) > 1:
             self._capacities.keeps_unserved = True
         elif self._capacities.keeps_unserved:
-            self._parts.supervisor.finish("unserved messages", self._end_unserved)
+            self._supervisor.finish("unserved messages", self._end_unserved)
         workers = len(view.workers)
         if workers != self._sharing:
             self._sharing, self._ordered_until = workers, -math.inf
@@ -370,10 +364,10 @@ class Worker:
         else:
             log.info("slot %d of group %s is taken here", number, group)
         slot = self._slots[number] = Slot(
-            self._broker, self._settings, number, self._parts.dispatcher.offer, self._capacities, self._may_connect,
+            self._broker, self._settings, number, self._service.dispatcher.offer, self._capacities, self._may_connect,
             self._loop.time() + waits,
         )  # fmt: skip
-        self._parts.supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
+        self._supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
         if self._commands is not None and number == FIRST_SLOT:
             self._commands.begin()
 
@@ -389,8 +383,8 @@ class Worker:
     def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
         slot = self._leaving[number] = self._slots.pop(number)
         slot.drop(shared=leave == self._abandon)  # then another worker has them
-        self._parts.pool.withdraw()
-        self._parts.supervisor.finish(f"leaving slot {number}", partial(leave, slot))
+        self._service.pool.withdraw()
+        self._supervisor.finish(f"leaving slot {number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
         """Leave a slot once the requests that run have ended, and the calls of messages of which some may have.
@@ -400,7 +394,7 @@ class Worker:
         """
         if not await slot.ended(self._plan().seconds + _SLACK_SECONDS):
             slot.drop(shared=True)
-            self._parts.pool.withdraw()
+            self._service.pool.withdraw()
             await slot.ended(self._ordered_until - lease_time())  # what a bridge process that hangs may still begin
         await self._leave(slot)
 

@@ -12,9 +12,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge import plugin
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.spool import Spool
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.embedded_broker import hosting
@@ -188,21 +186,13 @@ def test_a_lossless_route_refuses_what_has_no_room_in_bytes_and_what_is_too_larg
         assert on_disk(spool) == 1
 
 
-def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    spools: list[Spool] = []
-
-    def opened(path: Path) -> Spool:
-        spools.append(Spool(path))
-        return spools[-1]
-
-    monkeypatch.setattr(plugin, "Spool", opened)
+def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(tmp_path: Path) -> None:
     with recording() as target:
         with hosting(route(free_port()), spool=str(tmp_path / "spool.db")) as host:
             client = host.client("out")
             client.publish("in/x", b"kept")
-            (spool,) = spools
+            spool = host.plugin.service.spool
+            assert spool is not None
 
             async def fill() -> None:
                 pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -256,7 +246,7 @@ def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path
             client.publish("in/x", b"%d" % number)
         eventually(lambda: host.plugin.service.statistics["L"].retried > 2, "not tried")
         load(host, route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere"))
-        eventually(lambda: len(host.plugin.service._parts.dispatcher.orphans) == 3, "not given back")
+        eventually(lambda: len(host.plugin.service.dispatcher.orphans) == 3, "not given back")
         with recording(port) as target:
             load(host, route(target.port))
             assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
