@@ -2,7 +2,8 @@
 
 It takes the place of waitress's own loop, which checks every channel at every turn for reading and writing:
 with 1,000 idle connections that costs more than a millisecond a turn. Here a channel is checked after it did something,
-and waiting costs the same for one connection and for thousands.
+and waiting costs the same for one connection and for thousands. Work that may come for thousands of connections at
+once, the next pieces of their streams, is done a little a turn: whatever else is to be done waits for that little.
 """
 
 import heapq
@@ -17,15 +18,17 @@ from typing import Any, Final
 log = logging.getLogger(__name__)
 
 _DEAD_TIMERS: Final = 64  # cancelled ones that are kept without a look whether they are most
+_PATIENT: Final = 16  # pieces of patient work a turn: 0.2 ms where each sends something
 
 
 class Timer:
-    """An action that is due at a time, unless it is cancelled before."""
+    """An action that is due at a time (monotonic), unless it is cancelled before."""
 
-    __slots__ = ("_loop", "action")
+    __slots__ = ("_loop", "action", "at")
 
-    def __init__(self, loop: "ChannelLoop", action: Callable[[], None]) -> None:
+    def __init__(self, loop: "ChannelLoop", at: float, action: Callable[[], None]) -> None:
         self._loop = loop
+        self.at = at
         self.action: Callable[[], None] | None = action
 
     def cancel(self) -> None:
@@ -47,6 +50,7 @@ class ChannelLoop(dict[int, Any]):
         self._selector = selectors.DefaultSelector()
         self._interest: dict[int, int] = {}
         self._ready: deque[Callable[[], None]] = deque()
+        self._patient: deque[Callable[[], None]] = deque()
         self._timers: list[tuple[float, int, Timer]] = []
         self._timer_numbers = itertools.count()
         self._cancelled = 0  # of the timers in the list
@@ -70,10 +74,14 @@ class ChannelLoop(dict[int, Any]):
         """Run `work` on the loop's thread before it waits again; from another thread, wake the loop after it."""
         self._ready.append(work)
 
+    def patiently(self, work: Callable[[], None]) -> None:
+        """Run `work` likewise, but a little of it a turn: what thousands have at once delays nothing else."""
+        self._patient.append(work)
+
     def later(self, seconds: float, action: Callable[[], None]) -> Timer:
         """Run `action` once, `seconds` from now, unless the timer is cancelled before; on the loop's thread."""
-        timer = Timer(self, action)
-        heapq.heappush(self._timers, (time.monotonic() + seconds, next(self._timer_numbers), timer))
+        timer = Timer(self, time.monotonic() + seconds, action)
+        heapq.heappush(self._timers, (timer.at, next(self._timer_numbers), timer))
         return timer
 
     def forget_timer(self) -> None:
@@ -95,10 +103,10 @@ class ChannelLoop(dict[int, Any]):
         piece gets one answer at a time.
         """
         next_tick = time.monotonic() + tick_seconds
-        select, ready = self._selector.select, self._ready
+        select, ready, patient = self._selector.select, self._ready, self._patient
         while self._running:
             self.waits = True  # before it looks for work: what comes later wakes it
-            pause = 0.0 if ready else tick_seconds
+            pause = 0.0 if ready or patient else tick_seconds
             if self._timers:
                 pause = min(pause, max(0.0, self._timers[0][0] - time.monotonic()))
             happened = select(pause)
@@ -107,11 +115,10 @@ class ChannelLoop(dict[int, Any]):
                 channel = key.data
                 if channel is self.get(key.fd):  # not closed by what happened since
                     self._serve(channel, events)
-                for _ in range(len(ready)):
-                    self._do(ready.popleft())
+                self._do_first(ready, len(ready))
                 self.refresh(key.fd)
-            for _ in range(len(ready)):
-                self._do(ready.popleft())
+            self._do_first(ready, len(ready))
+            self._do_first(patient, _PATIENT)
             now = time.monotonic()
             if self._timers:
                 self._run_due(now)
@@ -167,6 +174,10 @@ class ChannelLoop(dict[int, Any]):
         except Exception:
             log.exception("A connection is closed because serving it failed")
             channel.handle_close()
+
+    def _do_first(self, works: deque[Callable[[], None]], most: int) -> None:
+        for _ in range(min(most, len(works))):
+            self._do(works.popleft())
 
     @staticmethod
     def _do(work: Callable[[], None]) -> None:

@@ -288,8 +288,9 @@ class ServerConnection:
         self.server.log_access(self, exchange)
         request.close()
         if stream is not None:
-            exchange.on_wake = partial(self._step, self._send_stream)
-            self._stream = _StreamSender(stream, self._output, self.server.loop.later, exchange.on_wake)
+            resume = partial(self._step, self._send_stream)
+            self._stream = _StreamSender(stream, self._output, resume, self.server)
+            exchange.on_wake = self._stream.wake
         self._output.send(*pieces)
         self.active_at = time.monotonic()
         if not self._output:
@@ -306,7 +307,7 @@ class ServerConnection:
     def _sent(self) -> None:
         """Continue after an answer has been sent, in the next turn, after other connections."""
         if self._stream is not None:
-            self._send_stream()
+            self._stream.wake()
         elif self._closing:
             self.handle_close()
         elif self._unparsed:
@@ -364,48 +365,52 @@ class _StreamSender:
     Args:
         stream: Where the pieces come from.
         output: Where they go.
-        later: Calls an action after so many seconds.
-        resume: Has `send` called; the action of the timers.
+        resume: Has `send` called, on the port's thread.
+        server: The port.
     """
 
-    def __init__(
-        self,
-        stream: Stream,
-        output: _Output,
-        later: Callable[[float, Callable[[], None]], Timer],
-        resume: Callable[[], None],
-    ) -> None:
+    def __init__(self, stream: Stream, output: _Output, resume: Callable[[], None], server: Any) -> None:
         self._stream = stream
         self._output = output
-        self._later = later
         self._resume = resume
+        self._server = server
+        self._is_due = False  # `send` follows
         self._timer: Timer | None = None
+
+    def wake(self) -> None:
+        """Schedule the next `send`, one for any number of calls; from any thread."""
+        if not self._is_due:
+            self._is_due = True
+            self._server.do_patiently(self._resume)
 
     def send(self) -> bool:
         """Send the next piece, if there is one and room for it; return False at the end of the stream.
 
         One piece a turn, so that other connections get theirs. Raises `OSError` when the connection is broken.
         """
+        self._is_due = False
         if self._output:
             return True
-        self._cancel_timer()
-        piece, seconds = self._stream.take(), 0.0
-        if piece == b"":
-            return False
-        if isinstance(piece, bytes):
+        piece = self._stream.take()
+        if not isinstance(piece, bytes):
+            self._wake_in(piece)
+        elif piece:
             self._output.send(piece)
-        else:
-            seconds = piece
-        if not self._output:
-            self._timer = self._later(seconds, self._resume)
-        return True
+            if not self._output:
+                self.wake()
+        return piece != b""
 
     def close(self) -> None:
         """Release the stream."""
-        self._cancel_timer()
-        self._stream.close()
-
-    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
+        self._stream.close()
+
+    def _wake_in(self, seconds: float) -> None:
+        """Set the timer, unless it is due before; a stream that is asked too early says so again."""
+        timer = self._timer
+        if timer is not None and timer.action is not None:
+            if timer.at <= time.monotonic() + seconds:
+                return
+            timer.cancel()
+        self._timer = self._server.loop.later(seconds, self.wake)

@@ -198,7 +198,7 @@ class Exchange:
         self.began = time.monotonic()
         self.response: Response | None = None
         self.on_wake: Callable[[], None] | None = None
-        """What a wake does once the answer is a stream."""
+        """What a wake does once the answer is a stream; on any thread."""
         self._waiting = waiting
         self._on_answer = on_answer
         self._refuse = refuse
@@ -215,7 +215,10 @@ class Exchange:
 
     def wake(self) -> None:
         """Schedule the next step of a pending answer or a stream; from any thread."""
-        self._waiting.soon(self._woken)
+        if self.on_wake is None:
+            self._waiting.soon(self._woken)
+        else:
+            self.on_wake()
 
     def caller_left(self) -> None:
         """Notify a pending answer that its caller has closed its side of the connection."""

@@ -231,6 +231,14 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
     def do(self, work: Callable[[], None]) -> None:
         """Run `work` on the port's thread, if it still runs; from any thread."""
         self.loop.soon(work)
+        self._wake()
+
+    def do_patiently(self, work: Callable[[], None]) -> None:
+        """Run `work` likewise, after what others wait for; see `ChannelLoop.patiently`."""
+        self.loop.patiently(work)
+        self._wake()
+
+    def _wake(self) -> None:
         if not self.loop.waits:  # it takes what is left for it before it waits again
             return
         self.loop.waits = False  # one trigger is enough

@@ -9,6 +9,7 @@ what is looked up by topic is there before, while and after, and `seen` has a ch
 
 import itertools
 import threading
+from collections import deque
 from collections.abc import Callable, Sized
 from itertools import takewhile
 from typing import Final, Generic, TypeVar
@@ -17,6 +18,9 @@ V = TypeVar("V", bound=Sized)
 
 MOST_TOPICS: Final = 10_000
 MOST_BYTES: Final = 16 << 20  # of topics and payloads; the newest message is always kept
+MOST_RECENT: Final = 64
+"""Messages that are kept although newer ones of their topics have come, up to `RECENT_BYTES`."""
+RECENT_BYTES: Final = 32 << 10
 INCOMPLETE: Final = ""
 """In the place of a topic: the sender has dropped some, for want of room."""
 AGAIN: Final = "#"
@@ -36,7 +40,20 @@ class Newest(Generic[V]):
     `series` tells those of one object from others'.
     """
 
-    __slots__ = ("_bytes", "_empty", "_lock", "_old", "is_complete", "number", "series", "topic_filter", "topics")
+    __slots__ = (
+        "_bytes",
+        "_empty",
+        "_has_forgotten",
+        "_lock",
+        "_old",
+        "_recent",
+        "_recent_bytes",
+        "is_complete",
+        "number",
+        "series",
+        "topic_filter",
+        "topics",
+    )
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter: Final = topic_filter
@@ -47,6 +64,9 @@ class Newest(Generic[V]):
         self._bytes = 0
         self._empty: dict[str, None] = {}  # topics that were removed, in the order in which they were
         self._old: set[str] = set()  # topics that have not come since `AGAIN`
+        self._recent: deque[tuple[str, V]] = deque()
+        self._recent_bytes = 0
+        self._has_forgotten = False  # recent ones
         self._lock = threading.Lock()
 
     def put(self, topic: str, payload: V) -> None:
@@ -61,6 +81,7 @@ class Newest(Generic[V]):
             self._bytes += len(topic) + len(payload)
             if not payload:
                 self._empty[topic] = None
+            self._remember(topic, payload)
             while len(self.topics) > MOST_TOPICS or (self._bytes > MOST_BYTES and len(self.topics) > 1):
                 self.is_complete = not self._remove(next(iter(self._empty or self.topics))) and self.is_complete
 
@@ -75,9 +96,23 @@ class Newest(Generic[V]):
             return self.number, list(self.topics.items())
 
     def since(self, is_new: Callable[[V], bool]) -> tuple[int, list[tuple[str, V]]]:
-        """Return the same of the last messages alone, back to the first one that is not new; any thread."""
+        """Return the same of what came after the last message that is not new; any thread.
+
+        These are all messages, in order; where some are not kept any more, the newest of each topic.
+        """
         with self._lock:
-            return self.number, [*takewhile(lambda one: is_new(one[1]), reversed(self.topics.items()))][::-1]
+            recent = [*takewhile(lambda one: is_new(one[1]), reversed(self._recent))]
+            if len(recent) == len(self._recent) and self._has_forgotten:
+                recent = [*takewhile(lambda one: is_new(one[1]), reversed(self.topics.items()))]
+            return self.number, recent[::-1]
+
+    def _remember(self, topic: str, payload: V) -> None:
+        self._recent.append((topic, payload))
+        self._recent_bytes += len(topic) + len(payload)
+        while len(self._recent) > MOST_RECENT or (self._recent_bytes > RECENT_BYTES and len(self._recent) > 1):
+            topic, payload = self._recent.popleft()
+            self._recent_bytes -= len(topic) + len(payload)
+            self._has_forgotten = True
 
     def _mark(self, mark: str) -> None:
         if mark == COMPLETE:

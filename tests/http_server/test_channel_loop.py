@@ -1,10 +1,12 @@
 """The loop that waits for sockets, with channels that misbehave."""
 
 import gc
+import itertools
 import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -111,6 +113,20 @@ def test_work_that_fails_does_not_end_the_loop(caplog: pytest.LogCaptureFixture)
     loop.run(nothing, 1.0)
     loop.close()
     assert "Work on the port's thread failed" in caplog.text
+
+
+def test_what_thousands_have_to_do_at_once_delays_others_by_a_few_of_them(ready: list[socket.socket]) -> None:
+    loop = ChannelLoop()
+    done: list[int] = []
+    served: list[int] = []
+    Fake(loop, ready[0], lambda: served.append(len(done)))
+    for number in range(1000):
+        loop.patiently(partial(done.append, number))
+    loop.patiently(loop.stop)
+    loop.run(nothing, 1.0)
+    loop.close()
+    assert done == [*range(1000)]
+    assert max(after - before for before, after in itertools.pairwise(served)) <= 16
 
 
 def test_ticks_come_without_any_traffic() -> None:

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
 from tests.support.http_ports import PATIENCE, Raw, get, listening_socket
@@ -43,6 +44,14 @@ class Ticks(Pieces):
     def take(self) -> bytes | float:
         self.taken += 1
         return b"tick " if self.taken % 2 == 0 else 0.01
+
+
+class Asked(Pieces):
+    """A stream that counts how often it was asked."""
+
+    def take(self) -> bytes | float:
+        self.taken += 1
+        return self._pieces.popleft() if self._pieces else self._seconds
 
 
 class Streaming:
@@ -111,6 +120,26 @@ def test_a_stream_is_asked_again_after_the_seconds_that_it_gave() -> None:
         raw, _ = port.open()
         with raw:
             assert [exactly(raw, 5) for _ in range(3)] == [b"tick "] * 3
+
+
+def assert_set(gate: threading.Event) -> None:
+    assert gate.wait(PATIENCE)
+
+
+def test_a_stream_that_is_woken_often_while_its_port_is_busy_is_asked_once() -> None:
+    with streaming(kind=Asked) as port:
+        raw, stream = port.open()
+        with raw:
+            stream.put(b"first")
+            assert exactly(raw, 5) == b"first"
+            gate = threading.Event()
+            port.server.on_turn(partial(assert_set, gate))
+            for _ in range(1000):
+                stream.put()
+            gate.set()
+            stream.put(b"last")
+            assert exactly(raw, 4) == b"last"
+            assert stream.taken < 10
 
 
 def test_a_peer_that_goes_is_noticed_although_nothing_is_sent() -> None:

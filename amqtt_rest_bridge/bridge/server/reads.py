@@ -5,8 +5,8 @@ object of topic to payload. A request only chooses among the topics that the eve
 its path leads to another one.
 
 A stream holds of its messages only the number of the last one that it sent: what its caller has not read is not
-gathered, and the next event is made of what is newest then. So its memory is bounded, and callers who read alike share
-the bytes of an event.
+gathered for it. Its next piece has what came since then, as far as that is kept for all, else what is newest. So its
+memory is bounded, a port that has fallen behind sends the more at once, and callers who read alike share the bytes.
 """
 
 import json
@@ -29,7 +29,7 @@ from amqtt_rest_bridge.topics import has_wildcards, loggable, matcher_of
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
 _NOTHING: Final = -1  # the number of a change before the first one
 _REMOVED: Final = "null"
-_MOST_EVENTS: Final = 16  # of one filter that are kept for readers who are alike; callers choose where theirs begin
+_MOST_PIECES: Final = 8  # of one filter that are kept for readers who are alike; callers choose where theirs begin
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 ReadBody = Callable[[EventRequest], bytes]
@@ -103,11 +103,22 @@ def payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
     return Response("200 OK", (*headers, *own), payload.payload)
 
 
-class _Event(NamedTuple):
-    """An event of a stream, empty where nothing is to be shown, and the number of the last change that it shows."""
+class _Piece(NamedTuple):
+    """Events of a stream, none where nothing is to be shown, and the number of the last change that they show."""
 
     number: int
     written: bytes
+
+
+class _Pieces(dict[tuple[int, int], _Piece]):
+    """Pieces that lead from one number to another, the present one; few of them."""
+
+    def keep(self, seen: int, piece: _Piece) -> _Piece:
+        """Keep a piece for the next reader."""
+        if len(self) >= _MOST_PIECES or any(key[1] != piece.number for key in self):
+            self.clear()
+        self[seen, piece.number] = piece
+        return piece
 
 
 class _Topic:
@@ -115,6 +126,7 @@ class _Topic:
 
     def __init__(self, topic: str) -> None:
         self._topic = topic
+        self._pieces = _Pieces()
 
     def concerns(self, topic: str) -> bool:
         return topic == self._topic
@@ -131,10 +143,19 @@ class _Topic:
         payload = newest.get(self._topic)
         return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
 
-    def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
+    def piece(self, newest: Newest[TopicPayload], seen: int) -> _Piece | None:
         """Return what is new since that change, None for nothing."""
         payload = newest.get(self._topic)
-        return None if payload is None or payload.number <= seen else _Event(payload.number, payload.event)
+        if payload is None or payload.number <= seen:
+            return None
+        new = [payload]
+        if seen != _NOTHING:
+            new = [one for topic, one in newest.since(lambda one: one.number > seen)[1] if topic == self._topic] or new
+        number = new[-1].number
+        if len(new) == 1:
+            return _Piece(number, new[0].event)
+        kept = self._pieces.get((seen, number))
+        return kept or self._pieces.keep(seen, _Piece(number, b"".join(one.event for one in new)))
 
 
 class _Topics:
@@ -146,7 +167,7 @@ class _Topics:
         self._is_all = is_all
         self._matches = matcher_of(topic_filter)
         self._answer: tuple[int, TopicPayload] | None = None  # and the number of the change that it shows
-        self._events: dict[tuple[int, int], _Event] = {}  # those that lead to the present number
+        self._pieces = _Pieces()
 
     def concerns(self, topic: str) -> bool:
         return self._is_all or self._matches(topic) is not None
@@ -170,26 +191,34 @@ class _Topics:
             return _NOTHING
         return int(number) if int(number) <= newest.number else _NOTHING
 
-    def event(self, newest: Newest[TopicPayload], seen: int) -> _Event | None:
+    def piece(self, newest: Newest[TopicPayload], seen: int) -> _Piece | None:
         number = newest.number
         if number == seen:
             return None
-        event = self._events.get((seen, number))
-        if event is None:
-            if seen == _NOTHING:
-                number, whole = self._answered(newest)
-                written = whole.payload.decode()
-            else:
-                number, topics = newest.since(lambda one: one.number > seen)
-                changed = [one for one in topics if self.concerns(one[0])]
-                if newest.is_complete and not changed:
-                    return _Event(number, b"")
-                written = self._object(newest, changed)
-            event = _Event(number, event_of(written, f"{_INSTANCE}-{newest.series}-{number}"))
-            if len(self._events) >= _MOST_EVENTS or any(key[1] != number for key in self._events):
-                self._events.clear()
-            self._events[seen, number] = event
-        return event
+        kept = self._pieces.get((seen, number))
+        if kept is not None:
+            return kept
+        if seen == _NOTHING:
+            number, whole = self._answered(newest)
+            return self._pieces.keep(seen, _Piece(number, self._event(newest, number, whole.payload.decode())))
+        number, topics = newest.since(lambda one: one.number > seen)
+        changes = [one for one in topics if self.concerns(one[0])]
+        if newest.is_complete and not changes:
+            return _Piece(number, b"")
+        objects: list[dict[str, TopicPayload]] = [{}]
+        for topic, one in changes:
+            if topic in objects[-1]:
+                objects.append({})
+            objects[-1][topic] = one
+        numbers = [max(one.number for one in each.values()) for each in objects[:-1]]
+        written = (
+            self._event(newest, shown, self._object(newest, each.items()))
+            for shown, each in zip((*numbers, number), objects, strict=True)
+        )
+        return self._pieces.keep(seen, _Piece(number, b"".join(written)))
+
+    def _event(self, newest: Newest[TopicPayload], number: int, text: str) -> bytes:
+        return event_of(text, f"{_INSTANCE}-{newest.series}-{number}")
 
     def _object(self, newest: Newest[TopicPayload], members: Iterable[tuple[str, TopicPayload]]) -> str:
         shown = loggable(self._filter)
@@ -221,19 +250,15 @@ class Reader:
         self._topics = topics
         self._wake = request.wake
         self._pulse = Pulse(request.clock)
-        self._is_due = False  # it was woken, and has not been asked since: a busy port is not woken again
         self._has_ended = False
         newest = reading.broker.newest(reading.filter)
-        self._seen = topics.seen(newest, request.headers.get("last-event-id", ""))
-        first = topics.event(newest, self._seen)
-        self._first = RETRY
-        if first is not None:
-            self._seen, self._first = first.number, RETRY + first.written
+        self._seen, number = topics.seen(newest, request.headers.get("last-event-id", "")), newest.number
+        first = topics.piece(newest, self._seen)
+        self._seen, self._first = (number, RETRY) if first is None else (first.number, RETRY + first.written)
 
     def changed(self, topic: str) -> None:
         """Wake the stream where the topic is one of its own; any thread."""
-        if not self._is_due and self._topics.concerns(topic):
-            self._is_due = True
+        if self._topics.concerns(topic):
             self._wake()
 
     def end(self) -> None:
@@ -242,21 +267,20 @@ class Reader:
         self._wake()
 
     def take(self) -> bytes | float:
-        """Return what is newest, if the caller has not been sent it."""
-        self._is_due = False
+        """Return what the caller has not been sent."""
         if self._has_ended:
             return b""
         if self._first:
-            piece, self._first = self._first, b""
-            return self._pulse.of(piece)
+            first, self._first = self._first, b""
+            return self._pulse.of(first)
         try:
-            event = self._topics.event(self._reading.broker.newest(self._reading.filter), self._seen)
+            piece = self._topics.piece(self._reading.broker.newest(self._reading.filter), self._seen)
         except RefusedError:  # the next request of this caller is answered with it
             return b""
-        if event is None:
+        if piece is None:
             return self._pulse.of(b"")
-        self._seen = event.number
-        return self._pulse.of(event.written)
+        self._seen = piece.number
+        return self._pulse.of(piece.written)
 
     def close(self) -> None:
         """Cease to follow."""
