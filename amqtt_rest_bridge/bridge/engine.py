@@ -5,21 +5,25 @@ meet them at the link and in `BrokerAccess`.
 """
 
 import logging
+import os
 import pickle
 import socket
 import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from amqtt_rest_bridge.bridge.client.client_mode import ClientMode
-from amqtt_rest_bridge.bridge.client.senders import Sender
+from amqtt_rest_bridge.bridge.client.senders import Sender, sender_of
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
-from amqtt_rest_bridge.bridge.ports import Ports, PortWatch, Server
+from amqtt_rest_bridge.bridge.ports import Port, Ports, PortWatch
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
+from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.http_client import TlsContexts
+from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import (
     ForAdmin,
     FoundRuns,
@@ -65,16 +69,24 @@ _EXPIRE_SECONDS: Final = 5.0  # how often idle connections are looked through: a
 _STOP_LOOK_SECONDS: Final = 0.01
 
 
-class Makers(Protocol):
-    """The engine's access to the network; the real one is in `bridge.main`."""
+class Network:
+    """The engine's access to the network: HTTP clients and servers, and what they share."""
+
+    def __init__(self) -> None:
+        self._turns = ReplyTurns()
+        self._wrong_credentials = WrongCredentials()
+        self._contexts = TlsContexts()
 
     def sender(self, config: RestApiConfig, settings: BridgeSettings) -> Sender:
-        """Return the sender for the requests of a route."""
+        """Return the HTTP client of a route; its TLS files are read when it connects."""
+        limit = settings.max_response_bytes
+        return sender_of(config, max_response_bytes=limit, environment=os.environ, contexts=self._contexts)
 
     def server(
         self, broker: BrokerAccess, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
-    ) -> Server:
-        """Start what serves a port."""
+    ) -> Port:
+        """Serve routes on a listening socket."""
+        return Port(sock, routes, broker, settings, self._turns, self._wrong_credentials)
 
     def admin(
         self,
@@ -84,7 +96,10 @@ class Makers(Protocol):
         after: Callable[[float, Callable[[], None]], None],
         send: Callable[[FromAdmin], None],
     ) -> "AdminServer":
-        """Start the admin port."""
+        """Start the admin port; imported only where there is one."""
+        from amqtt_rest_bridge.admin.port import AdminServer
+
+        return AdminServer(sock, settings, records, after, send, wrong_credentials=self._wrong_credentials)
 
 
 class Engine:
@@ -92,7 +107,7 @@ class Engine:
 
     Args:
         link: Its end of the link.
-        makers: Make senders and ports.
+        network: Makes senders and ports.
         on_routes: Called once other routes are in use.
         threads: Admits the threads of all routes; 2,048 by default.
     """
@@ -100,17 +115,17 @@ class Engine:
     def __init__(
         self,
         link: BridgeEnd,
-        makers: Makers,
+        network: Network,
         on_routes: Callable[[], None] = lambda: None,
         threads: ThreadBudget | None = None,
     ) -> None:
         self._link = link
-        self._makers = makers
+        self._network = network
         self._on_routes = on_routes
         self._timers = Timers()
         self._broker = BrokerAccess(link)
-        self._client = ClientMode(link, self._broker.claims, self._timers, makers.sender, threads or ThreadBudget())
-        self._ports = Ports(partial(makers.server, self._broker), self._timers, link.send)
+        self._client = ClientMode(link, self._broker.claims, self._timers, network.sender, threads or ThreadBudget())
+        self._ports = Ports(partial(network.server, self._broker), self._timers, link.send)
         self._watch = PortWatch(link.send)
         self._admin_socket: socket.socket | None = None
         self._admin: AdminServer | None = None  # where the admin port is this process's
@@ -127,7 +142,7 @@ class Engine:
         finally:
             self._close()
 
-    def _handle(self, frame: ToBridge) -> None:
+    def _handle(self, frame: ToBridge) -> None:  # noqa: C901  # a case for each frame
         """Handle a frame on the reader whose turn it is; calls go to client mode without the engine."""
         match frame:
             case CreditReturn(credits):
@@ -145,12 +160,6 @@ class Engine:
             case Latest(newest):
                 for one in newest:
                     self._broker.changed(one.topic_filter, one.topic, one.payload)
-            case _:
-                self._handle_control(frame)
-
-    def _handle_control(self, frame: ToBridge) -> None:
-        """Handle a frame that concerns no message."""
-        match frame:
             case UseRoutes(pickled, ports):
                 self._use_routes(pickled, ports)
             case Listen(ports):
@@ -167,14 +176,14 @@ class Engine:
                 self._watch.ping({} if self._ending else self._ports.servers)
             case ServeAdmin():
                 self._admin_socket = self._link.take_socket()
-            case WantRuns() | WantLive() | NumbersPart() | FoundRuns() | LiveRecords() | Retried():
-                self._handle_admin(frame)
+            case WantRuns() | WantLive():
+                if self._broker.records is not None:
+                    self._broker.records.handle(frame)
+            case NumbersPart() | FoundRuns() | LiveRecords() | Retried():
+                self._show(frame)
 
-    def _handle_admin(self, frame: WantRuns | WantLive | ForAdmin) -> None:
-        if isinstance(frame, WantRuns | WantLive):
-            if self._broker.records is not None:
-                self._broker.records.handle(frame)
-        elif self._admin is not None:
+    def _show(self, frame: ForAdmin) -> None:
+        if self._admin is not None:
             self._admin.take(frame)
 
     def _use_routes(self, pickled: bytes, ports: list[int]) -> None:
@@ -194,11 +203,11 @@ class Engine:
         if settings.recorded and self._broker.records is None:
             self._broker.answers.recorded = True
             after, send, sock = self._timers.after, self._link.send, self._admin_socket
-            show = None if sock is None else self._handle_admin
+            show = None if sock is None else self._show
             records = BridgeRecords(settings.runs, Capture(settings.capture), after, send, self._link.offer, show)
             self._broker.records = records
             if sock is not None:
-                self._admin = self._makers.admin(sock, settings, records, after, send)
+                self._admin = self._network.admin(sock, settings, records, after, send)
         if self._broker.records is not None:
             self._broker.records.keep([numbered.route.name for numbered in routes])
         if self._admin is not None:

@@ -15,10 +15,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
+from amqtt_rest_bridge.bridge.server.app import RouteApplication
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
+from amqtt_rest_bridge.bridge.server.request import port_closed
+from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
 from amqtt_rest_bridge.bridge.timers import Timers
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Refusal, TlsFiles
+from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.frames import Pong, Stalled, StalledPort, Unserved
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.route_set import longest_request
@@ -27,45 +33,88 @@ from amqtt_rest_bridge.settings import BridgeSettings
 log = logging.getLogger(__name__)
 
 _RETRY_SECONDS: Final = 1.0
+_SERVE_SECONDS: Final = 1.0  # at a worker's stop: for the last requests on connections that are open
 
 
-class Server(Protocol):
-    """The HTTP server of one port."""
+class Port(HttpServer):
+    """A running HTTP server whose routes can be replaced."""
 
-    @property
-    def bound_port(self) -> int:
-        """Return the port number that callers connect to."""
-
-    def on_turn(self, action: Callable[[], None]) -> None:
-        """Run `action` on the port's own thread, in its next turn; never blocks."""
+    def __init__(
+        self,
+        sock: socket.socket,
+        routes: tuple[Route, ...],
+        broker: BrokerAccess,
+        settings: BridgeSettings,
+        turns: ReplyTurns,
+        wrong_credentials: WrongCredentials,
+    ) -> None:
+        self._broker = broker
+        self._turns = turns
+        self._wrong_credentials = wrong_credentials
+        self._bound: int = sock.getsockname()[1]
+        self._settings = settings
+        tls = None
+        if settings.server_certfile is not None and settings.server_keyfile is not None:
+            tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
+            tls.load()  # before the access log is opened: a port that cannot be served is tried again and again
+        self._access_log = None if settings.access_log is None else AccessLog(settings.access_log, ("route", "event"))
+        limit, app = settings.max_body_bytes, self._app(routes)
+        after_turn = broker.end_turn if settings.is_mqtt_5 else None  # else nothing is gathered
+        super().__init__(
+            sock, app, tls=tls, max_body_bytes=limit, access_log=self._access_log, after_turn=after_turn
+        )
+        self.start()
 
     def replace_routes(self, routes: tuple[Route, ...]) -> None:
-        """Serve these routes from the next request on."""
+        """Serve these routes from the next request on; certificate files are read again."""
+        self.replace_app(self._app(routes))
+        try:
+            self.reload_tls()
+        except ConfigurationError as error:
+            log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
 
     def leave(self, grace: float) -> None:
-        """Shut down gracefully because no route uses the port any more; blocks for `grace` seconds at most."""
+        """Shut down gracefully because no route uses the port any more."""
+        self.stop(grace, port_closed())
 
-    def stop(self, grace: float) -> None:
-        """Shut down gracefully with the bridge: wait up to `grace` seconds for running requests, close."""
+    def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
+        """Shut down gracefully, by default with the bridge; other workers may listen on that of a worker."""
+        if refusal is None and self._settings.is_mqtt_5:
+            serve_seconds = _SERVE_SECONDS
+        super().stop(grace, refusal, serve_seconds)
+        if self._access_log is not None:
+            self._access_log.close()
+
+    def _app(self, routes: tuple[Route, ...]) -> RouteApplication:
+        return RouteApplication(
+            routes,
+            self._broker,
+            max_body_bytes=self._settings.max_body_bytes,
+            max_response_bytes=self._settings.max_response_bytes,
+            openapi=self._settings.openapi,
+            turns=self._turns,
+            wrong_credentials=self._wrong_credentials,
+            port=self._bound,
+        )
 
 
-OpenServer = Callable[[socket.socket, tuple[Route, ...], BridgeSettings], Server]
-"""Start what serves a port; raises `ConfigurationError` when its files cannot be used."""
+OpenPort = Callable[[socket.socket, tuple[Route, ...], BridgeSettings], Port]
+"""Serve routes on a listening socket; raises `ConfigurationError` when its files cannot be used."""
 
 
 class Ports:
     """Listening sockets and their servers.
 
     Args:
-        open_server: Starts the server of a port.
+        open_port: Serves one.
         timers: Run the retries.
         send: Sends a frame to the broker.
     """
 
-    def __init__(self, open_server: OpenServer, timers: Timers, send: Callable[[Unserved], None]) -> None:
-        self.servers: Mapping[int, Server] = {}
+    def __init__(self, open_port: OpenPort, timers: Timers, send: Callable[[Unserved], None]) -> None:
+        self.servers: Mapping[int, Port] = {}
         """What serves each port; replaced, never changed, so any thread may read it."""
-        self._open_server = open_server
+        self._open_port = open_port
         self._timers = timers
         self._send = send
         self._lock = threading.Lock()
@@ -73,7 +122,7 @@ class Ports:
         self._routes: Mapping[int, tuple[Route, ...]] = {}
         self._settings = BridgeSettings()
         self._longest: dict[int, float] = {}  # seconds that a request on a port may take, by any of its definitions
-        self._leaving: list[Server] = []  # a reload took their port away; they serve what they had begun
+        self._leaving: list[Port] = []  # a reload took their port away; they serve what they had begun
         self._faults: dict[int, str] = {}  # why a port is not served
         self._is_due = False  # the next retry
         self._stopped = False
@@ -116,7 +165,7 @@ class Ports:
         for sock in self._sockets.values():
             sock.close()
 
-    def _end(self) -> list[Server]:
+    def _end(self) -> list[Port]:
         with self._lock:
             self._stopped = True
             return [*self.servers.values(), *self._leaving]
@@ -128,7 +177,7 @@ class Ports:
             if port in self.servers or port not in self._sockets:
                 continue
             try:
-                server = self._open_server(self._sockets[port], routes, self._settings)
+                server = self._open_port(self._sockets[port], routes, self._settings)
             except ConfigurationError as error:
                 faults[port] = str(error)
             else:
@@ -170,9 +219,9 @@ class PortWatch:
     def __init__(self, send: Callable[[Pong | Stalled], None]) -> None:
         self._send = send
         self._lock = threading.Lock()
-        self._awaited: dict[int, Server] = {}
+        self._awaited: dict[int, Port] = {}
 
-    def ping(self, servers: Mapping[int, Server]) -> None:
+    def ping(self, servers: Mapping[int, Port]) -> None:
         """Send `Pong` once every port has taken a turn, or `Stalled` with those that have not since the last ping."""
         with self._lock:
             late = {port: server for port, server in self._awaited.items() if servers.get(port) is server}
@@ -185,7 +234,7 @@ class PortWatch:
         for port, server in asked.items():
             server.on_turn(partial(self._turned, port, server))
 
-    def _turned(self, port: int, server: Server) -> None:
+    def _turned(self, port: int, server: Port) -> None:
         with self._lock:
             if self._awaited.get(port) is not server:
                 return

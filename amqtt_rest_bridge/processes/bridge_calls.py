@@ -102,7 +102,7 @@ class BridgeCalls:
         if items:
             self.link.gather(Calls, items, size)
 
-    def handle(self, frame: ToBroker) -> None:
+    def handle(self, frame: ToBroker) -> None:  # noqa: C901  # a case for each frame
         """Handle a frame of the bridge process."""
         match frame:
             case Results(results):
@@ -110,8 +110,10 @@ class BridgeCalls:
                     self._end(result.call, result)
                     if result.also:
                         self._end_also(result)
-            case Publications() | Claim() | PublishOnce() | Settle():
-                self._publish(frame)
+            case Publications(publications, first):
+                for number, publication in enumerate(publications, first):
+                    confirm = partial(self.feed.confirm, number) if first else None
+                    self._publisher.put(publication, 1, self.release_credits, confirm)
             case Waiting():
                 self._wait(frame)
             case TryFailed(call_id, code, message, status):
@@ -121,21 +123,14 @@ class BridgeCalls:
                 call = self.open.pop(call_id)
                 self._ahead.ended(call)
                 call.reports.replay(call)
-            case _:
-                self._on_frame(frame)
-
-    def _publish(self, frame: Publications | Claim | PublishOnce | Settle) -> None:
-        match frame:
-            case Publications(publications, first):
-                for number, publication in enumerate(publications, first):
-                    confirm = partial(self.feed.confirm, number) if first else None
-                    self._publisher.put(publication, 1, self.release_credits, confirm)
             case Claim(number, key):
                 self._claims.claim(self, key, lambda answer: self.link.send(Claimed(number, answer)))
-            case Settle(key, seconds, answer):
-                self._claims.settle(key, seconds, answer)
             case PublishOnce():
                 self._publish_once(frame)
+            case Settle(key, seconds, answer):
+                self._claims.settle(key, seconds, answer)
+            case _:
+                self._on_frame(frame)
 
     def _publish_once(self, frame: PublishOnce) -> None:
         """Publish; the key was seen once that is done: a broker that is killed before it has not seen the key."""

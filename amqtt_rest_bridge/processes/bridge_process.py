@@ -197,11 +197,16 @@ class BridgeProcess:
         self._unanswered += 1
         self._loop.call_later(self._ping_seconds, self._ping)
 
-    def _handle(self, frame: ToBroker) -> None:
+    def _handle(self, frame: ToBroker) -> None:  # noqa: C901  # a case for each frame
         """Handle a frame about the bridge process itself."""
         match frame:
-            case Served() | StreamReaders() | EndedRequest():
-                self._note_served(frame)
+            case Served():
+                self._server.served(frame)
+            case EndedRequest():
+                self._server.ended(frame)
+                self.calls.release_credits(frame.credits)
+            case StreamReaders(routes):
+                self._server.readers(self.index, routes)
             case Log(level, logger, text):
                 logging.getLogger(logger).log(level, "%s", text)
             case Ready():
@@ -217,33 +222,20 @@ class BridgeProcess:
                 self._unanswered, self._stalled = 0, ()
             case Stalled(ports):
                 self._stalled = ports
-            case Unserved() | BreakerChange():
-                self._note_down(frame)
+            case Unserved(reasons):
+                self._unserved = reasons
+                self._server.unserved(self.index, reasons)
+            case BreakerChange(route, reason):
+                (self._open_breakers.discard if reason is None else self._open_breakers.add)(route)
+                self._server.breaker(route, reason)
             case _:
                 self._on_admin(frame)
-
-    def _note_down(self, frame: Unserved | BreakerChange) -> None:
-        if isinstance(frame, Unserved):
-            self._unserved = frame.reasons
-            self._server.unserved(self.index, frame.reasons)
-        else:
-            (self._open_breakers.discard if frame.reason is None else self._open_breakers.add)(frame.route)
-            self._server.breaker(frame.route, frame.reason)
-
-    def _note_served(self, frame: Served | StreamReaders | EndedRequest) -> None:
-        if isinstance(frame, Served):
-            self._server.served(frame)
-        elif isinstance(frame, StreamReaders):
-            self._server.readers(self.index, frame.routes)
-        else:
-            self._server.ended(frame)
-            self.calls.release_credits(frame.credits)
 
     def _closed(self) -> None:
         self.ready = False
         self._gone = True
-        for route in list(self._open_breakers):  # those of the next process begin closed
-            self._note_down(BreakerChange(route, None))
+        for route in self._open_breakers:  # those of the next process begin closed
+            self._server.breaker(route, None)
         self._server.readers(self.index, {})
         self._on_closed(self)
 

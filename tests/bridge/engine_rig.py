@@ -6,12 +6,13 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from amqtt_rest_bridge.admin.port import AdminServer
+from amqtt_rest_bridge.bridge import engine
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
-from amqtt_rest_bridge.bridge.ports import Server
+from amqtt_rest_bridge.bridge.ports import Port
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
@@ -40,10 +41,11 @@ F = TypeVar("F")
 Answer = Callable[[HttpRequest], HttpResponse]
 
 
-class Network:
+class Network(engine.Network):
     """Answers requests by the host in their URL, and remembers them; listeners only note their ports."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.requests: queue.SimpleQueue[HttpRequest] = queue.SimpleQueue()
         self.answer: Answer = lambda _: FINE
         self.served: list[int] = []
@@ -54,9 +56,9 @@ class Network:
 
     def server(
         self, broker: BrokerAccess, sock: socket.socket, routes: tuple[Route, ...], settings: BridgeSettings
-    ) -> Server:
+    ) -> Port:
         self.served.append(routes[0].config.server_port)
-        return self
+        return cast("Port", self)
 
     def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         self.requests.put(request)

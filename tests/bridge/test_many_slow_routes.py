@@ -4,9 +4,8 @@ import socket
 import threading
 from dataclasses import replace
 
-from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget
-from amqtt_rest_bridge.bridge.engine import Engine
+from amqtt_rest_bridge.bridge.engine import Engine, Network
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from tests.support.embedded_broker import CODE, hosting
 from tests.support.http_recorder import Recorder, recording
@@ -26,7 +25,7 @@ def test_routes_before_hanging_servers_share_the_threads_and_leave_one_to_every_
     most, names = 12, ("A", "B", "C")
 
     def run(sock: socket.socket) -> None:
-        Engine(BridgeEnd(sock), main.Network(), threads=ThreadBudget(most)).run()
+        Engine(BridgeEnd(sock), Network(), threads=ThreadBudget(most)).run()
 
     entered, may_answer = threading.Semaphore(0), threading.Event()
 

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.bridge.client.senders import client_options
-from amqtt_rest_bridge.bridge.main import Network, check_routes
+from amqtt_rest_bridge.bridge.engine import Network
+from amqtt_rest_bridge.bridge.main import check_routes
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http_client import TlsContexts, TlsOptions, check_files
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Method, RestApiConfig, Route
