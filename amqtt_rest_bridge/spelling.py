@@ -22,6 +22,9 @@ def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | No
 
     names = list(names)
     slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
+    swapped = [whole for whole in names if sorted(_normalised(whole)) == sorted(_normalised(name))]
+    if len(swapped) == 1:  # also of two letters
+        return swapped[0]
     slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
     if slip is not None:
         return slip[0]

@@ -24,7 +24,15 @@ from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, MessageProperties, Route
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    MessageProperties,
+    Publication,
+    Route,
+)
 from amqtt_rest_bridge.placeholders import Condition, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
@@ -136,8 +144,7 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     print(masker.text(tried.response.status))
     print("\n".join(_headers_and_body(tried.response.headers, tried.response.body, masker)))
     for publication in tried.publications:
-        retained = ", retained" if publication.retain else ""
-        print(f"# would be published on {masker.text(publication.topic)}{retained}:")
+        print(f"# would be published on {_delivery(publication.topic, publication, masker)}:")
         print(_body_text(publication.payload, masker))
     if not tried.publications:
         print("# nothing would be published")
@@ -159,7 +166,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     print("\n".join(request_lines(request, prepared.masker)))
     if not send:
         goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)
-        print(f"# nothing was sent; the response would go to {_topic(goes_to, prepared.masker)}\n")
+        print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, prepared.masker)}\n")
         return True
     masker = masker_for(prepared.masker, begun.request, None)
     sender = sender_of(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
@@ -179,7 +186,7 @@ def _show_end(
 ) -> bool:
     """Print how a call ended; return whether it succeeded."""
     failure, result = verdict.failure, verdict.publication
-    goes_to = _topic(result.topic if result else None, masker)
+    goes_to = _delivery(result.topic if result else None, result, masker)
     if failure is not None:
         print(f"# fails with {failure.code}: {masker.address(failure.message)}")
         print(f"# hint: {failure.hint}\n# the failure would go to {goes_to}\n")
@@ -194,8 +201,12 @@ def _show_end(
     return True
 
 
-def _topic(topic: str | None, masker: Masker) -> str:
-    return masker.text(topic or "no topic")
+def _delivery(topic: str | None, like: Publication | ClientEvent | None, masker: Masker) -> str:
+    """Return where something would be published, and how where its event says so."""
+    if topic is None or like is None:
+        return "no topic"
+    quality = "" if like.qos is None else f", with QoS {like.qos} at most"
+    return f"{masker.text(topic)}{', retained' if like.retain else ''}{quality}"
 
 
 def why_skipped(condition: Condition | None, message: Message) -> str:

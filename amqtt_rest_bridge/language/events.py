@@ -34,6 +34,7 @@ from amqtt_rest_bridge.schemas import read as read_schema
 from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
+_BRACED = r"\{[^{}]*\}|[{}][^{}/]*"  # and a brace without the other one, to the end of its level
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
 _UNREAD = (
     *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "QOS", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
@@ -297,16 +298,18 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
     """Parse the SOURCE_TOPIC of a read event that holds `{path.x}`; return None for any other one."""
     name = "SOURCE_TOPIC"
     topic = settings.texts.get(name)
-    if topic is None or name in settings.failed or not (written := re.findall(r"\{[^{}]*\}", topic.text)):
+    if topic is None or name in settings.failed or not (written := re.findall(_BRACED, topic.text)):
         return None
+    end = 0
     for one in written:
-        if not one.startswith("{path."):
-            meant = closest(one[1:-1], segments or ())
+        place, end = place_in(topic, re.escape(one), settings.report, end)
+        inside = one.strip("{}")
+        if one != f"{{{inside}}}" or not inside.startswith("path."):
+            meant = closest(inside.removeprefix("path."), segments or ())
             hint: str = "{path.x} is filled in there, with a segment {x} of ENDPOINT"
             if meant:
-                hint = question(f"{{path.{meant}}}", f"path.{meant}")
+                hint = question(f"{{path.{meant}}}")
             message = f"SOURCE_TOPIC of a read event cannot hold {one}: it would never be filled"
-            place, end = place_in(topic, rf"(?<={{){re.escape(one[1:-1])}(?=}})", settings.report)
             settings.failed.add(name)
             settings.report.error(FaultCode.PLACEHOLDER, place, message, hint, end=end)
     template = placeholder_text_of(settings, name, Place.TOPIC, Mode.SERVER)

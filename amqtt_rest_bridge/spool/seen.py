@@ -18,6 +18,7 @@ MOST_KEYS: Final = 1_000_000
 """Those beyond it push out the ones that end first."""
 MOST_BYTES: Final = 64 << 20
 """Of answers; in the place of those beyond it an empty one is kept."""
+_QUIET_SECONDS: Final = 60.0
 _TABLE: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = OFF;
@@ -53,6 +54,7 @@ class SeenKeys:
         self._most, self._most_bytes = most, most_bytes
         self._count = self._bytes = 0
         self._database: sqlite3.Connection | None = None
+        self._failed_at: float | None = None  # the last time
 
     def answer(self, key: bytes) -> bytes | None:
         """Return the answer of a key, None for one that was not seen or too long ago."""
@@ -77,6 +79,10 @@ class SeenKeys:
                 self._forget(database, "ORDER BY until")
         except sqlite3.Error as error:
             self._failed(error)
+        else:
+            if self._failed_at is not None and now - self._failed_at > _QUIET_SECONDS:
+                self._failed_at = None
+                log.warning("keys of DEDUPE_KEY are kept in %s again", self._path or "memory")
 
     def close(self) -> None:
         """Close the file."""
@@ -90,10 +96,15 @@ class SeenKeys:
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             name = ":memory:" if self._path is None else str(self._path)
-            self._database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
-            self._database.executescript(_TABLE)
-            counts = "SELECT count(*), coalesce(sum(length(answer)), 0) FROM seen"
-            self._count, self._bytes = self._database.execute(counts).fetchone()
+            database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
+            try:
+                database.executescript(_TABLE)
+                counts = "SELECT count(*), coalesce(sum(length(answer)), 0) FROM seen"
+                self._count, self._bytes = database.execute(counts).fetchone()
+            except sqlite3.Error:
+                database.close()
+                raise
+            self._database = database
         return self._database
 
     def _forget(self, database: sqlite3.Connection, which: str, *values: object) -> None:
@@ -104,8 +115,13 @@ class SeenKeys:
             self._count, self._bytes = self._count - 1, self._bytes - size
 
     def _failed(self, error: sqlite3.Error) -> None:
-        """Go on with an empty file where this one is damaged; on a full disk new keys are not kept."""
-        log.error("keys of DEDUPE_KEY cannot be kept in %s: %s", self._path or "memory", error)
+        """Go on with an empty file where this one is damaged; on a full disk new keys are not kept.
+
+        It is logged once, until there has been no failure for a minute.
+        """
+        if self._failed_at is None:
+            log.error("keys of DEDUPE_KEY cannot be kept in %s: %s", self._path or "memory", error)
+        self._failed_at = self._now()
         if self._path is not None and isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in (11, 26):
             self.close()
             for suffix in ("", "-wal", "-shm"):

@@ -258,3 +258,7 @@ def test_a_result_goes_to_the_topic_that_the_response_fills(
     assert main([*arguments, "--send"]) == 0
     shown = capsys.readouterr().out.partition("would publish this to weather/a/200\n# as:\n")[2]
     assert json.loads(shown)["status"] == 200
+    delivered = mapped.replace("WITH METHOD", 'WITH QOS "1" WITH RETAIN "true" WITH METHOD', 1)
+    (folder / "m.lot").write_text(delivered.format(port=port, path="x", env="#"))
+    assert main([*arguments, "--send"]) == 0
+    assert "would publish this to weather/a/200, retained, with QoS 1 at most\n" in capsys.readouterr().out

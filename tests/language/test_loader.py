@@ -236,12 +236,13 @@ def test_a_thousand_faults_are_all_reported() -> None:
         ("RETRIS", "RETRIES"),
         ("TIMEOUT", "REQUEST_TIMEOUT"),
         ("PORT", "SERVER_PORT"),
+        ("di", "id"),
         ("XYZ", None),
         ("", None),
     ],
 )
 def test_did_you_mean(name: str, meant: str | None) -> None:
-    assert closest(name, ["SERVER_PORT", "REQUEST_TIMEOUT", "RETRIES"], parts=True) == meant
+    assert closest(name, ["SERVER_PORT", "REQUEST_TIMEOUT", "RETRIES", "id"], parts=True) == meant
 
 
 def test_mask_hides_secrets_in_every_form() -> None:

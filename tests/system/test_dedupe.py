@@ -96,6 +96,25 @@ def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(cloc
     keys.close()
 
 
+def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "missing"
+    keys = clock.keys(folder / "seen")
+    for _ in range(1000):
+        assert keys.answer(b"a") is None
+        keys.put(b"a", 1000.0, b"answer")
+    folder.mkdir()
+    keys.put(b"a", 1000.0, b"answer")
+    assert keys.answer(b"a") == b"answer"
+    clock.monotonic += 61
+    keys.put(b"b", 1000.0, b"")
+    assert [(one.levelname, one.getMessage().split(" in ")[0]) for one in caplog.records] == [
+        ("ERROR", "keys of DEDUPE_KEY cannot be kept"),
+        ("WARNING", "keys of DEDUPE_KEY are kept"),
+    ]
+
+
 def test_the_keys_that_end_first_are_pushed_out_by_too_many(clock: Clock) -> None:
     keys = clock.keys(most=100)
     for number in range(300):
