@@ -16,18 +16,12 @@ from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, u
 from amqtt_rest_bridge.language.hints import explain_suspect
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.placeholders import (
-    Combination,
-    Comparison,
     Condition,
-    Existence,
     Fixed,
     JsonNumber,
-    Likeness,
     Literal,
     LoneBackslashError,
-    Membership,
     Mode,
-    Negation,
     Operand,
     Place,
     Placeholder,
@@ -283,49 +277,38 @@ class _ConditionReader:
             raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
 
     def _test(self, node: Operation) -> Test:
-        match node.name:
-            case "AND" | "OR":
-                return Combination(node.name == "AND", tuple(self._test(one) for one in node.operations))
-            case "NOT":
-                return Negation(self._test(node.operations[0]))
-            case "(":
-                raise self._fault(node, "this ( is never closed", "write ) where it ends")
-            case "lone":
-                operand = self._operand(node.terms[0])
+        if node.name == "(":
+            raise self._fault(node, "this ( is never closed", "write ) where it ends")
+        tests = tuple(map(self._test, node.operations))
+        operands = tuple(map(self._operand, node.terms))
+        match node.name, operands:
+            case "lone", (operand,):
                 text = operand.term.text
                 hint = f"write {text} = true, or EXISTS {text}" if isinstance(operand.operand, Placeholder) else None
                 raise self._fault(operand.term, f"{_shown(text)} alone is not a condition", hint)
-            case "EXISTS":
-                return self._existence(node.terms[0])
-            case "LIKE":
-                return self._likeness(node)
-        return self._comparison(node)
+            case "EXISTS", (operand,):
+                self._check_existence(operand)
+            case "LIKE", (operand, pattern):
+                self._check_likeness(operand, pattern)
+            case name, (left, *others):
+                for other in others:
+                    self._check_types(left, name, other)
+        return Test(node.name, tuple(one.operand for one in operands), tests)
 
-    def _comparison(self, node: Operation) -> Test:
-        left, *others = [self._operand(one) for one in node.terms]
-        is_membership = node.name == "IN"
-        for other in others:
-            self._check_types(left, "=" if is_membership else node.name, other)
-        if is_membership:
-            return Membership(left.operand, tuple(other.operand for other in others))
-        return Comparison(left.operand, node.name, others[0].operand)
+    def _check_existence(self, one: _Typed) -> None:
+        if not isinstance(one.operand, Placeholder):
+            hint = "as in EXISTS {value.json.test}"
+            raise self._fault(one.term, "EXISTS asks for a placeholder of the message", hint)
+        if one.operand.default is not None:
+            hint = f"write EXISTS {{{one.operand.name}}}"
+            raise self._fault(one.term, "a placeholder with a default always exists", hint)
 
-    def _existence(self, node: Term) -> Existence:
-        operand = self._operand(node).operand
-        if not isinstance(operand, Placeholder):
-            raise self._fault(node, "EXISTS asks for a placeholder of the message", "as in EXISTS {value.json.test}")
-        if operand.default is not None:
-            raise self._fault(node, "a placeholder with a default always exists", f"write EXISTS {{{operand.name}}}")
-        return Existence(operand)
-
-    def _likeness(self, node: Operation) -> Likeness:
-        operand, pattern = map(self._operand, node.terms)
+    def _check_likeness(self, operand: _Typed, pattern: _Typed) -> None:
         if not isinstance(pattern.operand, Literal) or pattern.type != "text":
             raise self._fault(pattern.term, "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
         if operand.type not in (None, "text"):
             message = f"{operand.term.text} is {_article(operand.type)}, and LIKE compares texts"
             raise self._fault(operand.term, message)
-        return Likeness(operand.operand, str(pattern.operand.value))
 
     def _operand(self, node: Term) -> _Typed:
         match node.kind:
@@ -363,7 +346,7 @@ class _ConditionReader:
 
     def _check_types(self, left: _Typed, name: str, right: _Typed) -> None:
         """Refuse what can never be true, whatever the message holds."""
-        if name not in ("=", "!="):
+        if name not in ("=", "!=", "IN"):
             for one in (left, right):
                 if one.type in ("boolean", "null"):
                     raise self._fault(one.term, f"{one.term.text} has no order", "compare it with = or !=")

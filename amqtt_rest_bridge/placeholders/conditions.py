@@ -28,53 +28,17 @@ Operand: TypeAlias = Placeholder | Literal
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """`left = right`, or another operator of `OPERATORS`."""
+class Test:
+    """An operation on other `tests`, AND, OR or NOT, or on `operands`.
 
-    left: Operand
-    operator: str
-    right: Operand
+    Those of a comparison (`OPERATORS`) are its two sides, of IN a value and those that it may equal, of LIKE a value
+    and its pattern, a text in which `%` matches any text and `_` any character; EXISTS has a placeholder, whose value
+    may be null.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class Membership:
-    """`operand IN (items)`."""
-
-    operand: Operand
-    items: tuple[Operand, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """`operand LIKE 'pattern'`: `%` matches any text, `_` any character."""
-
-    operand: Operand
-    pattern: str
-
-
-@dataclass(frozen=True, slots=True)
-class Existence:
-    """`EXISTS {placeholder}`: there is a value, be it null."""
-
-    placeholder: Placeholder
-
-
-@dataclass(frozen=True, slots=True)
-class Negation:
-    """`NOT test`."""
-
-    test: "Test"
-
-
-@dataclass(frozen=True, slots=True)
-class Combination:
-    """Tests joined by AND (`every`) or by OR."""
-
-    every: bool
-    tests: "tuple[Test, ...]"
-
-
-Test: TypeAlias = Comparison | Membership | Likeness | Existence | Negation | Combination
+    operation: str
+    operands: tuple[Operand, ...] = ()
+    tests: "tuple[Test, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +60,9 @@ class Condition:
 
 
 def _operands(test: Test) -> Iterator[Operand]:
-    match test:
-        case Combination(_, tests):
-            for one in tests:
-                yield from _operands(one)
-        case Negation(inner):
-            yield from _operands(inner)
-        case Existence(placeholder):
-            yield placeholder
-        case Likeness(operand):
-            yield operand
-        case Membership(operand, items):
-            yield from (operand, *items)
-        case Comparison(left, _, right):
-            yield from (left, right)
+    yield from test.operands
+    for one in test.tests:
+        yield from _operands(one)
 
 
 Predicate: TypeAlias = Callable[[Values], bool]
@@ -124,21 +77,22 @@ def predicate(condition: Condition) -> Predicate:
 
 
 def _compile(test: Test) -> Predicate:
-    match test:
-        case Comparison(left, name, right):
-            return _comparison(left, name, right)
-        case Membership(operand, items):
-            return _combination([_comparison(operand, "=", item) for item in items], every=False)
-        case Likeness(operand, pattern):
-            return _likeness(operand, pattern)
-        case Existence(placeholder):
+    match test.operation, test.operands:
+        case "AND" | "OR", _:
+            return _combination([_compile(one) for one in test.tests], every=test.operation == "AND")
+        case "NOT", _:
+            negated = _compile(test.tests[0])
+            return lambda values: not negated(values)
+        case "EXISTS", (placeholder,):
             get = _getter(placeholder)
             return lambda values: get(values) is not _MISSING
-        case Negation(inner):
-            negated = _compile(inner)
-            return lambda values: not negated(values)
-        case Combination(every, tests):
-            return _combination([_compile(one) for one in tests], every=every)
+        case "IN", (operand, *items):
+            return _combination([_comparison(operand, "=", item) for item in items], every=False)
+        case "LIKE", (operand, Literal(str(pattern))):
+            return _likeness(operand, pattern)
+        case name, (left, right):
+            return _comparison(left, name, right)
+    raise AssertionError(test)
 
 
 def _combination(tests: Sequence[Predicate], *, every: bool) -> Predicate:
