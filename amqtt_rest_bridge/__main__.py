@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 import typer
 
 import amqtt_rest_bridge
+from amqtt_rest_bridge.cli import CommandError
 from amqtt_rest_bridge.errors import BridgeError
 
 _DESCRIPTION = """\
@@ -52,9 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
     wanted = next((argument for argument in given if not argument.startswith("-")), None)
     # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
-    application = typer.Typer(
-        rich_markup_mode=None, context_settings={"max_content_width": 120}
-    )
+    application = typer.Typer(rich_markup_mode=None, context_settings={"max_content_width": 120})
     application.callback(help=_as_written(_DESCRIPTION))(_shared_options)
     for name, (_, summary) in _COMMANDS.items():
         if name == wanted:
@@ -91,8 +90,9 @@ def _run(name: str, /, *arguments: Any, **options: Any) -> int:
     try:
         exit_status: int = module.run(*arguments, **options)
     except BridgeError as error:
-        print(f"rest-bridge {name}: {error}", file=sys.stderr)
-        return 2
+        hint = f"\nhint: {error.hint}" if isinstance(error, CommandError) and error.hint else ""
+        print(f"rest-bridge {name}: {error}{hint}", file=sys.stderr)
+        return 1 if isinstance(error, CommandError) else 2
     return exit_status
 
 

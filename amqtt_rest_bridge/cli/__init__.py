@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, HintedError, Severity
 
 SECRETS_DIR = "/run/secrets"
 MOST_LISTED = 200
@@ -20,6 +20,10 @@ MOST_LISTED = 200
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
+
+
+class CommandError(HintedError):
+    """A command cannot do what it was asked: its message, and hint, are printed, and the exit status is 1."""
 
 
 def read_bytes(path: Path) -> bytes:

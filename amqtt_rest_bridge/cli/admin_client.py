@@ -13,7 +13,8 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import typer
 
 from amqtt_rest_bridge.catalogue import NO_RUN
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason, visible
+from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.errors import ConfigurationError, reason, visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
@@ -27,7 +28,7 @@ _MOST_SHOWN: Final = 200  # characters of what another server answers
 Admin = Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")]
 
 
-class AdminError(BridgeError):
+class AdminError(CommandError):
     """The admin port cannot be asked, or refuses; the message says why."""
 
 

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
+from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
@@ -67,36 +68,20 @@ CertFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certifi
 KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key, PEM")]
 
 
-class BrokerUnavailableError(BridgeError):
+class BrokerUnavailableError(CommandError):
     """The broker cannot be asked; the message says why and holds no credentials."""
 
 
-def broker_address(broker: str, ca_file: str | None, cert_file: str | None, key_file: str | None) -> Address:
-    """Return the broker's address with what is needed to connect; reads the TLS files and the password.
+def broker_address(
+    url: str, ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None
+) -> Address:
+    """Return the address of a broker's URL, with what is needed to connect; reads the PEM files and the password.
+
+    A password in the URL wins over that of the environment, which belongs to the user in the URL.
 
     Raises:
-        ConfigurationError: An option cannot be used; the message holds no password.
-    """
-    password = os.environ.get(PASSWORD_VARIABLE)
-    return parse_address(broker, password, ca_file=ca_file, cert_file=cert_file, key_file=key_file)
-
-
-def parse_address(
-    url: str, password: str | None = None, *, ca_file: str | None = None, cert_file: str | None = None,
-    key_file: str | None = None,
-) -> Address:  # fmt: skip
-    """Parse a broker's URL, and read the files for TLS.
-
-    Args:
-        url: The URL.
-        password: That of the user in the URL; one in the URL wins.
-        ca_file: Authorities, PEM.
-        cert_file: This client's certificate ...
-        key_file: ... and its key.
-
-    Raises:
-        ConfigurationError: It is not one, or a file cannot be used; the message does not repeat the URL, since it may
-            hold a password.
+        ConfigurationError: It is not an address, or a file cannot be used; the message does not repeat the URL, since
+            it may hold a password.
     """
     parsed = parse_url(url)
     if parsed is None:
@@ -104,13 +89,10 @@ def parse_address(
             f"--broker is not the address of a broker; write mqtt://[USER:PASSWORD@]HOST[:PORT], "
             f"or {', '.join(PORTS)[6:]}"
         )
-    if parsed.username is None:
-        password = None
-    elif parsed.password is not None:
-        password = parsed.password
+    password = os.environ.get(PASSWORD_VARIABLE) if parsed.password is None else parsed.password
     files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
     tls = load_tls(parsed.is_secure, files, "--broker mqtts://... or wss://...")
-    return replace(parsed, password=password, tls=tls)
+    return replace(parsed, password=None if parsed.username is None else password, tls=tls)
 
 
 class Subscriber:

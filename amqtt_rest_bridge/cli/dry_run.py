@@ -101,10 +101,7 @@ def run(
 def _show_message(routes: tuple[Route, ...], message: Message, *, send: bool) -> int:
     topic = message.topic
     triggered = [
-        (route, event)
-        for route in routes
-        for event in route.client_events
-        if filter_matches(event.source_topic, topic)
+        (route, event) for route in routes for event in route.client_events if filter_matches(event.source_topic, topic)
     ]
     if not triggered:  # Decision: as with --request, what reaches no event is hardly what was meant to be tried
         filters = sorted({event.source_topic for route in routes for event in route.client_events})

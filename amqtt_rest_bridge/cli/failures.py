@@ -4,7 +4,6 @@ What comes from the admin port may hold anything that a publisher wrote, so cont
 """
 
 import json
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -16,7 +15,7 @@ import typer
 from amqtt_rest_bridge.admin.questions import BadQuestionError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import count
-from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
@@ -58,18 +57,14 @@ def run(
         since_of(since or "0s", time.time())
     except BadQuestionError as error:
         raise typer.BadParameter(f"--{error}") from None
-    try:
-        with closing(AdminPort(admin)) as port:
-            if words:
-                found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
-                print(json.dumps(found) if as_json else "\n".join(_whole(found)))
-                return 0
-            failures = kept_failures(port, {"route": route, "code": code, "since": since})
-            if route is not None and not failures:
-                port.check_route(route)
-    except AdminError as error:
-        print(f"rest-bridge failures: {error}", file=sys.stderr)
-        return 1
+    with closing(AdminPort(admin)) as port:
+        if words:
+            found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
+            print(json.dumps(found) if as_json else "\n".join(_whole(found)))
+            return 0
+        failures = kept_failures(port, {"route": route, "code": code, "since": since})
+        if route is not None and not failures:
+            port.check_route(route)
     if as_json:
         print(json.dumps(failures))
         return 0

@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+import os
 import sys
 from collections import Counter
 from collections.abc import Iterable
@@ -72,27 +73,23 @@ def run(
 ) -> int:
     """Read the failures, ask, and publish their messages; return the exit status."""
     address = broker_address(broker, ca_file, cert_file, key_file)
-    try:
-        if Path(source).is_file():
-            found = _read(read_bytes(Path(source)).split(b"\n"))
-        elif reason := check_topic_filter(source):
-            raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
-        else:
-            print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
-            # Decision: a topic may carry any messages, such as results beside failures; a line of a file that is not
-            # JSON was cut off or damaged.
-            found = _Found(*messages_of(asyncio.run(broker_client.collect(address, source, seconds))))
-        print(_summary(found))
-        publications = found.publications
-        question = f"Publish {len(publications)} message(s) to {address.shown}?"
-        if publications and not yes and not agrees(question):
-            return 1
-        if publications:
-            asyncio.run(broker_client.publish(address, publications, rate))
-            print(f"published {len(publications)} message(s)")
-    except broker_client.BrokerUnavailableError as error:
-        print(f"rest-bridge replay: {error}", file=sys.stderr)
+    if os.path.isfile(source):  # noqa: PTH113  # Path.is_file raises for a name that is too long
+        found = _read(read_bytes(Path(source)).split(b"\n"))
+    elif reason := check_topic_filter(source):
+        raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
+    else:
+        print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
+        # Decision: a topic may carry any messages, such as results beside failures; a line of a file that is not
+        # JSON was cut off or damaged.
+        found = _Found(*messages_of(asyncio.run(broker_client.collect(address, source, seconds))))
+    print(_summary(found))
+    publications = found.publications
+    question = f"Publish {len(publications)} message(s) to {address.shown}?"
+    if publications and not yes and not agrees(question):
         return 1
+    if publications:
+        asyncio.run(broker_client.publish(address, publications, rate))
+        print(f"published {len(publications)} message(s)")
     return 1 if found.damaged else 0
 
 

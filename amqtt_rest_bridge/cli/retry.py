@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from amqtt_rest_bridge.cli import agrees, count
-from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
 from amqtt_rest_bridge.cli.failures import check_code, kept_failures, line
 from amqtt_rest_bridge.errors import visible
 
@@ -45,16 +45,12 @@ def run(
         raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
     check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
-    try:
-        with closing(AdminPort(admin)) as port:
-            if not ids and not yes and not _agrees(port, wanted):
-                return 1
-            answer = port.post("/api/failures/retry", "started", wanted)
-            if route is not None and not answer["started"] and not answer["refused"]:
-                port.check_route(route)
-    except AdminError as error:
-        print(f"rest-bridge retry: {error}", file=sys.stderr)
-        return 1
+    with closing(AdminPort(admin)) as port:
+        if not ids and not yes and not _agrees(port, wanted):
+            return 1
+        answer = port.post("/api/failures/retry", "started", wanted)
+        if route is not None and not answer["started"] and not answer["refused"]:
+            port.check_route(route)
     for one in answer["started"]:
         print(visible(f"{one['retry_of']} sent again as {one['id']}"))
     for one in answer["refused"]:

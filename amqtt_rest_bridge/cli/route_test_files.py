@@ -165,9 +165,10 @@ def find(paths: Sequence[str]) -> list[Path]:
     """
     found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
+        # Path.is_dir and is_file raise for a name that is too long, or in a folder that is closed to us.
+        if os.path.isdir(path):  # noqa: PTH112
             found += sorted(path.rglob(f"*{SUFFIX}"))
-        elif not path.is_file():
+        elif not os.path.isfile(path):  # noqa: PTH113
             raise ConfigurationError(f"cannot read {path}: it is not a file or folder")
         elif path.name.endswith(SUFFIX):
             found.append(path)

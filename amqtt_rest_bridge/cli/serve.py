@@ -138,5 +138,3 @@ def in_one_line(errors: list[Fault]) -> str:
     hint = f" ({first.hint})" if first.hint else ""
     more = f"; {len(others)} more, see --check" if others else ""
     return f"{place}: {first.message}{hint}{more}"
-
-

@@ -27,7 +27,6 @@ from amqtt_rest_bridge.cli.broker_client import (
     broker_address,
     connected,
 )
-from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.routing.status import reload_topic, status_topic
@@ -272,9 +271,6 @@ def run(
                 follow(address, seconds, screen.show, group)
             return 0
         overview = snapshot(address, seconds, group)
-    except BridgeError as error:
-        print(f"rest-bridge status: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     _print_once(overview, as_json=as_json)

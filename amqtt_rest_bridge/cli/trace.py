@@ -56,9 +56,6 @@ def run(
                 print(json.dumps(value) if as_json else line(value), flush=True)
             else:
                 print(f"{value.get('count')} more were left out: they came too fast", file=sys.stderr)
-    except AdminError as error:
-        print(f"rest-bridge trace: {error}", file=sys.stderr)
-        return 1
     except BrokenPipeError:  # what reads our output has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

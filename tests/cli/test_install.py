@@ -359,6 +359,15 @@ def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: Web) -> Non
     assert written(folder) == ["routes"]
 
 
+def test_a_folder_with_a_name_that_is_too_long_is_a_usage_error(
+    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.add(URL, json=answer(a=[cell()]))
+    assert install("--into", "x" * 300) == 2
+    assert capsys.readouterr().err.endswith("; nothing was written\n")
+    assert written(folder) == []
+
+
 def test_the_password_of_an_address_is_not_shown(
     folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
 ) -> None:

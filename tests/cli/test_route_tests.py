@@ -316,6 +316,20 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         assert "without" not in output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        pytest.param(["test"], 2, "it is not a file or folder", id="test"),
+        pytest.param(["replay", "--broker", "mqtt://127.0.0.1:1", "--from"], 1, "cannot connect to", id="replay"),
+    ],
+)
+def test_a_name_that_no_file_can_have_costs_a_line(
+    arguments: list[str], status: int, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*arguments, "x" * 300]) == status
+    assert says in capsys.readouterr().err.splitlines()[-1]
+
+
 def test_replay_asks_before_it_publishes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

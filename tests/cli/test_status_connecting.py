@@ -7,7 +7,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, parse_address
+from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, broker_address
 from amqtt_rest_bridge.cli.status import snapshot
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.support.commands import SERVER_ROUTE, taken_port
@@ -42,7 +42,7 @@ def url(host: Host, credentials: str = "") -> str:
 
 def test_credentials_of_the_url_are_used_decoded() -> None:
     with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
-        assert snapshot(parse_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
+        assert snapshot(broker_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
 
 
 def test_refusal_is_printed_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_forbidden_subscription_is_printed() -> None:
         hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
         pytest.raises(BrokerUnavailableError, match=r"a subscription to \$SYS/broker/routes/\+/status$"),
     ):
-        snapshot(parse_address(url(strict)))
+        snapshot(broker_address(url(strict)))
 
 
 def test_broker_that_does_not_run_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +96,7 @@ ANSWERS = [
 @pytest.mark.parametrize(("answer", "scheme", "why"), ANSWERS)
 def test_peer_that_is_not_an_mqtt_broker_is_printed(answer: bytes, scheme: str, why: str) -> None:
     with answering(answer) as target, pytest.raises(BrokerUnavailableError) as caught:
-        snapshot(parse_address(f"{scheme}://127.0.0.1:{target.port}"))
+        snapshot(broker_address(f"{scheme}://127.0.0.1:{target.port}"))
     assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{target.port}: {why}")
     assert "\n" not in str(caught.value)
 
@@ -104,7 +104,7 @@ def test_peer_that_is_not_an_mqtt_broker_is_printed(answer: bytes, scheme: str, 
 def test_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.2)
     with Target(silent) as target, pytest.raises(BrokerUnavailableError, match="no answer within 0 s; is it an MQTT"):
-        snapshot(parse_address(f"mqtt://127.0.0.1:{target.port}"))
+        snapshot(broker_address(f"mqtt://127.0.0.1:{target.port}"))
 
 
 ADDRESSES = [
@@ -117,7 +117,7 @@ ADDRESSES = [
 
 @pytest.mark.parametrize(("given", "shown"), ADDRESSES)
 def test_address_is_shown_without_credentials(given: str, shown: str) -> None:
-    address = parse_address(given)
+    address = broker_address(given)
     assert address.shown == shown
     assert (address.username, address.password) == (("u", "p") if "u:p@" in given else (None, None))
     assert "'p'" not in repr(address)
@@ -126,7 +126,7 @@ def test_address_is_shown_without_credentials(given: str, shown: str) -> None:
 @pytest.mark.parametrize("given", ["", "host", "127.0.0.1:1883", "http://host", "mqtt://", "mqtt://u:geheim@h:x"])
 def test_address_that_is_none_is_refused_without_repeating_it(given: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ConfigurationError, match=r"^--broker is not the address of a broker; write mqtt://\[USER"):
-        parse_address(given)
+        broker_address(given)
     assert main(["status", "--broker", given]) == 2
     assert "geheim" not in capsys.readouterr().err
 

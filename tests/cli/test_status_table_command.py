@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, parse_address
+from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, broker_address
 from amqtt_rest_bridge.cli.status import Overview, follow, snapshot
 from tests.cli.test_status_table import status
 from tests.support.commands import SERVER_ROUTE, taken_port
@@ -78,7 +78,7 @@ def test_every_one_of_many_statuses_is_there(host: Host, retained: dict[str, byt
     for number in range(500):
         topic = f"$SYS/broker/routes/r{number}/status"
         host.wait(host.broker.retain_message(None, topic, json.dumps(status(f"r{number}")).encode()))
-    assert len(snapshot(parse_address(url(host))).statuses) == 502
+    assert len(snapshot(broker_address(url(host))).statuses) == 502
 
 
 def test_a_reload_that_failed_is_shown_until_one_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_seconds_are_how_long_it_listens(host: Host) -> None:
     publishing = threading.Thread(target=publish)
     publishing.start()
     try:
-        assert [one["name"] for one in snapshot(parse_address(url(host)), 0.5).statuses] == ["late"]
+        assert [one["name"] for one in snapshot(broker_address(url(host)), 0.5).statuses] == ["late"]
     finally:
         stop.set()
         publishing.join()
@@ -166,21 +166,21 @@ def test_table_follows_changes_and_removals(host: Host, retained: dict[str, byte
             raise _SeenEnoughError
 
     with pytest.raises(_SeenEnoughError):
-        follow(parse_address(url(host)), SECONDS, show)
+        follow(broker_address(url(host)), SECONDS, show)
     assert seen[0] == ["a", "b"]
     assert seen[-1] == ["b", "new"]
 
 
 def test_table_ends_after_its_seconds(host: Host, retained: dict[str, bytes]) -> None:
     shown: list[int] = []
-    follow(parse_address(url(host)), 0.2, lambda overview: shown.append(len(overview.statuses)))
+    follow(broker_address(url(host)), 0.2, lambda overview: shown.append(len(overview.statuses)))
     assert shown[-1] == 2
 
 
 def test_end_of_the_broker_ends_the_table() -> None:
     with hosting(SERVER_ROUTE) as ending:
         stops = threading.Thread(target=ending.stop)
-        address = parse_address(url(ending))
+        address = broker_address(url(ending))
         with pytest.raises(BrokerUnavailableError, match=f"^{address.shown} closed the connection$"):
             follow(address, SECONDS, lambda _: stops.start() if stops.ident is None else None)
         stops.join()

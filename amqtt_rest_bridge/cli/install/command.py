@@ -78,39 +78,35 @@ def run(
     secrets_dir: SecretsDir = Path(SECRETS_DIR),
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
-    try:
-        template = Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug)
-        files = _files(template)
-        checked = _check(files, into, secrets_dir)
-        shown, others = listed(checked.faults)
-        for line in (*shown, *([others] if others is not None else ())):
-            print(line, file=sys.stderr)
-        if errors := sum(fault.severity is Severity.ERROR for fault in checked.faults):
-            message = f"the template has {count(errors, 'error')}; nothing was written"
-            raise InstallError(message, "tell its author, or use another folder")  # noqa: TRY301  # as the others below
-        if not checked.routes:
-            message = "the template has no route of type REST_API; nothing was written"
-            raise InstallError(message, "choose another one")  # noqa: TRY301
-        if not force:
-            refuse_present(into, checked.routes)
-        if checked.published and not sample_credentials:
-            raise InstallError(  # noqa: TRY301  # as the others, below
-                f"the template publishes {several(checked.published, _MOST_NAMED)}; nothing was written",
-                "everybody can read them: --allow-sample-credentials installs them all the same, to be changed then",
-            )
-        for line in _plan(checked, into):
-            print(line)
-        question, err = f"Write into {visible(str(into))}?", not sys.stdout.isatty()
-        if sys.stdin.isatty() and not yes and not typer.confirm(question, err=err):
-            print("nothing was written", file=sys.stderr)
-            return 1
-        try:
-            place(into, {name: files[name] for name in checked.routes}, force=force)
-        except OSError as error:
-            raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
-    except InstallError as error:
-        print(f"rest-bridge install: {error}\nhint: {error.hint}", file=sys.stderr)
+    template = Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug)
+    files = _files(template)
+    checked = _check(files, into, secrets_dir)
+    shown, others = listed(checked.faults)
+    for line in (*shown, *([others] if others is not None else ())):
+        print(line, file=sys.stderr)
+    if errors := sum(fault.severity is Severity.ERROR for fault in checked.faults):
+        message = f"the template has {count(errors, 'error')}; nothing was written"
+        raise InstallError(message, "tell its author, or use another folder")
+    if not checked.routes:
+        message = "the template has no route of type REST_API; nothing was written"
+        raise InstallError(message, "choose another one")
+    if not force:
+        refuse_present(into, checked.routes)
+    if checked.published and not sample_credentials:
+        raise InstallError(
+            f"the template publishes {several(checked.published, _MOST_NAMED)}; nothing was written",
+            "everybody can read them: --allow-sample-credentials installs them all the same, to be changed then",
+        )
+    for line in _plan(checked, into):
+        print(line)
+    question, err = f"Write into {visible(str(into))}?", not sys.stdout.isatty()
+    if sys.stdin.isatty() and not yes and not typer.confirm(question, err=err):
+        print("nothing was written", file=sys.stderr)
         return 1
+    try:
+        place(into, {name: files[name] for name in checked.routes}, force=force)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write into {into}: {reason(error)}; nothing was written") from error
     print(f"written into {into}: {count(len(checked.routes), 'file')}")
     return 0
 
@@ -188,7 +184,7 @@ def _readable(texts: Iterable[sources.Source], parsed: ParsedTexts) -> Iterator[
 
 def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:
     """Read the route files of the folder, but those that would be replaced."""
-    if not into.exists():
+    if not os.path.exists(into):  # noqa: PTH110  # Path.exists raises for a name that is too long
         return ()
     if not into.is_dir():
         raise ConfigurationError(f"{into} is not a folder")

@@ -15,7 +15,8 @@ from urllib.parse import quote, unquote, urlsplit
 import msgspec
 
 from amqtt_rest_bridge.addresses import basic_credentials
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, HintedError, on_one_line, visible
+from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, on_one_line, visible
 from amqtt_rest_bridge.http_client import ClientOptions, HttpClient, Stopwatch, finish, origin_of, redirect_refused
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
 from amqtt_rest_bridge.spelling import question
@@ -37,7 +38,7 @@ _HINTS: Final = {
 }
 
 
-class InstallError(HintedError):
+class InstallError(CommandError):
     """A template cannot be installed; nothing has been written."""
 
 
