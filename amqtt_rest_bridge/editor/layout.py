@@ -24,7 +24,8 @@ from amqtt_rest_bridge.language.grammar import (
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.sources import is_notebook
 
-_TAB = 4
+LEVEL = 4
+"""Columns of a level, and of a tab."""
 _TOKEN = re.compile(
     r"(?P<space>\s+)|(?P<line_comment>(?://|--)[^\n]*)|(?P<comment>/\*[\s\S]*?\*/)"
     r"""|(?P<string>"(?:[^"\\]|\\[\s\S])*+"|'(?:[^'\\]|\\[\s\S])*+')"""
@@ -35,11 +36,11 @@ _BEFORE_NAME = re.compile(rf"GET{_SKIPPED}+(?:ENV|SECRET){_SKIPPED}*", re.IGNORE
 
 
 @dataclass(frozen=True, slots=True)
-class _Statement:
+class Statement:
     """A text from `offset` up to the next statement, comments included; its first word begins a line of this `level`.
 
     The words whose numbers are in `keywords` get upper case; those from `head` on may be on lines of their own.
-    `verbatim`: it is not ours to lay out.
+    `name` is that of a block, setting or header; `verbatim`: it is not ours to lay out.
     """
 
     offset: int
@@ -47,6 +48,7 @@ class _Statement:
     keywords: tuple[int, ...] = ()
     head: int = 0
     pieces: tuple[Piece, ...] = ()
+    name: Piece | None = None
     verbatim: bool = False
 
 
@@ -68,12 +70,11 @@ def laid_out_file(path: str, text: str) -> str:
     """Return the text of a file in the canonical layout; of a notebook the cells of the route language."""
     if not is_notebook(path):
         return laid_out(text)
-    return with_texts(text, {cell.number: _laid_out_cell(cell.text) for cell in cells_of(text)})
-
-
-def _laid_out_cell(text: str) -> str:
-    after = laid_out(text)  # which adds a line break: most cells end without one
-    return after if text.endswith("\n") else after.rstrip("\r\n")
+    texts = {}
+    for cell in cells_of(text):
+        after = laid_out(cell.text)  # which adds a line break: most cells end without one
+        texts[cell.number] = after if cell.text.endswith("\n") else after.rstrip("\r\n")
+    return with_texts(text, texts)
 
 
 def laid_out(text: str) -> str:
@@ -83,12 +84,12 @@ def laid_out(text: str) -> str:
     """
     tree = parse(text)
     outside_end = _line_start(text, tree.definitions[0].offset) if tree.definitions else len(text)
-    outside = list(_tokens(text, _Statement(0, 0), outside_end))
-    statements = [_Statement(0, 0, verbatim=not all(token.is_comment for token in outside))]
+    outside = list(_tokens(text, Statement(0, 0), outside_end))
+    statements = [Statement(0, 0, verbatim=not all(token.is_comment for token in outside))]
     for definition in tree.definitions:
-        statements += _statements(definition, text)
+        statements += statements_of(definition, text)
     writer = _Writer(text)
-    for statement, following in zip(statements, [*statements[1:], _Statement(len(text), 0)], strict=True):
+    for statement, following in zip(statements, [*statements[1:], Statement(len(text), 0)], strict=True):
         writer.write(statement, following)
     return writer.text()
 
@@ -97,32 +98,34 @@ def _line_start(text: str, offset: int) -> int:
     return text.rfind("\n", 0, offset) + 1
 
 
-def _statements(definition: RouteNode | OtherNode, text: str) -> Iterator[_Statement]:
+def statements_of(definition: RouteNode | OtherNode, text: str) -> Iterator[Statement]:
+    """Yield the statements of a definition in their order: its first line is of level 0, a header of level 3."""
     if isinstance(definition, OtherNode):
-        yield _Statement(_line_start(text, definition.offset), 0, verbatim=True)
+        yield Statement(_line_start(text, definition.offset), 0, verbatim=True)
         return
     name = (definition.name,) if definition.name else ()
-    yield _Statement(definition.offset, 0, (0, 1, 3, 4, 5), 6, name)
+    yield Statement(definition.offset, 0, (0, 1, 3, 4, 5), 6, name)
     for node in definition.body:
         if isinstance(node, BlockNode):
             is_event = node.name.text == BlockKind.EVENT
-            yield _Statement(node.offset, 1, (0, 1), 2 + is_event, node.pieces)
+            yield Statement(node.offset, 1, (0, 1), 2 + is_event, node.pieces, node.name)
             yield from _lines(node.lines, 2)
         else:
             yield from _lines((node,), 2)
 
 
-def _lines(lines: Iterable[Line], level: int) -> Iterator[_Statement]:
+def _lines(lines: Iterable[Line], level: int) -> Iterator[Statement]:
     for line in lines:
         if isinstance(line, Junk | OpenComment):  # of a block that is skipped: it goes on the line before
             continue
         keywords = (0,) if level == 3 else (0, 1)  # the name of a header is its author's
-        yield _Statement(line.offset, level, keywords, 2, line.pieces)
+        name = None if isinstance(line, HeadersNode) else line.name
+        yield Statement(line.offset, level, keywords, 2, line.pieces, name)
         if isinstance(line, HeadersNode):
             yield from _lines(line.lines, 3)
 
 
-def _tokens(text: str, statement: _Statement, end: int) -> Iterator[_Token]:
+def _tokens(text: str, statement: Statement, end: int) -> Iterator[_Token]:
     """Yield the tokens of a statement up to an offset, keywords in upper case."""
     read = {piece.offset: piece.text for piece in statement.pieces if not piece.source}
     gets = {piece.offset for piece in statement.pieces if piece.source}
@@ -163,7 +166,7 @@ class _Writer:
         self._end_line()
         return "".join(self._written)
 
-    def write(self, statement: _Statement, following: _Statement) -> None:
+    def write(self, statement: Statement, following: Statement) -> None:
         """Write a statement, and the comments behind it."""
         end = following.offset
         if statement.verbatim:
@@ -176,19 +179,19 @@ class _Writer:
         for number, token in enumerate(tokens):
             behind_comment = number > 0 and tokens[number - 1].kind == "line_comment"
             if number == 0 and words:
-                self._begin_line(token, _TAB * statement.level, blank=breaks > 1)
+                self._begin_line(token, LEVEL * statement.level, blank=breaks > 1)
             elif number > last and (token.breaks or not words):
                 indentation = self._indentation_of_comment(token, statement, following)
                 self._begin_line(token, indentation, blank=token.breaks > 1)
             elif behind_comment or (token.breaks and (token.is_comment or number not in words[: statement.head])):
-                self._begin_line(token, _TAB * (statement.level + 1), blank=False)
+                self._begin_line(token, LEVEL * (statement.level + 1), blank=False)
             else:
                 self._line += self._gap(token) + token.text
         self._level = statement.level
         behind = tokens[-1].offset if tokens else statement.offset
         self._breaks = self._text.count("\n", behind + len(tokens[-1].text) if tokens else behind, end)
 
-    def _write_verbatim(self, statement: _Statement, end: int) -> None:
+    def _write_verbatim(self, statement: Statement, end: int) -> None:
         self._end_line()
         if self._breaks > 1 and self._written:
             self._written.append(self._break)
@@ -216,9 +219,9 @@ class _Writer:
             return ""
         if token.kind != "line_comment" or not is_aligned or "\n" in self._line:
             return " "
-        return " " * max(1, len(before.expandtabs(_TAB)) - len(self._line.expandtabs(_TAB)))
+        return " " * max(1, len(before.expandtabs(LEVEL)) - len(self._line.expandtabs(LEVEL)))
 
-    def _indentation_of_comment(self, token: _Token, statement: _Statement, following: _Statement) -> int:
+    def _indentation_of_comment(self, token: _Token, statement: Statement, following: Statement) -> int:
         """Return the column of a comment that begins a line: as what follows, unless it is deeper than that.
 
         One of several lines keeps its place, as its other lines do.
@@ -227,9 +230,9 @@ class _Writer:
         if "\n" in token.text:
             return written
         deeper = written > (0 if following.verbatim else self._indentation(following.offset))
-        return _TAB * (max(statement.level, following.level) if deeper else following.level)
+        return LEVEL * (max(statement.level, following.level) if deeper else following.level)
 
     def _indentation(self, offset: int) -> int:
         """Return the column in which the line of an offset begins."""
-        line = self._text[_line_start(self._text, offset) : offset + 1].expandtabs(_TAB)
+        line = self._text[_line_start(self._text, offset) : offset + 1].expandtabs(LEVEL)
         return len(line) - len(line.lstrip())

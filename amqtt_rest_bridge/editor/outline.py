@@ -3,12 +3,13 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from amqtt_rest_bridge.editor.project import Part, Project, RouteText
-from amqtt_rest_bridge.language.grammar import Piece, SettingNode, unescape
+from amqtt_rest_bridge.language.grammar import SettingNode, unescape
 from amqtt_rest_bridge.language.loops import may_match, topic_pattern
 from amqtt_rest_bridge.language.parameters import BlockKind
-from amqtt_rest_bridge.language.reading import Block, Definition
+from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 
 _PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
@@ -16,8 +17,7 @@ _SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
 _PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(NamedTuple):
     """A text of a file, by offsets."""
 
     start: int
@@ -84,7 +84,13 @@ def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
 
 def trials(file: RouteText) -> list[Trial]:
     """Return the events of a file that can be tried."""
-    return [trial for part in file.parts for trial in _trials(file, part)]
+    return [
+        trial
+        for part in file.parts
+        for definition, block in part.blocks()
+        if block.kind is BlockKind.EVENT and block.name and definition.name
+        for trial in _trial(definition.name, block, _spans(file, part, block.offset, block.offset + 1)[1])
+    ]
 
 
 def _meet(one: TopicEnd, other: TopicEnd) -> bool:
@@ -114,27 +120,15 @@ def _written(node: SettingNode | None) -> str | None:
     """Return the text of a setting that reads nothing from elsewhere."""
     if node is None or not node.pieces or any(piece.source for piece in node.pieces):
         return None
-    return "".join([_text(piece) for piece in node.pieces])
+    return "".join([unescape(piece.text[1:-1]) if piece.is_string else piece.text for piece in node.pieces])
 
 
-def _text(piece: Piece) -> str:
-    return unescape(piece.text[1:-1]) if piece.is_string else piece.text
-
-
-def _trials(file: RouteText, part: Part) -> Iterator[Trial]:
-    for definition, block in part.blocks():
-        if block.kind is BlockKind.EVENT and block.name and definition.name:
-            yield from _trial(definition, block, _spans(file, part, block.offset, block.offset + 1)[1])
-
-
-def _trial(definition: Definition, block: Block, span: Span) -> Iterator[Trial]:
-    source, method = _written(block.settings.get("SOURCE_TOPIC")), _written(block.settings.get("METHOD"))
-    endpoint = _written(block.settings.get("ENDPOINT"))
-    name = (span, str(definition.name), block.name)
+def _trial(route: str, block: Block, span: Span) -> Iterator[Trial]:
+    source, method, endpoint = (_written(block.settings.get(name)) for name in ("SOURCE_TOPIC", "METHOD", "ENDPOINT"))
     if source:
-        yield Trial(*name, topic=source.replace("+", "x").replace("#", "x"))
+        yield Trial(span, route, block.name, topic=source.replace("+", "x").replace("#", "x"))
     elif method and endpoint and "EVERY" not in block.settings:
-        yield Trial(*name, request=f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}")
+        yield Trial(span, route, block.name, request=f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}")
 
 
 def _spans(file: RouteText, part: Part, start: int, end: int) -> tuple[Span, Span]:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -46,7 +46,6 @@ _ITEM_KINDS = {
     "placeholder": types.CompletionItemKind.Variable,
 }
 _SYMBOL_KINDS = {"route": types.SymbolKind.Class, "EVENT": types.SymbolKind.Event}
-T = TypeVar("T")
 
 
 def _position(place: EditorPlace) -> types.Position:
@@ -69,16 +68,32 @@ def _diagnostic(finding: Finding) -> types.Diagnostic:
 
 
 class _Handlers:
-    """The requests of an editor. What fails is logged, and answered with nothing."""
+    """Answer the requests of an editor about a text that it has open."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    async def completion(self, params: types.CompletionParams) -> list[types.CompletionItem]:
-        file, offset = await self._place(params)
-        found = file.part_at(offset) if file is not None else None
-        if file is None or found is None:
-            return []
+    def answering(
+        self, answer: Callable[[RouteText, Any], object], nothing: object
+    ) -> Callable[[Any], Coroutine[Any, Any, object]]:
+        """Return what answers a request once its text is read as it is now; `nothing` is the answer for no text.
+
+        What fails is logged, and answered with null.
+        """
+
+        async def handle(params: Any) -> object:
+            try:
+                file = await self._session.file(params.text_document.uri)
+                return answer(file, params) if file is not None else nothing
+            except Exception:
+                log.exception("a request could not be answered")
+                return None
+
+        return handle
+
+    def completion(self, file: RouteText, params: types.CompletionParams) -> list[types.CompletionItem]:
+        offset = _offset(file, params)
+        found = file.part_at(offset)
         return [
             types.CompletionItem(
                 suggestion.text,
@@ -87,51 +102,41 @@ class _Handlers:
                 documentation=types.MarkupContent(types.MarkupKind.Markdown, suggestion.meaning or suggestion.detail),
                 text_edit=types.TextEdit(_range(file, offset - suggestion.length, offset), suggestion.text),
             )
-            for suggestion in assist.complete(*found)
+            for suggestion in (assist.complete(*found) if found is not None else ())
         ]
 
-    async def hover(self, params: types.HoverParams) -> types.Hover | None:
-        file, offset = await self._place(params)
-        found = file.part_at(offset) if file is not None else None
+    def hover(self, file: RouteText, params: types.HoverParams) -> types.Hover | None:
+        found = file.part_at(_offset(file, params))
         described = assist.describe(*found) if found is not None else None
-        if file is None or found is None or described is None:
+        if found is None or described is None:
             return None
         part, meaning = found[0], described[0]
         start, end = (file.offset_in_file(part.source, part.offset + one) for one in described[1:])
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, meaning), _range(file, start, end))
 
-    async def symbols(self, params: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
-        file = await self._session.file(params.text_document.uri)
-        return [_symbol(file, symbol) for symbol in outline.symbols(file)] if file is not None else []
+    def symbols(self, file: RouteText, _: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+        return [_symbol(file, symbol) for symbol in outline.symbols(file)]
 
-    async def definition(self, params: types.DefinitionParams) -> list[types.Location]:
-        file, offset = await self._place(params)
-        if file is None:
-            return []
+    def definition(self, file: RouteText, params: types.DefinitionParams) -> list[types.Location]:
         project = self._session.project
         return [
             types.Location(
                 self._session.uri_of(end.path) or from_fs_path(end.path) or end.path,
-                _range(project.files[end.path], end.span.start, end.span.end),
+                _range(project.files[end.path], *end.span),
             )
-            for end in outline.other_ends(project, file.path, offset)
+            for end in outline.other_ends(project, file.path, _offset(file, params))
         ]
 
-    async def formatting(self, params: types.DocumentFormattingParams) -> list[types.TextEdit]:
-        file = await self._session.file(params.text_document.uri)
-        if file is None or not file.parts or not is_readable(file):
+    def formatting(self, file: RouteText, _: types.DocumentFormattingParams) -> list[types.TextEdit]:
+        if not file.parts or not is_readable(file):
             return []
         after = laid_out_file(file.path, file.text)
         return [types.TextEdit(_range(file, 0, len(file.text)), after)] if after != file.text else []
 
-    async def fixes(self, params: types.CodeActionParams) -> list[types.CodeAction]:
-        uri = params.text_document.uri
-        file = await self._session.file(uri)
+    def fixes(self, file: RouteText, params: types.CodeActionParams) -> list[types.CodeAction]:
+        uri, begin, end = params.text_document.uri, params.range.start, params.range.end
         found: list[types.CodeAction] = []
-        if file is None:
-            return found
         for finding in self._session.findings(uri):
-            begin, end = params.range.start, params.range.end
             if finding.replacement is None or finding.end < (begin.line, begin.character):
                 continue
             if (end.line, end.character) < finding.start:
@@ -144,22 +149,17 @@ class _Handlers:
             found.append(types.CodeAction(title, kind, diagnostics=[diagnostic], is_preferred=True, edit=edit))
         return found
 
-    async def lenses(self, params: types.CodeLensParams) -> list[types.CodeLens]:
-        uri = params.text_document.uri
-        file = await self._session.file(uri)
+    def lenses(self, file: RouteText, params: types.CodeLensParams) -> list[types.CodeLens]:
         found: list[types.CodeLens] = []
-        if file is None:
-            return found
         for trial in outline.trials(file):
             options = {"topic": trial.topic} if trial.topic else {"request": trial.request}
-            command = types.Command("try", TRY, arguments=[uri, options])
-            found.append(types.CodeLens(_range(file, trial.span.start, trial.span.end), command))
+            command = types.Command("try", TRY, arguments=[params.text_document.uri, options])
+            found.append(types.CodeLens(_range(file, *trial.span), command))
         return found
 
-    async def _place(self, params: Any) -> tuple[RouteText | None, int]:
-        file = await self._session.file(params.text_document.uri)
-        position = params.position
-        return file, file.lines.offset(position.line, position.character) if file is not None else 0
+
+def _offset(file: RouteText, params: Any) -> int:
+    return file.lines.offset(params.position.line, params.position.character)
 
 
 def is_readable(file: RouteText) -> bool:
@@ -172,8 +172,8 @@ def _symbol(file: RouteText, symbol: outline.Symbol) -> types.DocumentSymbol:
     return types.DocumentSymbol(
         symbol.name,
         _SYMBOL_KINDS.get(symbol.kind, types.SymbolKind.Object),
-        _range(file, symbol.whole.start, symbol.whole.end),
-        _range(file, symbol.line.start, symbol.line.end),
+        _range(file, *symbol.whole),
+        _range(file, *symbol.line),
         children=[_symbol(file, child) for child in symbol.children],
     )
 
@@ -243,7 +243,9 @@ def build_server(secrets_dir: Path) -> LanguageServer:
         (types.TEXT_DOCUMENT_CODE_ACTION, handlers.fixes, actions),
         (types.TEXT_DOCUMENT_CODE_LENS, handlers.lenses, None),
     ):
-        server.feature(feature, options)(_answering(handler))
+        server.feature(feature, options)(
+            handlers.answering(handler, nothing=None if feature == types.TEXT_DOCUMENT_HOVER else [])
+        )
 
     @server.command(TRY)
     async def try_it(uri: str, options: Any) -> str | None:
@@ -255,17 +257,6 @@ def build_server(secrets_dir: Path) -> LanguageServer:
         return shown
 
     return server
-
-
-def _answering(handler: Callable[[Any], Coroutine[Any, Any, T]]) -> Callable[[Any], Coroutine[Any, Any, T | None]]:
-    async def answer(params: Any) -> T | None:
-        try:
-            return await handler(params)
-        except Exception:
-            log.exception("a request could not be answered")
-            return None
-
-    return answer
 
 
 def _add_texts(server: LanguageServer, session: Session) -> None:
