@@ -23,8 +23,7 @@ from amqtt_rest_bridge.worker.records import (
     Lease,
     Presence,
     lease_topic,
-    parse_lease,
-    parse_presence,
+    parse,
     presence_topic,
     worker_status_topic,
 )
@@ -103,10 +102,10 @@ class GroupRecords:
         """Take a record; `status` is what the payload holds where it is the status of a route."""
         match topic.split("/")[2:]:
             case [slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
-                if (lease := parse_lease(payload)) is not None:
+                if (lease := parse(payload, Lease)) is not None:
                     self._leases[int(slot)] = lease
             case ["workers", worker, "presence"]:
-                presence = parse_presence(payload)
+                presence = parse(payload, Presence)
                 if presence is not None:
                     self._presences[worker] = presence
                     self._gone.pop(worker, None)

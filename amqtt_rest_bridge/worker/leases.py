@@ -12,16 +12,17 @@ have heard of it two workers may believe they hold a slot; their sessions have o
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.worker.records import (
     Lease,
     Presence,
     lease_topic,
-    parse_lease,
-    parse_presence,
+    parse,
     presence_topic,
 )
 
@@ -174,7 +175,7 @@ class Leases:
         elif levels[-1] == "lease" and len(levels) == 4:
             name = levels[2]
             slot = int(name) if name.isascii() and name.isdigit() and len(name) < 5 else -1
-            lease = parse_lease(payload)
+            lease = parse(payload, Lease)
             if lease is not None and 0 <= slot < self._slots:
                 self._take_lease(slot, lease, retained=retained)
             elif lease is not None and slot >= self._slots:
@@ -182,7 +183,7 @@ class Leases:
 
     def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
         known = self._known.get(worker)
-        presence = parse_presence(payload)
+        presence = parse(payload, Presence)
         is_one_too_many = known is None and worker != self.worker and len(self._known) >= MOST_WORKERS
         if presence is not None and presence.worker == worker and not is_one_too_many:
             self._known[worker] = _Known(presence, now)
@@ -391,7 +392,8 @@ class Leases:
 
     def _presence(self, until: float) -> Presence:
         return Presence(
-            self.worker, until, self._routes, self._version, self._since, self._slots, self._prefers, self._every
+            self.worker, until, self._routes, self._version, self._since, self._slots, self._prefers, self._every,
+            leaves=False,
         )  # fmt: skip
 
     def _renewed(self, lease: Lease, clock: float) -> Lease:

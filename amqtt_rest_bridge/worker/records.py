@@ -7,10 +7,14 @@
 """
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from typing import Annotated, Final, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 _MOST_TERM: Final = 1 << 53
+_NAME: Final = r"^[^+#/\0]*\Z"
 
 
 def lease_topic(group: str, slot: int | str) -> str:
@@ -28,8 +32,14 @@ def worker_status_topic(group: str, worker: str, route: str) -> str:
     return f"bridge/{group}/workers/{worker}/routes/{route}/status"
 
 
-@dataclass(frozen=True, slots=True)
-class Presence:
+class _Record(Struct, frozen=True):
+    @property
+    def payload(self) -> bytes:
+        """Return the record as it is published."""
+        return json.dumps(asdict(self)).encode()
+
+
+class Presence(_Record, frozen=True):
     """The record of a living worker; times are epoch seconds, `slot` is the one that it prefers.
 
     `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. One that
@@ -37,74 +47,39 @@ class Presence:
     it opens none beyond them.
     """
 
-    worker: str
+    worker: Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
     until: float
     routes: str
     version: str
     since: float
-    slots: int
-    slot: int | None = None
-    every: tuple[str, ...] = ()
-    leaves: bool = False
-
-    @property
-    def payload(self) -> bytes:
-        """Return the record as it is published."""
-        return json.dumps(asdict(self)).encode()
+    slots: Annotated[int, Meta(ge=1)]
+    slot: int | None
+    every: tuple[str, ...]
+    leaves: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(_Record, frozen=True):
     """The record of a slot: its holder since `since`, "" when it was released. Times are epoch seconds.
 
     `term` counts changes of hands. `waits`: the holder before ended without handing it over, so that calls which it
     began may still run.
     """
 
-    worker: str
+    worker: Annotated[str, Meta(max_length=128, pattern=_NAME)]
     until: float
     routes: str
     version: str
-    term: int
+    term: Annotated[int, Meta(gt=0, lt=_MOST_TERM)]
     since: float
     waits: bool = False
 
-    @property
-    def payload(self) -> bytes:
-        """Return the record as it is published."""
-        return json.dumps(asdict(self)).encode()
+
+R = TypeVar("R", Presence, Lease)
 
 
-def parse_presence(payload: bytes) -> Presence | None:
-    """Return the presence that a payload holds, None if it holds none."""
+def parse(payload: bytes, kind: type[R]) -> R | None:
+    """Return the record of this kind that a payload holds, None if it holds none."""
     try:
-        members = json.loads(payload)
-        slot = members["slot"]
-        return Presence(
-            _name(members["worker"]), float(members["until"]), str(members["routes"]), str(members["version"]),
-            float(members["since"]), max(1, int(members["slots"])), None if slot is None else int(slot),
-            tuple(map(str, members["every"])), members["leaves"] is True,
-        )  # fmt: skip
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
+        return msgspec.json.decode(payload, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def parse_lease(payload: bytes) -> Lease | None:
-    """Return the lease that a payload holds, None if it holds none."""
-    try:
-        members = json.loads(payload)
-        term = int(members["term"])
-        if not 0 < term < _MOST_TERM:
-            return None
-        return Lease(
-            _name(members["worker"], empty=True), float(members["until"]), str(members["routes"]),
-            str(members["version"]), term, float(members["since"]), members.get("waits") is True,
-        )  # fmt: skip
-    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
-        return None
-
-
-def _name(value: Any, *, empty: bool = False) -> str:
-    if not isinstance(value, str) or not (value or empty) or len(value) > 128 or set(value) & set("+#/\0"):
-        raise ValueError("not the id of a worker")
-    return value

@@ -22,7 +22,7 @@ def lease(worker: str, since: float = NOW) -> bytes:
 
 
 def presence(worker: str, routes: str = "aaaa", until: float = NOW + 30) -> bytes:
-    return Presence(worker, until, routes, "1.0", NOW - 60, 4).payload
+    return Presence(worker, until, routes, "1.0", NOW - 60, 4, None, (), False).payload
 
 
 def overview(records: dict[str, bytes], *later: tuple[str, bytes]) -> GroupOverview:

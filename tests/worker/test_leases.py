@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from amqtt_rest_bridge.worker.leases import GONE_SECONDS, MOST_WORKERS, HandOver, Leases, PublishRecord, shares
-from amqtt_rest_bridge.worker.records import Lease, lease_topic, parse_lease, parse_presence, presence_topic
+from amqtt_rest_bridge.worker.records import Lease, Presence, lease_topic, parse, presence_topic
 
 SLOTS = 4
 ADOPT = 30.0
@@ -308,7 +308,7 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
     group.publish(PublishRecord(lease_topic("plant", 2), json.dumps(old).encode()))
     group.tick()
     group.tick()
-    kept = parse_lease(group.retained[lease_topic("plant", 2)])
+    kept = parse(group.retained[lease_topic("plant", 2)], Lease)
     assert kept is not None and kept.worker == node.name
     assert sorted(node.leases.held) == [0, 1, 2, 3]
 
@@ -317,7 +317,7 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
     "payload", [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
 )
 def test_a_payload_that_is_not_a_record_is_none(payload: bytes) -> None:
-    assert parse_lease(payload) is None and parse_presence(payload) is None
+    assert parse(payload, Lease) is None and parse(payload, Presence) is None
 
 
 def test_intents_are_none_before_all_retained_records_have_come() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from amqtt_rest_bridge.worker.group import Warnings, every
 from amqtt_rest_bridge.worker.leases import GroupView
-from amqtt_rest_bridge.worker.records import Presence, parse_presence
+from amqtt_rest_bridge.worker.records import Presence, parse
 from tests.support.http_target import Target, echo
 from tests.support.route_text import load_text
 from tests.worker.mosquitto import Mosquitto
@@ -16,7 +16,10 @@ from tests.worker.workers import Group, client_route
 
 def view(**workers: tuple[str, tuple[str, ...]]) -> GroupView:
     """Return a group of workers with the hashes of their routes, and their events with EVERY."""
-    presences = {name: Presence(name, 0, routes, "1", 0, 4, None, events) for name, (routes, events) in workers.items()}
+    presences = {
+        name: Presence(name, 0, routes, "1", 0, 4, None, events, leaves=False)
+        for name, (routes, events) in workers.items()
+    }
     return GroupView("a", presences, {})
 
 
@@ -27,12 +30,12 @@ def test_the_lowest_worker_that_has_an_event_runs_it() -> None:
 
 def test_a_presence_names_the_events_with_an_interval() -> None:
     routes = load_text(client_route("Echo", 9, "in") + POLL.format(port=9)).routes
-    presence = Presence("a", 0, "hash", "1", 0, 4, None, every(routes))
+    presence = Presence("a", 0, "hash", "1", 0, 4, None, every(routes), False)
     assert presence.every == ("Poll/Ask",)
-    assert parse_presence(presence.payload) == presence
+    assert parse(presence.payload, Presence) == presence
     for replaced in (b', "every": ["Poll/Ask"]', b', "slots": 4', b', "leaves": false'):
-        assert parse_presence(presence.payload.replace(replaced, b"")) is None
-    assert parse_presence(presence.payload.replace(b'["Poll/Ask"]', b"1")) is None
+        assert parse(presence.payload.replace(replaced, b""), Presence) is None
+    assert parse(presence.payload.replace(b'["Poll/Ask"]', b"1"), Presence) is None
 
 
 def test_sets_that_differ_are_warned_of_at_each_change_and_once_when_they_agree(
@@ -55,12 +58,12 @@ def test_slots_that_differ_are_warned_of_like_route_sets(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO)
-    four, two, other = (Presence(worker, 0, "same", "1", 0, slots) for worker, slots in SLOTS.items())
+    four, two, other = (Presence(worker, 0, "same", "1", 0, slots, None, (), False) for worker, slots in SLOTS.items())
     warnings = Warnings("plant", 4)
     for second, workers in enumerate(((four, other), (four, two), (two, four), (four, other))):
         warnings.look(GroupView("a", {one.worker: one for one in workers}, {}), (), second)
     assert caplog.messages == ["slots differ: 2 on b; 4 on a", "all workers of group plant have the same slots"]
-    assert parse_presence(four.payload) == four
+    assert parse(four.payload, Presence) == four
 
 
 def test_what_is_logged_of_many_forged_records_is_bounded_and_on_one_line(caplog: pytest.LogCaptureFixture) -> None:
