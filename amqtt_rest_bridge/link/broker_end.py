@@ -125,15 +125,24 @@ class BrokerEnd:
         self.flush()
 
     def send(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
-        """Queue one frame; what is queued is bounded by what the callers admit."""
+        """Queue one frame; what is queued is bounded by what the callers admit.
+
+        Raises:
+            OSError: There are too few file descriptors for the sockets; nothing is queued.
+        """
         self.flush()
         self._queue(frame, sockets)
 
     def _queue(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         if self._loop is None:
             return
-        # Duplicates, since the caller may close its sockets while the frame waits.
-        descriptors = [os.dup(sock.fileno()) for sock in sockets] if sockets else []
+        descriptors: list[int] = []
+        try:
+            # Duplicates, since the caller may close its sockets while the frame waits.
+            descriptors.extend(os.dup(sock.fileno()) for sock in sockets)
+        except OSError:
+            _close_all(descriptors)
+            raise
         length, body = encode_parts(frame)
         if len(body) < CHUNK:
             self._out.append((length + body, descriptors))

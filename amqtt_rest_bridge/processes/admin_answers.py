@@ -223,6 +223,8 @@ class AdminAnswers:
             self._timer.cancel()
 
     def _look(self, processes: Processes) -> None:
+        if not processes:  # all have been closed
+            return
         self._timer = self._loop.call_later(LIVE_SECONDS, self._look, processes)
         live = self._records.take_live()
         if live is not None:

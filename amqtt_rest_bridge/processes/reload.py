@@ -123,7 +123,7 @@ class Reloader:
         self._asked = asyncio.Event()
         self._before: Any = None  # the handler of SIGHUP
         self._listens = False
-        self._watches = False
+        self._watches = self._has_ended = False
         self._failures = 0  # in a row, for reasons that may pass
         self._looks = 0.0  # until the next try
         self._said: str | None = None  # why the last try failed
@@ -158,8 +158,14 @@ class Reloader:
         """
         async with self._turn:
             failure = await self._reload(look=look)
+        if self._has_ended:
+            return ReloadFailure(time.time(), 0, "the bridge stops")
         self._note(failure)
         return failure
+
+    def end(self) -> None:
+        """Apply nothing from now on, for the ports are closed: new routes would open them again."""
+        self._has_ended = True
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
         """Load the files with some texts in their place, and use nothing of it; see `sources.read`.
@@ -185,7 +191,8 @@ class Reloader:
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:
                 loaded = replace(loaded, faults=())  # an earlier try has logged these warnings
-            self._apply(loaded)
+            if not self._has_ended:
+                self._apply(loaded)
         except RouteFilesError as error:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below

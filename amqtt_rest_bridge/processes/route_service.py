@@ -336,6 +336,7 @@ class RouteService:
         loop, times = asyncio.get_running_loop(), self._times
         redelivers = self._settings.is_mqtt_5  # the broker of a worker, what is not acknowledged
         deadline = loop.time() + times.grace + times.publish
+        self._reloader.end()
         self._sockets.close()
         self._schedule.replace(())
         self._admin.close()

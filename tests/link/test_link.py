@@ -6,6 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -215,6 +216,24 @@ def test_closing_with_unsent_sockets_leaves_no_descriptor_open(ends: tuple[Broke
             pass
 
     asyncio.run(scenario())
+
+
+DESCRIPTORS = Path("/proc/self/fd")
+
+
+def test_sockets_that_cannot_all_be_sent_leave_no_descriptor_open(ends: tuple[BrokerEnd, BridgeEnd]) -> None:
+    """A process that has run out of descriptors tries again and again: each try would take those that are left."""
+    loop, (broker, _) = asyncio.new_event_loop(), ends
+    broker.attach(loop)
+    with contextlib.closing(socket.socket()) as given:
+        gone = socket.socket()
+        gone.close()
+        before = len([*DESCRIPTORS.iterdir()])
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            broker.send(Listen([1, 2]), [given, gone])
+        assert len([*DESCRIPTORS.iterdir()]) == before
+    broker.close()
+    loop.close()
 
 
 def replies(*names: str, size: int = 0) -> list[TopicMessage]:

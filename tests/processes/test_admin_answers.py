@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from amqtt_rest_bridge.link.admin_frames import LiveRecords, WantLive
 from amqtt_rest_bridge.model import Message, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
@@ -50,3 +52,17 @@ def test_followers_that_come_before_a_replaced_process_is_ready_stay_and_those_o
     assert not records.following
     assert other.sent[-1] == WantLive(on=False)
     loop.close()
+
+
+def test_following_ends_with_the_processes(caplog: pytest.LogCaptureFixture) -> None:
+    records, loop = BrokerRecords(RunIds()), asyncio.new_event_loop()
+    unused = cast(Any, None)
+    answers = AdminAnswers(records, unused, {}, unused, None, unused, loop)
+    processes = cast(Any, [Process(ready=True)])
+    answers.take(WantLive(on=True), processes, 0)
+    processes.clear()
+    records.unmatched(Message("a", b"", 0.0))
+    loop.call_later(0.2, loop.stop)
+    loop.run_forever()
+    loop.close()
+    assert not caplog.messages

@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import threading
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from tests.processes.reloading import Reloading, client_route, server_route
-from tests.support.embedded_broker import SECONDS
+from tests.support.embedded_broker import SECONDS, Host, configuration
 from tests.support.http_recorder import recording
 
 
@@ -102,6 +103,22 @@ def test_a_taken_port_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureF
             assert running.post("/a") == 200
         finally:
             running.host.stop()
+
+
+def test_a_reload_during_the_shutdown_opens_no_port_again(tmp_path: Path) -> None:
+    (tmp_path / "a.lot").write_text(server_route("/a"))
+    host = Host(configuration(tmp_path, reload_seconds=0))
+    try:
+        service, port = host.plugin.service, host.http_port
+        host.wait(service.drain())
+        (tmp_path / "a.lot").write_text(server_route("/b"))
+        failure = host.wait(service.reload())
+        assert failure is not None and failure.message == "the bridge stops"
+        assert not service.server_ports
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
+    finally:
+        host.stop()
 
 
 def test_what_was_sent_before_a_reload_is_answered_by_the_old_definition(tmp_path: Path) -> None:
