@@ -73,6 +73,7 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
     """Return the template files under a folder, and the folders that cannot be read as what they seem to be."""
     found: list[Path] = []
     unreadable: list[SourceError] = []
+    within: set[Path] = set()  # the folders of templates, and all below them
 
     def note(exc: OSError) -> None:
         unreadable.append(SourceError(str(exc.filename), f"cannot be read: {exc.strerror}"))
@@ -80,9 +81,11 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
     for where, folders, files in os.walk(root, onerror=note):
         folders.sort()
         names = [name for name in TEMPLATE_FILES if name in files]
-        found.extend(Path(where) / name for name in names[:1])
-        is_within = any(Path(where).is_relative_to(file.parent) for file in found)  # part of another template
-        if not names and CONTENT_FILE in files and any(map(_is_notebook, files)) and not is_within:
+        folder = Path(where)
+        found.extend(folder / name for name in names[:1])
+        if names or folder.parent in within:
+            within.add(folder)
+        elif CONTENT_FILE in files and any(map(_is_notebook, files)):
             reason = f"holds {CONTENT_FILE} and notebooks, but no {TEMPLATE_FILES[0]}; write one, with a title at least"
             unreadable.append(SourceError(where, reason))
     if not found and not unreadable:

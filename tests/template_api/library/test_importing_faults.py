@@ -1,6 +1,7 @@
 """What is wrong with templates, reported with its place; the others are imported."""
 
 import io
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,28 @@ if TYPE_CHECKING:
 
 Make = Callable[..., dict[str, Any]]
 UUID = "11111111-2222-4333-8444-555555555555"
+
+
+def test_a_folder_of_a_library_is_looked_at_once_however_many_there_are(tmp_path: Path) -> None:
+    def calls(folders: int) -> int:
+        root = tmp_path / str(folders)
+        for number in range(folders):
+            write_folder(root / f"t{number}", "title: T\n")
+        count = 0
+
+        def counting(_frame: object, event: str, _of: object) -> None:
+            nonlocal count
+            count += event == "call"
+
+        before = sys.getprofile()
+        sys.setprofile(counting)
+        try:
+            read_templates(root)  # which only looks for the files
+        finally:
+            sys.setprofile(before)
+        return count
+
+    assert calls(100) < 11 * calls(10)
 
 
 @pytest.mark.parametrize(
