@@ -216,10 +216,13 @@ class Resolver:
         with self._lock:
             future = self._under_way.get((host, port))
             if future is None:
-                future = self._under_way[host, port] = Future()
-                threading.Thread(
-                    target=self._run, args=(host, port, future), name="bridge-resolver", daemon=True
-                ).start()
+                future = Future()
+                arguments = host, port, future
+                try:
+                    threading.Thread(target=self._run, args=arguments, name="bridge-resolver", daemon=True).start()
+                except RuntimeError as error:  # the machine has no thread left; the next request asks again
+                    raise OSError(errno.EAGAIN, str(error)) from error
+                self._under_way[host, port] = future
         return future.result(timeout)
 
     def _run(self, host: str, port: int, future: "Future[Sequence[str]]") -> None:

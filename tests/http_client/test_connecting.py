@@ -101,6 +101,17 @@ def test_name_that_cannot_be_written_is_an_unknown_one() -> None:
         Resolver(look_up).addresses("x.test", 80, 5)
 
 
+def test_a_name_is_looked_up_again_after_a_machine_had_no_thread_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    resolver = Resolver(lambda host, port: ["192.0.2.1"])
+    with monkeypatch.context() as full, pytest.raises(OSError, match="can't start new thread"):
+        full.setattr(threading.Thread, "start", no_thread)
+        resolver.addresses("x.test", 80, 5)
+    assert resolver.addresses("x.test", 80, 5) == ["192.0.2.1"]
+
+
 def never_answers(peer: Peer) -> None:
     peer.request()
     peer.wait()
