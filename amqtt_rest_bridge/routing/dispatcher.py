@@ -54,11 +54,13 @@ class OverloadQueue:
         # Decision: as many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
         if queue is not None and not admission.may_wait(len(queue), len(call.message.payload)):
             return False
+        now = self._monotonic()
         if call.since is None:
-            call.since = self._monotonic()
+            call.since = now
         if queue is None:
             queue = self._queues[statistics.name] = deque()
-            self._watch(admission.timeout, statistics.name, queue)
+            left = call.since + admission.timeout - now  # of one that has waited before a reload, less than all
+            self._watch(max(0.0, left), statistics.name, queue)
         queue.append(call)
         admission.wait_outside(1, len(call.message.payload))
         return True
@@ -364,9 +366,7 @@ class Dispatcher:
         """Return why a payload of `size` bytes takes no call, None when it does."""
         return message_too_large(size, self._largest) if size > self._largest else None
 
-    def call_of(
-        self, listening: Listening, message: Message, hops: int = 0, delivery: Delivery | None = None
-    ) -> Call:
+    def call_of(self, listening: Listening, message: Message, hops: int = 0, delivery: Delivery | None = None) -> Call:
         """Return the call of a message for one event, which is not admitted yet; it holds `delivery`."""
         if delivery is not None:
             delivery.hold()

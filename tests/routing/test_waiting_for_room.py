@@ -107,6 +107,14 @@ def test_a_reload_lets_waiting_messages_go_by_the_new_definition(rig: Rig) -> No
     assert rig.counts == (3, 2, 5)
 
 
+def test_a_reload_does_not_prolong_the_time_that_a_message_waits(rig: Rig) -> None:
+    rig.offer(b"1", b"2", b"3")
+    rig.clock.advance(0.6)
+    rig.use(route("/changed"))
+    rig.clock.advance(0.5)
+    assert rig.counts == (2, 1, 3)
+
+
 def test_a_waiting_message_whose_route_is_gone_is_answered(rig: Rig) -> None:
     rig.offer(b"1", b"2", b"3")
     rig.use(route(name="Other", source="elsewhere"))
