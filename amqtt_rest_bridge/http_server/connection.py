@@ -283,6 +283,9 @@ class ServerConnection:
         try:
             pieces = self._pieces(exchange)
         except ValueError as error:
+            if stream is not None:
+                stream.close()
+                stream = None
             exchange.fail(error)
             pieces = self._pieces(exchange)
         self.server.log_access(self, exchange)

@@ -5,6 +5,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
@@ -113,6 +114,25 @@ def test_pieces_arrive_as_they_come_and_the_end_closes_the_connection() -> None:
             stream.put(b"three", b"")
             assert raw.read_to_the_end() == b"three"
         assert stream.closed.wait(PATIENCE)
+
+
+def test_a_stream_whose_head_cannot_be_written_is_closed_and_nothing_follows_the_error() -> None:
+    class Misnamed(Streaming):
+        def answer(self, request: Request, wake: Callable[[], None]) -> Response | Pending:
+            answer = super().answer(request, wake)
+            self.streams[-1].put(b"never sent", b"")
+            return replace(answer, headers=(("X-Name", "a\nb"),)) if isinstance(answer, Response) else answer
+
+    app = Misnamed(Pieces)
+    with listening_socket() as sock:
+        server = HttpServer(sock, app)
+        server.start()
+        with Raw(sock.getsockname()[1]).send(get("/stream")) as raw:
+            head, _, body = raw.read_to_the_end().partition(b"\r\n\r\n")
+        server.stop(0)
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert f"Content-Length: {len(body)}\r\n".encode() in head + b"\r\n"
+    assert app.streams.pop().closed.is_set()
 
 
 def test_a_stream_is_asked_again_after_the_seconds_that_it_gave() -> None:
