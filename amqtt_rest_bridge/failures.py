@@ -1,7 +1,6 @@
-"""Failures that the bridge itself decides on (no room, no worker), and the payload that any failure publishes.
+"""What the failure of a call publishes, and where; the values that results and failures are filled with.
 
-Those of a request are in `http_client/transport_errors.py`; codes and hints of all in `catalogue.py`. Pure; both
-processes use it, on any thread.
+Codes and hints are in `catalogue.py`, messages where their facts are known. Pure; both processes use it, any thread.
 """
 
 import base64
@@ -12,7 +11,6 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
 from amqtt_rest_bridge.placeholders import MessageValues, ResponseBody, ResultValues
-from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.times import rfc3339
 
 
@@ -84,64 +82,6 @@ def failure_topic(event: ClientEvent, message: Message, response: HttpResponse |
         return event.destination_topic.fill(message_values(message))
     except CallError:
         return None
-
-
-def overloaded(capacity: int) -> CallError:
-    """Build the failure of a message that its route had no room for."""
-    what = f"the route is overloaded: its OVERLOAD_CAPACITY of {capacity} messages is used up"
-    return catalogue.ROUTE_FULL.error(what)
-
-
-def bytes_used_up(setting: str, most: int, size: int) -> CallError:
-    """Build the failure of a message whose payload has no room; `setting` is OVERLOAD_BYTES or queue_bytes."""
-    whose, row = (
-        ("route", catalogue.ROUTE_BYTES_FULL) if setting.isupper() else ("bridge", catalogue.QUEUE_BYTES_FULL)
-    )
-    room = f"its {setting} of {size_text(most)} have no room for a payload of {size_text(size)}"
-    return row.error(f"the {whose} is overloaded: {room}")
-
-
-def message_too_large(size: int, most: int) -> CallError:
-    """Build the failure of a message whose payload is larger than max_message_bytes."""
-    return catalogue.MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")
-
-
-def route_removed() -> CallError:
-    """Build the failure of a message that waited in the broker process when a reload removed its event."""
-    return catalogue.ROUTE_REMOVED.error(
-        "the message waited for its turn when its route or event was removed; it was not sent"
-    )
-
-
-def reply_dropped(size: int, most: int) -> CallError:
-    """Build the error of a message on a reply topic that a bridge process had no room for.
-
-    `size` is the message's, `most` what a bridge process may have to read already; both are in bytes.
-    """
-    return catalogue.REPLIES_FULL.error(
-        f"a reply of {size} bytes was dropped: a bridge process has {size_text(most)} of replies to read already"
-    )
-
-
-def no_free_worker(workers: int) -> CallError:
-    """Build the failure of a message that a `realtime` route had no free worker for."""
-    return catalogue.NO_FREE_WORKER.error(
-        f"the route is overloaded: all {workers} workers are busy and OVERLOAD_POLICY is realtime"
-    )
-
-
-def bridge_restarted() -> CallError:
-    """Build the failure of a call whose bridge process died."""
-    return catalogue.BRIDGE_RESTARTED.error(
-        "the bridge process ended while it held this message; the request may or may not have been sent"
-    )
-
-
-def too_many_hops(limit: int) -> CallError:
-    """Build the failure of a message that went through too many routes."""
-    return catalogue.TOO_MANY_HOPS.error(
-        f"the message went through {limit} routes one after the other and was not passed on"
-    )
 
 
 def disk_full(reason: Exception) -> CallError:

@@ -262,6 +262,11 @@ Pairs = tuple[tuple[str, str], ...]
 """Names and values in their order; a name may be there more than once."""
 
 
+def values_of(pairs: Pairs, name: str) -> list[str]:
+    """Return the values of a header or user property, whose `name` is in lower case, in their order."""
+    return [value for given, value in pairs if given.lower() == name]
+
+
 class MessageProperties(Struct, frozen=True, array_like=True):
     """What MQTT 5 says of a message beside topic and payload, as far as it is carried. Travels on the link.
 

@@ -455,8 +455,3 @@ def failure_publication(
     kept = message.payload if event.failure_payload else None
     payload = failure_payload(run, route, event.name, message.topic, message.timestamp, error, response, kept)
     return Publication(topic, payload, properties=_properties(message, response), qos=event.qos)
-
-
-def header(response: HttpResponse, name: str) -> str | None:
-    """Return the first value of a header, its name in lower case; None when there is none."""
-    return next((value for key, value in response.headers if key.lower() == name), None)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 from amqtt_rest_bridge.catalogue import NO_DIGEST
 from amqtt_rest_bridge.errors import CONTROL, CallError, on_one_line
-from amqtt_rest_bridge.model import Pairs, RestApiConfig
+from amqtt_rest_bridge.model import Pairs, RestApiConfig, values_of
 
 REFUSED: Final = 401
 
@@ -147,7 +147,7 @@ class RequestLogin:
             return False
         if self._route.accepted is self._answers:
             self._route.accepted = None
-        challenge = strongest(_values(headers, "www-authenticate"))
+        challenge = strongest(values_of(headers, "www-authenticate"))
         if self._repeated >= _MOST_REPEATS or (self._repeated and not challenge.stale):
             self._repeated = 0
             return False
@@ -159,7 +159,7 @@ class RequestLogin:
             return
         if self._repeated:
             self._route.accepted, self._repeated = self._answers, 0
-        for following in _values(headers, "authentication-info"):
+        for following in values_of(headers, "authentication-info"):
             nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
             if nonce and not CONTROL.search(nonce):
                 self._route.accepted = Answers(replace(self._answers.challenge, nonce=nonce))
@@ -211,10 +211,6 @@ def _challenge_of(fields: Mapping[str, str]) -> Challenge | None:
 
 def _qops(fields: Mapping[str, str]) -> list[str]:
     return re.findall(r"[^\s,]+", fields.get("qop", "").lower())
-
-
-def _values(headers: Pairs, name: str) -> Iterable[str]:
-    return (value for key, value in headers if key.lower() == name)
 
 
 def _items(text: str) -> Iterable[tuple[str, str, str]]:

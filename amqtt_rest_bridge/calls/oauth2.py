@@ -16,7 +16,7 @@ from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import describe_status
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig, values_of
 
 REFUSED: Final = 401
 """The status of a request whose token is not accepted (any more): the server has not processed it."""
@@ -96,7 +96,7 @@ def has_own(request: HttpRequest) -> bool:
 
     Decision: one with an Authorization of the event's own HEADERS is.
     """
-    return any(name.lower() == "authorization" for name, _ in request.headers)
+    return bool(values_of(request.headers, "authorization"))
 
 
 def late() -> CallError:

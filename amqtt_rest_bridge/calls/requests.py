@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.addresses import basic_credentials
+from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS, REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -213,8 +214,10 @@ def _authorization(config: RestApiConfig) -> str | None:
     return basic_credentials(config.username, config.password)
 
 
-def scheme_of_sender(config: RestApiConfig) -> str | None:
+def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
     """Return the scheme of the Authorization that is added where a request is sent, None where it has all it needs."""
+    if has_own(request):
+        return None
     if config.oauth2_token_url is not None:
         return "Bearer"
     return "Digest" if config.auth_scheme is AuthScheme.DIGEST else None

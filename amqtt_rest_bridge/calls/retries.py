@@ -5,9 +5,9 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Final
 
-from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict, header
+from amqtt_rest_bridge.calls.call import OpenCall, Stage, Step, Verdict
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route
+from amqtt_rest_bridge.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
 from amqtt_rest_bridge.times import Backoff
 
 _BACKOFF: Final = Backoff(first=0.5)
@@ -86,7 +86,7 @@ def retry_after(response: HttpResponse, now: float) -> float | None:
 
     `now` is Unix time in seconds; a date in the past asks for 0.
     """
-    text = (header(response, "retry-after") or "").strip()
+    text = next(iter(values_of(response.headers, "retry-after")), "").strip()
     if text.isascii() and text.isdigit():
         return min(float(text[:9]), LONGEST_RETRY_AFTER)
     try:

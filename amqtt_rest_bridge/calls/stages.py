@@ -12,7 +12,6 @@ from typing import Final
 
 from amqtt_rest_bridge.calls.batches import Split
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
-from amqtt_rest_bridge.calls.duplicates import Deduplicated
 from amqtt_rest_bridge.calls.retries import Retries
 from amqtt_rest_bridge.catalogue import SCHEMA_MISMATCH
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
@@ -102,6 +101,29 @@ class When(Stage):
     def admit(self, _: OpenCall, values: MessageValues) -> None:
         """Skip the call, unless its condition is true."""
         if not self._is_wanted(values):
+            raise SkippedError
+
+
+def dedupe_key(route: str, event: str, text: bytes) -> bytes:
+    """Return the key of a text of DEDUPE_KEY: that of an event, which others do not share."""
+    return _digest("\0".join((route, event, "")).encode() + text)
+
+
+class Deduplicated(Stage):
+    """DEDUPE_KEY: a call whose key was seen sends nothing.
+
+    Whether it was seen decides the broker process, for all bridge processes (`routing.claims`); a driver asks it
+    between the first time that a call is begun, which fills its key, and the second.
+    """
+
+    def __init__(self, route: str, event: str, text: PlaceholderText) -> None:
+        self._names = route, event
+        self._text = text
+
+    def admit(self, call: OpenCall, values: MessageValues) -> None:
+        """Fill the key of a call; skip one whose key was seen."""
+        call.key = dedupe_key(*self._names, self._text.fill_bytes(values))
+        if call.was_seen:
             raise SkippedError
 
 

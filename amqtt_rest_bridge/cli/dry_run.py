@@ -14,7 +14,6 @@ import typer
 from amqtt_rest_bridge.bridge.client.senders import sender_of
 from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict, masker_for
-from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
@@ -158,7 +157,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     if isinstance(begun, Verdict):
         return _show_end(begun, prepared, message, prepared.masker)
     request = begun.request
-    if (scheme := scheme_of_sender(route.config)) and not has_own(request):
+    if scheme := scheme_of_sender(route.config, request):
         request = replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
     print("\n".join(request_lines(request, prepared.masker)))
     if not send:

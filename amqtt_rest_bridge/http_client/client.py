@@ -10,13 +10,13 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from threading import Lock
 from time import monotonic
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
-from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Headers, Received
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Headers, Outgoing, Received
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -29,7 +29,7 @@ from amqtt_rest_bridge.http_client.origin import (
 )
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
-from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method, Pairs
+from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method, Pairs, values_of
 
 _RESPONSE = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # of a digest: who has it can try passwords, or send it again
 _CLOSED = (ConnectionError, ssl.SSLEOFError, ssl.SSLZeroReturnError)
@@ -69,17 +69,6 @@ def finish(exchange: Exchange) -> HttpResponse:
         except StopIteration as end:
             response: HttpResponse = end.value
             return response
-
-
-class _Outgoing(NamedTuple):
-    """A request as it is sent, its deadline, a time of the clock, and how large its response may be."""
-
-    deadline: float
-    method: Method
-    target: str
-    headers: Headers
-    body: bytes | None
-    limit: int
 
 
 class Login(Protocol):
@@ -155,7 +144,7 @@ class HttpClient:
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
         login: Login | None = None
         credentials: set[str] = set()
-        if self._login is not None and all(name.lower() != "authorization" for name, _ in headers):
+        if self._login is not None and not values_of(headers, "authorization"):
             login = self._login()
         while True:
             yield
@@ -164,7 +153,7 @@ class HttpClient:
             authorization = None if login is None else login.authorization(request.method, target)
             credentials.update(_RESPONSE.findall(authorization or ""))
             sent = headers if authorization is None else (*headers, ("Authorization", authorization))
-            outgoing = _Outgoing(deadline, request.method, target, sent, request.body, limit)
+            outgoing = Outgoing(deadline, request.method, target, sent, request.body, limit)
             try:
                 received = self._attempt(server, outgoing, repeats=repeats)
             finally:
@@ -216,8 +205,8 @@ class HttpClient:
 
     def _following(self, url: str, received: Received) -> tuple[Origin, str] | None:
         """Return where a redirect leads, None when it may not be followed."""
-        location = next((value for name, value in received.headers if name.lower() == "location"), None)
-        resolved = None if location is None else resolve(url, location)
+        locations = values_of(received.headers, "location")
+        resolved = resolve(url, locations[0]) if locations else None
         return resolved if resolved is not None and may_follow(self._server.origin, resolved[0]) else None
 
     def _upgrade(self, origin: Origin) -> Server:
@@ -226,7 +215,7 @@ class HttpClient:
                 self._upgraded = self._server_of(origin)
             return self._upgraded
 
-    def _attempt(self, server: Server, outgoing: _Outgoing, *, repeats: bool) -> Received | None:
+    def _attempt(self, server: Server, outgoing: Outgoing, *, repeats: bool) -> Received | None:
         """Send a request over a kept connection; over a new one when none is kept, or it is repeated.
 
         Return None when the server has closed the kept connection and may have seen the request, which is to be
@@ -238,7 +227,7 @@ class HttpClient:
         kept = None if repeats else server.pool.take()
         if kept is not None:
             try:
-                return server.pool.exchange(kept, *outgoing)
+                return server.pool.exchange(kept, outgoing)
             except EXCHANGE_ERRORS as error:
                 if not _was_closed_before(error, kept.wire, outgoing):
                     raise self._failed(server, error, kept.wire) from error
@@ -246,7 +235,7 @@ class HttpClient:
                     return None
         connection = self._connector.connect(server, outgoing.deadline)
         try:
-            return server.pool.exchange(connection, *outgoing)
+            return server.pool.exchange(connection, outgoing)
         except EXCHANGE_ERRORS as error:
             raise self._failed(server, error, connection.wire) from error
 
@@ -268,7 +257,7 @@ def _complete(request: HttpRequest, origin: Origin) -> Headers:
     return headers
 
 
-def _was_closed_before(error: Exception, wire: DeadlineSocket, outgoing: _Outgoing) -> bool:
+def _was_closed_before(error: Exception, wire: DeadlineSocket, outgoing: Outgoing) -> bool:
     """Return whether a kept connection was closed by its server and the request may be sent over another one.
 
     RFC 9112 section 9.3.1: a client may repeat a request by itself when nothing of a response came and repeating does
@@ -276,8 +265,4 @@ def _was_closed_before(error: Exception, wire: DeadlineSocket, outgoing: _Outgoi
     """
     if wire.received or not isinstance(error, _CLOSED):
         return False
-    return (
-        not wire.sent
-        or outgoing.method in IDEMPOTENT
-        or any(name.lower() == "idempotency-key" for name, _ in outgoing.headers)
-    )
+    return not wire.sent or outgoing.method in IDEMPOTENT or bool(values_of(outgoing.headers, "idempotency-key"))

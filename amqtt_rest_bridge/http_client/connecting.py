@@ -21,7 +21,7 @@ from urllib3.util.connection import create_connection
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import transport_errors
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Headers, Pool, connect
+from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Headers, Pool
 from amqtt_rest_bridge.http_client.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
@@ -189,7 +189,7 @@ class Connector:
             raise transport_errors.tls_failed(server.where, error) from error
 
     def _over(self, sock: socket.socket, origin: Origin, deadline: float) -> Connection:
-        return connect(HTTPConnection(origin.host, origin.port), DeadlineSocket(sock, self._clock, deadline))
+        return Connection(HTTPConnection(origin.host, origin.port), DeadlineSocket(sock, self._clock, deadline))
 
 
 class Resolver:

@@ -13,12 +13,13 @@ import select
 import socket
 import ssl
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError, decode_content
+from amqtt_rest_bridge.model import values_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -66,6 +67,17 @@ class Phase(StrEnum):
     BODY = "reading the response's body"
 
 
+class Outgoing(NamedTuple):
+    """A request as it is sent, its deadline, a time of the clock, and how large its response may be."""
+
+    deadline: float
+    method: str
+    target: str
+    headers: Headers
+    body: bytes | None
+    limit: int
+
+
 class Received(NamedTuple):
     """A response read to its end; `reusable`: its connection may carry another request."""
 
@@ -86,18 +98,11 @@ class Connection:
         self.http = http
         self.wire = wire
         self.idle_until = 0.0
+        http.response_class = FinalResponse
+        http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
 
 
-def connect(http: HTTPConnection, wire: "DeadlineSocket") -> Connection:
-    """Attach a connected socket to an HTTP connection."""
-    http.response_class = FinalResponse
-    http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
-    return Connection(http, wire)
-
-
-def exchange(
-    connection: Connection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None, limit: int
-) -> Received:
+def exchange(connection: Connection, outgoing: Outgoing) -> Received:
     """Send a request and read its response, its content coding undone.
 
     The connection's wire must have been started; when this raises, it holds how far the exchange had come.
@@ -109,8 +114,8 @@ def exchange(
         HeadTooLargeError, ContentTooLargeError: head or body is larger than allowed.
         ValueError: target or headers hold what would change the shape of the request.
     """
-    http, wire = connection.http, connection.wire
-    _send(http, method, target, headers, body)
+    http, wire, limit = connection.http, connection.wire, outgoing.limit
+    _send(http, outgoing)
     try:
         response = cast(FinalResponse, HTTPConnection.getresponse(http))
     except (ConnectionError, HTTPException):
@@ -133,18 +138,16 @@ def exchange(
     )
 
 
-def _send(
-    http: HTTPConnection, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
-) -> None:
-    """Send a request with exactly these headers."""
-    http.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
+def _send(http: HTTPConnection, outgoing: Outgoing) -> None:
+    """Send a request with exactly its headers."""
+    http.putrequest(outgoing.method, outgoing.target, skip_host=True, skip_accept_encoding=True)
     # Not urllib3's own putheader and getresponse: the one looks for a marker that is never there in each value, the
     # other wraps the response in objects that are not needed here; together they cost 40 us a call.
     put = HTTPConnection.putheader
-    for name, value in headers:
+    for name, value in outgoing.headers:
         # http.client writes latin-1: this way round, UTF-8 goes out.
         put(http, name, value if value.isascii() else value.encode().decode("latin-1"))
-    http.endheaders(body)
+    http.endheaders(outgoing.body)
 
 
 def phase_of(wire: "DeadlineSocket") -> Phase:
@@ -180,21 +183,12 @@ class Pool:
                 return connection
             connection.wire.release()
 
-    def exchange(
-        self,
-        connection: Connection,
-        deadline: float,
-        method: str,
-        target: str,
-        headers: Headers,
-        body: bytes | None,
-        limit: int,
-    ) -> Received:
-        """Send a request and read its response by a deadline, see `exchange`; keep the connection, or close it."""
+    def exchange(self, connection: Connection, outgoing: Outgoing) -> Received:
+        """Send a request and read its response by its deadline, see `exchange`; keep the connection, or close it."""
         keep = False
-        connection.wire.start(deadline)
+        connection.wire.start(outgoing.deadline)
         try:
-            received = exchange(connection, method, target, headers, body, limit)
+            received = exchange(connection, outgoing)
             keep = received.reusable
         finally:
             if not keep:
@@ -312,7 +306,7 @@ class FinalResponse(HTTPResponse):
     def _all(self, wanted: str) -> list[str]:
         if len(self.named) == len(self.fields):  # nearly always, no name comes twice
             return [self.named[wanted]] if wanted in self.named else []
-        return [value for name, value in self.fields if name.lower() == wanted]
+        return values_of(self.fields, wanted)
 
 
 def _status(file: IO[bytes]) -> tuple[int, int, str]:

@@ -62,17 +62,14 @@ class TlsContexts:
             making = self._making.setdefault(key, Lock())
         try:
             with making:
-                return self._known(key) or self._make(key, options)
+                with self._lock:
+                    fault, made = self._faults.get(key), self._made.get(key)
+                if fault is not None:
+                    raise ConfigurationError(fault)
+                return made or self._make(key, options)
         finally:
             with self._lock:
                 self._making.pop(key, None)
-
-    def _known(self, key: Key) -> ssl.SSLContext | None:
-        with self._lock:
-            fault = self._faults.get(key)
-            if fault is not None:
-                raise ConfigurationError(fault)
-            return self._made.get(key)
 
     def _make(self, key: Key, options: TlsOptions) -> ssl.SSLContext:
         try:

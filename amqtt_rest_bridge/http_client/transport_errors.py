@@ -22,7 +22,7 @@ from amqtt_rest_bridge.http_client.connection import (
 )
 from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError
 from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, values_of
 
 EXCHANGE_ERRORS = (
     OSError, HTTPException, NotHttpError, HeadTooLargeError, ContentTooLargeError, MalformedResponseError,
@@ -142,10 +142,10 @@ def redirect_refused(request: HttpRequest, response: HttpResponse) -> CallError 
     """Explain why `send` did not follow a redirect; None for a response that is none."""
     if response.status not in REDIRECTS:
         return None
-    location = next((value for name, value in response.headers if name.lower() == "location"), None)
-    if location is None:
+    locations = values_of(response.headers, "location")
+    if not locations:
         return None
-    target = resolve(request.url, location)
+    target = resolve(request.url, locations[0])
     where = "an address that cannot be used" if target is None else str(target[0])
     if request.method is not Method.GET:
         reason, row = f"{request.method} is not redirected", catalogue.REDIRECTED_METHOD

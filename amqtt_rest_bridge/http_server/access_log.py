@@ -10,54 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.times import rfc3339
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class AccessEntry:
-    """One answer; `timestamp` is Unix time, `seconds` the time from the request's last byte to the answer."""
-
-    timestamp: float
-    request_id: str
-    remote: str
-    method: str
-    path: str
-    status: int
-    code: str | None
-    labels: Mapping[str, str]
-    request_bytes: int
-    response_bytes: int
-    seconds: float
-
-    def line(self, labels: Sequence[str]) -> bytes:
-        """Return the entry as one line of JSON, with a field for each of `labels`, null where the answer has none."""
-        fields = {
-            "time": rfc3339(self.timestamp),
-            "request_id": self.request_id,
-            "remote": self.remote,
-            "method": self.method,
-            "path": self.path,
-            "status": self.status,
-            "code": self.code,
-            **{name: self.labels.get(name) for name in labels},
-            "request_bytes": self.request_bytes,
-            "response_bytes": self.response_bytes,
-            "ms": round(self.seconds * 1000, 3),
-        }
-        return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
 
 
 class AccessLog:
     """Append entries to a file, which several processes may share and logrotate may move away.
 
-    `labels` are the names of an application's own fields. Whether the file was moved away is looked at every
-    `look_seconds`, before a write. Raises `ConfigurationError` when the file cannot be opened.
+    `labels` are the names of an application's own fields, which are null where an answer has none. Whether the file was
+    moved away is looked at every `look_seconds`, before a write. Raises `ConfigurationError` when the file cannot be
+    opened.
     Later failures (a full disk) are logged once and never harm a request.
 
     Not `logging.handlers.WatchedFileHandler`: a line costs 7 us, one `os.write` 0.4; and after a full disk
@@ -66,7 +31,7 @@ class AccessLog:
 
     def __init__(self, path: str, labels: Sequence[str] = (), look_seconds: float = 1.0) -> None:
         self._path = Path(path)
-        self._labels = tuple(labels)
+        self.labels = tuple(labels)
         self._look_seconds = look_seconds
         self._lock = threading.Lock()
         self._failed = False
@@ -77,14 +42,14 @@ class AccessLog:
         except OSError as error:
             raise ConfigurationError(f"access_log {path} cannot be opened: {error.strerror}") from error
 
-    def write(self, entry: AccessEntry) -> None:
-        """Append one entry; a line is one write, so that lines of several processes never mix."""
+    def write(self, fields: Mapping[str, object]) -> None:
+        """Append one line; it is one write, so that lines of several processes never mix."""
         try:
             with self._lock:
                 if self._closed:
                     return
                 self._follow()
-                os.write(self._descriptor, entry.line(self._labels))
+                os.write(self._descriptor, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
             if not self._failed:
                 self._failed = True

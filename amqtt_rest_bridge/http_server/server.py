@@ -22,7 +22,7 @@ from typing import Any, Final
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
-from amqtt_rest_bridge.http_server.access_log import AccessEntry, AccessLog
+from amqtt_rest_bridge.http_server.access_log import AccessLog
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 from amqtt_rest_bridge.http_server.connection import ServerConnection
 from amqtt_rest_bridge.http_server.exchange import (
@@ -38,6 +38,7 @@ from amqtt_rest_bridge.http_server.exchange import (
 from amqtt_rest_bridge.http_server.refusals import Refusal, overloaded, request_timeout, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, raw_limit
 from amqtt_rest_bridge.http_server.tls import TlsFiles, secure
+from amqtt_rest_bridge.times import rfc3339
 
 log = logging.getLogger(__name__)
 
@@ -273,21 +274,21 @@ class HttpPort(_Server):  # type: ignore[misc]  # see _Server
             return
         parser, response = exchange.parser, exchange.response
         assert response is not None  # noqa: S101  # it is being sent
-        seconds = time.monotonic() - exchange.began
+        seconds, labels = time.monotonic() - exchange.began, dict(response.labels)
         self._access_log.write(
-            AccessEntry(
-                timestamp=time.time() - seconds,
-                request_id=exchange.request_id,
-                remote=connection.addr[0],
-                method=parser.command,
-                path=getattr(parser, "request_uri", "").partition("?")[0],
-                status=int(response.status[:3]),
-                code=response.code,
-                labels=dict(response.labels),
-                request_bytes=parser.body_bytes_received,
-                response_bytes=len(response.body),
-                seconds=seconds,
-            )
+            {
+                "time": rfc3339(time.time() - seconds),
+                "request_id": exchange.request_id,
+                "remote": connection.addr[0],
+                "method": parser.command,
+                "path": getattr(parser, "request_uri", "").partition("?")[0],
+                "status": int(response.status[:3]),
+                "code": response.code,
+                **{name: labels.get(name) for name in self._access_log.labels},
+                "request_bytes": parser.body_bytes_received,
+                "response_bytes": len(response.body),
+                "ms": round(seconds * 1000, 3),
+            }
         )
 
     def leave_to_others(self) -> None:

@@ -14,7 +14,6 @@ import msgspec
 
 from amqtt_rest_bridge.admin import flow
 from amqtt_rest_bridge.bridge.trial import REQUEST_ID, try_call, try_request
-from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http_server import Request
@@ -141,8 +140,7 @@ def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchang
     message = Message(topic, trial.payload.encode(), time.time())
     verdict = try_call(route, event, message, answer, key=_ANY_KEY if route.is_lossless else None)
     request = requests[0] if requests else None
-    scheme = scheme_of_sender(route.config)
-    if request is not None and scheme is not None and not has_own(request):
+    if request is not None and (scheme := scheme_of_sender(route.config, request)):
         request = replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
     shown = "" if request is None else _lines(f"{request.method} {request.url}", request.headers, request.body)
     if verdict.failure is not None:

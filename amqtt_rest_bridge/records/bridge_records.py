@@ -22,7 +22,6 @@ from typing import Final
 from msgspec import Struct
 
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict, masker_for
-from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.link.admin_frames import (
@@ -188,7 +187,7 @@ class BridgeRecords:
         if request is not None:
             url = masker.address(request.url)[:_LONGEST]
             headers = _shown_headers(masker, request.headers)
-            if (scheme := scheme_of_sender(route.config)) and not has_own(request):
+            if scheme := scheme_of_sender(route.config, request):
                 headers.append(("Authorization", f"{scheme} {MASK}"))
             body = None if request.body is None else shown_body(masker, request.body)
         if response is not None:

@@ -1,8 +1,9 @@
 """Whether a route has room for one more message, by what it holds. Pure; the broker's loop only."""
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import bytes_used_up, no_free_worker, overloaded
 from amqtt_rest_bridge.model import OverloadPolicy, RouteConfig
+from amqtt_rest_bridge.sizes import size_text
 
 
 class QueueBytes:
@@ -55,7 +56,8 @@ class Admission:
         if self.outside or self.deferred:  # those go first
             return self.full(size)
         if self.policy is OverloadPolicy.REALTIME and self.outstanding - self.waiting >= self.workers:
-            return no_free_worker(self.workers)
+            busy = f"all {self.workers} workers are busy and OVERLOAD_POLICY is realtime"
+            return catalogue.NO_FREE_WORKER.error(f"the route is overloaded: {busy}")
         if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
             return self.full(size)
         self.take(size)
@@ -64,10 +66,13 @@ class Admission:
     def full(self, size: int) -> CallError:
         """Return why a message of `size` bytes has no room."""
         if self.outstanding >= self.capacity or self.outside >= self.capacity:
-            return overloaded(self.capacity)
+            used_up = f"its OVERLOAD_CAPACITY of {self.capacity} messages is used up"
+            return catalogue.ROUTE_FULL.error(f"the route is overloaded: {used_up}")
+        row, whose, bound = catalogue.ROUTE_BYTES_FULL, "route", f"OVERLOAD_BYTES of {size_text(self.most_bytes)}"
         if self.held_bytes + size <= self.most_bytes and self._queue.held + size > self._queue.limit:
-            return bytes_used_up("queue_bytes", self._queue.limit, size)
-        return bytes_used_up("OVERLOAD_BYTES", self.most_bytes, size)  # also of those that wait, which go first
+            row, whose, bound = catalogue.QUEUE_BYTES_FULL, "bridge", f"queue_bytes of {size_text(self._queue.limit)}"
+        # The bytes of a route hold those that wait too, which go first.
+        return row.error(f"the {whose} is overloaded: its {bound} have no room for a payload of {size_text(size)}")
 
     def has_room(self, size: int) -> bool:
         """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""

@@ -12,8 +12,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import bridge_restarted, disk_full, message_too_large, route_removed, too_many_hops
+from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.link.newest import INCOMPLETE
 from amqtt_rest_bridge.model import EventName, Message, NumberedRoute, OverloadPolicy
@@ -24,6 +25,8 @@ from amqtt_rest_bridge.routing.route_table import RouteTable, Watched, build_tab
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 _AT_ONCE: Final = 100  # messages that are refused in one iteration of the loop
+_RESTARTED: Final = "the bridge process ended while it held this message; the request may or may not have been sent"
+_REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
 
 
 class OverloadQueue:
@@ -164,7 +167,7 @@ class Dispatcher:
     def _refuse_removed(self, calls: Sequence[Call]) -> None:
         """Refuse messages of events that are gone, in their order, some in each iteration of the loop."""
         for call in calls[:_AT_ONCE]:
-            self.refuse(call, route_removed())
+            self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
         if len(calls) > _AT_ONCE:
             self._later(0, lambda: self._refuse_removed(calls[_AT_ONCE:]))
 
@@ -223,7 +226,7 @@ class Dispatcher:
         if is_awaited and not self._bridges.forward(message):
             self._server.reply_dropped(message)
         if len(message.payload) > self._largest:
-            self._server.too_large(message, self._largest)
+            self._server.dropped_too_large(message, self._above_bound(len(message.payload)))
 
     def _watch(self, entry: Watched, message: Message) -> bool:
         """Show a message to read events; return whether requests may wait for it."""
@@ -296,12 +299,12 @@ class Dispatcher:
         Where a reload has removed the event, a lossless call stays in the store and any other one ends.
         """
         self.waiting(call, -1)
-        if self._use_present(call, bridge_restarted()):
+        if self._use_present(call, catalogue.BRIDGE_RESTARTED.error(_RESTARTED)):
             self._bridges.dispatch((call,))
 
     def renew(self, call: Call) -> bool:
         """Use the present definition of an event for a call that no bridge process has had; False where it is gone."""
-        return self._use_present(call, route_removed())
+        return self._use_present(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
 
     def _use_present(self, call: Call, failure: CallError) -> bool:
         """Use the present definition of an event; where there is none, a call ends with a failure, or stays on disk.
@@ -337,7 +340,7 @@ class Dispatcher:
 
     def lost(self, call: Call) -> None:
         """End a call whose bridge process died with the failure `bridge_restarted`."""
-        self._lose(call, bridge_restarted())
+        self._lose(call, catalogue.BRIDGE_RESTARTED.error(_RESTARTED))
 
     def _lose(self, call: Call, failure: CallError) -> None:
         self.waiting(call, -1)
@@ -364,7 +367,11 @@ class Dispatcher:
 
     def too_large(self, size: int) -> CallError | None:
         """Return why a payload of `size` bytes takes no call, None when it does."""
-        return message_too_large(size, self._largest) if size > self._largest else None
+        return self._above_bound(size) if size > self._largest else None
+
+    def _above_bound(self, size: int) -> CallError:
+        what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
+        return catalogue.MESSAGE_TOO_LARGE.error(what)
 
     def call_of(self, listening: Listening, message: Message, hops: int = 0, delivery: Delivery | None = None) -> Call:
         """Return the call of a message for one event, which is not admitted yet; it holds `delivery`."""
@@ -384,9 +391,11 @@ class Dispatcher:
         listening, size = call.listening, len(call.message.payload)
         failure: CallError | None
         if call.hops >= MAX_HOPS:
-            failure = too_many_hops(MAX_HOPS)
+            failure = catalogue.TOO_MANY_HOPS.error(
+                f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
+            )
         elif size > self._largest:
-            failure = message_too_large(size, self._largest)
+            failure = self._above_bound(size)
         elif call.delivery is not None and (listening.lossless or call.delivery.is_bounded):
             listening.statistics.admission.take(size)
             return not listening.lossless or self._keep(call)

@@ -187,9 +187,7 @@ class Outcomes:
         if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
             self._publish_failure(call, failure, None)
 
-    def error(
-        self, route: str, code: str, message: str, status: int | None = None, *, of_server: bool = False
-    ) -> None:
+    def error(self, route: str, code: str, message: str, status: int | None = None, *, of_server: bool = False) -> None:
         """Note in a route's status an error that ended no call and no request.
 
         `status` is that of the response, if one came; `of_server`: of server mode.

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # that are started together do not ask a server at the same moment, and a day's interval does not delay it by a day.
 _LONGEST_FIRST_DELAY: Final = 60.0
 
+
 @dataclass(slots=True, eq=False)
 class _Entry(LocalDelivery):
     """An event of the schedule and, as a `Delivery`, its run."""

@@ -6,9 +6,8 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
-from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR
+from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, REPLIES_FULL
 from amqtt_rest_bridge.errors import BridgeError, CallError
-from amqtt_rest_bridge.failures import message_too_large, reply_dropped
 from amqtt_rest_bridge.link.admin_frames import EndedRequest
 from amqtt_rest_bridge.link.frames import (
     MOST_REPLY_BYTES,
@@ -26,6 +25,7 @@ from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.outcomes import Outcomes
 from amqtt_rest_bridge.routing.route_table import Watching
 from amqtt_rest_bridge.routing.unmatched import Unmatched
+from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.topics import loggable
 
 
@@ -110,15 +110,15 @@ class ServerReports:
 
     def reply_dropped(self, message: Message) -> None:
         """Note a message that a bridge process had no room for, as an error of each route that may wait for it."""
-        failure = reply_dropped(len(message.payload), MOST_REPLY_BYTES)
+        most = f"a bridge process has {size_text(MOST_REPLY_BYTES)} of replies to read already"
+        failure = REPLIES_FULL.error(f"a reply of {len(message.payload)} bytes was dropped: {most}")
         self._dropped(asking(self._routes, message.topic), "dropped a reply on %s: %s", message, failure)
 
-    def too_large(self, message: Message, most: int) -> None:
+    def dropped_too_large(self, message: Message, failure: CallError) -> None:
         """Note a message that is too large for read events and replies, as an error of each of their routes.
 
         Decision: a read event goes on to answer with the message before; status and log tell.
         """
-        failure = message_too_large(len(message.payload), most)
         events = asking(self._routes, message.topic, reads=True)
         self._dropped(events, "dropped a message on %s: %s", message, failure)
 

@@ -39,7 +39,8 @@ class RouteStatistics:
         self._refused_callers = 0  # of `refused`
         self._refusal = ""  # of the last of them
         self._connection = "idle"
-        self._last_success: float | None = None
+        self.last_success: float | None = None
+        """When a message or request ended well last (Unix time), None before the first."""
         self._last_error: tuple[float, str, str] | None = None
         self._down: str | None = None  # why its port is not served
         self._open: str | None = None  # why its breaker is open
@@ -66,18 +67,13 @@ class RouteStatistics:
         if change > 0 and for_try:
             self.retried += 1
 
-    @property
-    def last_success(self) -> float | None:
-        """Return when a message or request ended well last (Unix time), None before the first."""
-        return self._last_success
-
     def success(self, waited: float, took: float, now: float) -> bool:
         """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
         self.admission.outstanding -= 1
         self.succeeded += 1
         self._took.append(took)
         self._waited.append(waited)
-        self._last_success = now
+        self.last_success = now
         self._connection = "connected"
         if not self._recent_errors and not self._streak:  # nearly always; the health stays what it is
             self._recent.append(True)
@@ -115,7 +111,7 @@ class RouteStatistics:
         if answers.failed:
             self._last_error = (now, answers.code, answers.message)
         if answers.answered:
-            self._last_success = now
+            self.last_success = now
             if not self._calls_out:
                 self._connection = "connected"
         return self.health != before
@@ -248,7 +244,7 @@ class RouteStatistics:
                 "in_flight": self.admission.in_flight,
                 "held_bytes": self.admission.bytes,
             },
-            "last_success": None if self._last_success is None else rfc3339(self._last_success),
+            "last_success": None if self.last_success is None else rfc3339(self.last_success),
             "last_error": error,
             "latency_ms": _quantiles(self._took),
             "wait_ms": _quantiles(self._waited),

@@ -9,9 +9,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
@@ -54,6 +53,11 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "notebooks": ("id", "template_id", "filename", "version", "is_primary", "is_latest", "place", "cells", "role"),
     "library": ("id", "schema_version", "version", "is_filling", "identity", "synonyms"),
 }  # fmt: skip
+TABLES: Final[Mapping[str, sa.TableClause]] = {
+    table: sa.table(table, *(sa.column(name, sa.Boolean() if name.startswith("is_") else None) for name in names))
+    for table, names in _COLUMNS.items()
+}
+"""The library's tables by name, for statements over columns; SQLite has numbers for `is_...`."""
 
 
 def open_database(
@@ -207,14 +211,14 @@ def _prepared_sqlite(engine: Engine) -> Engine:
 
 
 def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[str, ...]], *, as_it_is: bool) -> None:
-    library = tables()["library"]
+    library = TABLES["library"]
     found = None
     if sa.inspect(connection).has_table(library.name):
         found = connection.execute(sa.select(library.c.schema_version)).scalar()
     if as_it_is and (found is None or found < schema):
         raise StartError(f"the database has no tables of schema version {schema}; a dry run does not make them")
     if found is None:
-        from template_api.library.models import Table  # tables are made once
+        from template_api.library.models import Table  # TABLES are made once
 
         Table.metadata.create_all(connection)
         row = {"id": 1, "schema_version": schema, "version": 1, "is_filling": False, "identity": str(uuid.uuid4())}
@@ -233,7 +237,7 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
         nameless = library.c.identity.is_(None)
         connection.execute(library.update().where(nameless).values(identity=str(uuid.uuid4())))
         # Decision: a template of an older version counts as changed at the upgrade, so that no change is missed.
-        templates = tables()["templates"]
+        templates = TABLES["templates"]
         undated = templates.c.updated_at.is_(None)
         connection.execute(templates.update().where(undated).values(updated_at=now_text()))
 
@@ -241,12 +245,3 @@ def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[
 def now_text() -> str:
     """Return the present time as the library keeps it."""
     return time_text(datetime.now(UTC))
-
-
-@cache
-def tables() -> Mapping[str, sa.TableClause]:
-    """Return the library's tables by name, for statements over columns; SQLite has numbers for `is_...`."""
-    return {
-        table: sa.table(table, *(sa.column(name, sa.Boolean() if name.startswith("is_") else None) for name in names))
-        for table, names in _COLUMNS.items()
-    }

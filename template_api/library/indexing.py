@@ -25,8 +25,9 @@ from typing import NamedTuple
 from sqlalchemy.engine import Connection, Engine
 
 from template_api.errors import DamagedIndexError, StartError
+from template_api.library import statements
 from template_api.library.database import SCHEMA_VERSION, parsed_url, translated
-from template_api.library.statements import Statements, document, is_published
+from template_api.library.statements import document, is_published
 from template_api.ranking import FORMAT, KeptIndex, Ranking, SearchIndex, Synonyms
 from template_api.records import SynonymRule
 from template_api.sources import shipped_synonyms
@@ -135,15 +136,13 @@ class Indexer:
 
     Args:
         engine: the library's database.
-        statements: the SELECTs on it.
         folder: where the index is kept; None keeps it in memory.
         pace: how much is indexed at once.
     """
 
-    def __init__(self, engine: Engine, statements: Statements, folder: Path | None, pace: Pace) -> None:
+    def __init__(self, engine: Engine, folder: Path | None, pace: Pace) -> None:
         self._pace = pace
         self._engine = engine
-        self._statements = statements
         self._kept = KeptIndex(folder)
         self._built: tuple[SearchIndex, State] | None = None  # the new index, and how far it is
         self._checked: tuple[SearchIndex, int] | None = None  # the index and its version that were last checked
@@ -190,9 +189,9 @@ class Indexer:
         writes = self._kept.lock()
         index = self._kept.current()
         with self._reading() as connection:
-            library, version = connection.execute(self._statements.identity).one()
+            library, version = connection.execute(statements.IDENTITY).one()
             if self._listed != (library, version):
-                self._list(connection.execute(self._statements.synonyms).scalar_one())
+                self._list(connection.execute(statements.SYNONYMS).scalar_one())
                 self._listed = library, version
         if self._library not in {None, library}:
             # Another library has taken its place, with other templates.
@@ -223,7 +222,7 @@ class Indexer:
             self._wrong = index
         elif self._checked != (index, version):
             with self._reading() as connection:
-                found = connection.execute(self._statements.fingerprint).one()
+                found = connection.execute(statements.FINGERPRINT).one()
             if found.version != version:
                 return True  # until the next look
             self._checked = index, version
@@ -251,10 +250,10 @@ class Indexer:
         """Put what has changed since a state for a while, in the order of the changes; return how far that led."""
         began, count = time.monotonic(), 0
         with self._reading() as connection:
-            version = connection.execute(self._statements.identity).one().version
+            version = connection.execute(statements.IDENTITY).one().version
             while state.version < version and not (count and time.monotonic() - began > self._pace.part):
                 wanted = {"since": state.version, "most": self._pace.rows}
-                rows = connection.execute(self._statements.changed, wanted).all()
+                rows = connection.execute(statements.CHANGED, wanted).all()
                 for row in rows:
                     if is_published(row):
                         index.put(document(row))

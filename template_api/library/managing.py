@@ -21,13 +21,13 @@ from sqlalchemy.engine import Connection, Engine
 
 from template_api.errors import SourceError, StartError, TemplateApiError, UnknownTemplateError
 from template_api.library.database import (
+    TABLES,
     check_url,
     is_missing,
     now_text,
     open_database,
     parsed_url,
     shown_url,
-    tables,
     translated,
     writing,
 )
@@ -91,7 +91,7 @@ def fill_empty_library(
         StartError, DatabaseUnavailableError: as `import_templates`.
     """
     engine = open_database(database_url)
-    library, templates = tables()["library"], tables()["templates"]
+    library, templates = TABLES["library"], TABLES["templates"]
     try:
         with translated(engine), writing(engine) as connection:
             empty = connection.execute(sa.select(templates.c.id).limit(1)).first() is None
@@ -119,7 +119,7 @@ class _Import:
             # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
             connection.exec_driver_sql("SET synchronous_commit TO off")
             connection.commit()
-        t = tables()["templates"].c
+        t = TABLES["templates"].c
         rows = connection.execute(sa.select(t.id, t.slug, t.digest, t.source_status)).all()
         connection.rollback()
         self._known = {row.id: (row.digest, row.source_status) for row in rows}
@@ -173,7 +173,7 @@ class _Import:
         if found is None and not prune:
             return
         rules, faults = found or ((), ())
-        library = tables()["library"]
+        library = TABLES["library"]
         text = json.dumps([(rule.words, rule.meant) for rule in rules]) if rules else None
         before = self._connection.execute(sa.select(library.c.synonyms)).scalar_one()
         self._connection.rollback()
@@ -191,7 +191,7 @@ class _Import:
             yield Outcome.UNCHANGED
 
     def _prune(self) -> int:
-        templates = tables()["templates"]
+        templates = TABLES["templates"]
         gone = [
             id_
             for id_, (_, source_status) in self._known.items()
@@ -265,7 +265,7 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
         DatabaseUnavailableError: the database does not answer.
     """
     engine = open_database(database_url)
-    t = tables()["templates"].c
+    t = TABLES["templates"].c
     statement = sa.select(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at)
     if status is not None:
         statement = statement.where(t.status == status.value)
@@ -287,7 +287,7 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
         UnknownTemplateError: no template has this id or slug.
         DatabaseUnavailableError: the database does not answer.
     """
-    templates, wanted = tables()["templates"], id_or_slug.lower()
+    templates, wanted = TABLES["templates"], id_or_slug.lower()
     t = templates.c
     known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == wanted, t.slug == id_or_slug))
     engine = open_database(database_url)

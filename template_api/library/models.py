@@ -1,7 +1,7 @@
 """The library's tables as they are made, the same on SQLite and PostgreSQL. Only the schema lives here.
 
 Imported when tables are made and at no other time: sqlmodel takes 17 MB and a fifth of a second. Statements are made of
-`database.tables`.
+`database.TABLES`.
 """
 
 import sqlalchemy as sa

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
+from template_api.library import statements
 from template_api.library.database import open_database, translated
 from template_api.library.indexing import Indexer, Pace
-from template_api.library.statements import Statements, filters, is_published, summary
+from template_api.library.statements import filters, is_published, summary
 from template_api.ranking import Ranking
 from template_api.records import (
     Difficulty,
@@ -54,8 +55,7 @@ class TemplateLibrary:
     def __init__(self, database_url: str, index_folder: Path | None = None, pace: Pace | None = None) -> None:
         self._pace = pace or Pace()
         self._engine = open_database(database_url)
-        self._statements = Statements()
-        self._indexer = Indexer(self._engine, self._statements, index_folder, self._pace)
+        self._indexer = Indexer(self._engine, index_folder, self._pace)
         self._checking = threading.Lock()
         self._indexing = threading.Lock()
         self._stopping = threading.Event()
@@ -169,7 +169,7 @@ class TemplateLibrary:
         with translated(self._engine), self._engine.connect() as connection:
             named = {
                 name: [(row._asdict(), counts.get(f"{kind}:{row.id}", 0)) for row in connection.execute(statement)]
-                for name, (kind, statement) in self._statements.facets.items()
+                for name, (kind, statement) in statements.FACETS.items()
             }
         words = [str(each) for each in Difficulty]
         named["difficulties"] = [
@@ -207,11 +207,11 @@ class TemplateLibrary:
         self.current()
         with translated(self._engine), self._engine.connect() as connection:
             wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
-            rows = list(filter(is_published, connection.execute(self._statements.one, wanted)))
+            rows = list(filter(is_published, connection.execute(statements.ONE, wanted)))
             if not rows:
                 return None
             row = min(rows, key=lambda row: row.id != wanted["id"])
-            notebooks = connection.execute(self._statements.notebooks, {"template_id": row.id}).all()
+            notebooks = connection.execute(statements.NOTEBOOKS, {"template_id": row.id}).all()
         inputs = tuple(Input(*each) for each in json.loads(row.inputs or "[]"))
         found = tuple(Notebook(*notebook) for notebook in notebooks)
         return Template(summary(row), found, inputs, row.published_at, row.updated_at)
@@ -223,7 +223,7 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         with translated(self._engine), self._engine.connect() as connection:
-            connection.execute(self._statements.version)
+            connection.execute(statements.VERSION)
         self._ranking()
 
     def is_empty(self) -> bool:
@@ -235,7 +235,7 @@ class TemplateLibrary:
         return not self._latest(TemplateQuery(limit=1)).total
 
     def _latest(self, query: TemplateQuery) -> Page:
-        page, counted = self._statements.listed(query)
+        page, counted = statements.listed(query)
         with translated(self._engine), self._engine.connect() as connection:
             rows = connection.execute(page).all()
             total = connection.execute(counted).scalar_one()
@@ -261,7 +261,7 @@ class TemplateLibrary:
         if not ids:
             return {}
         with translated(self._engine), self._engine.connect() as connection:
-            rows = connection.execute(self._statements.some, {"ids": ids}).all()
+            rows = connection.execute(statements.SOME, {"ids": ids}).all()
         return {row.id: summary(row) for row in rows if is_published(row)}
 
     def _check(self) -> None:
@@ -279,7 +279,7 @@ class TemplateLibrary:
 
     def _read_version(self) -> int:
         with translated(self._engine), self._engine.connect() as connection:
-            return int(connection.execute(self._statements.version).scalar_one())
+            return int(connection.execute(statements.VERSION).scalar_one())
 
     def _note(self, fault: DatabaseUnavailableError | None) -> None:
         """Log that the database went away or came back, once each."""

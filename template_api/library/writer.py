@@ -10,7 +10,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.engine import Connection
 
-from template_api.library.database import now_text, tables
+from template_api.library.database import TABLES, now_text
 from template_api.records import Status
 from template_api.sources.fields import NamedSource
 from template_api.sources.template import NotebookSource, TemplateSource
@@ -57,7 +57,7 @@ class TemplateWriter:
         self._dry_run = dry_run
         self._connection = connection
         self._names: dict[tuple[str, str], tuple[str, str]] = {}
-        templates = tables()["templates"]
+        templates = TABLES["templates"]
         t = templates.c
         row = sa.select(t.status, t.source_status, t.published_at, t.digest)
         self._select = row.where(t.id == sa.bindparam("known"))
@@ -88,7 +88,7 @@ class TemplateWriter:
             else:
                 connection.execute(self._update, {"known": id_, **values})
                 for link in ("template_tags", "template_routes"):
-                    connection.execute(tables()[link].delete().where(tables()[link].c.template_id == id_))
+                    connection.execute(TABLES[link].delete().where(TABLES[link].c.template_id == id_))
             self._link("template_tags", id_, "tag_id", facets["tags"])
             self._link("template_routes", id_, "route_id", facets["routes"])
             _store_notebooks(connection, id_, source.notebooks, is_new=row is None)
@@ -137,7 +137,7 @@ class TemplateWriter:
             return None
         key = (table_name, source.slug)
         if key not in self._names:
-            table = tables()[table_name]
+            table = TABLES[table_name]
             row = self._connection.execute(
                 sa.select(table.c.id, table.c.name).where(table.c.slug == source.slug)
             ).one_or_none()
@@ -153,7 +153,7 @@ class TemplateWriter:
     def _link(self, table_name: str, id_: str, column: str, objects: list[dict[str, str]]) -> None:
         if objects:
             rows = [{"template_id": id_, column: each["id"]} for each in objects]
-            self._connection.execute(tables()[table_name].insert(), rows)
+            self._connection.execute(TABLES[table_name].insert(), rows)
 
 
 def template_id(slug: str) -> str:
@@ -163,7 +163,7 @@ def template_id(slug: str) -> str:
 
 def next_version(connection: Connection) -> Any:
     """Add one to the library's version, which also makes other writers wait, and return it."""
-    library = tables()["library"]
+    library = TABLES["library"]
     statement = library.update().values(version=library.c.version + 1).returning(library.c.version)
     return connection.execute(statement).scalar_one()
 
@@ -172,7 +172,7 @@ def _store_notebooks(
     connection: Connection, template_id: str, sources: tuple[NotebookSource, ...], *, is_new: bool
 ) -> None:
     """Store notebooks: changed cells become a new version, earlier ones stay, the latest of each file is marked."""
-    table = tables()["notebooks"]
+    table = TABLES["notebooks"]
     n = table.c
     newest: dict[str, Any] = {}
     if not is_new:

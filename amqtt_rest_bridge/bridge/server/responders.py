@@ -29,7 +29,7 @@ from amqtt_rest_bridge.bridge.server.request import (
     overloaded,
     too_large,
 )
-from amqtt_rest_bridge.calls.duplicates import digest
+from amqtt_rest_bridge.calls.stages import dedupe_key
 from amqtt_rest_bridge.calls.trace_context import trace_in
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.errors import CallError
@@ -331,7 +331,7 @@ class _Deduplicating:
     def respond(self, request: EventRequest) -> Response | Steps:
         values = request.values(self._publishing.read_body(request))
         try:
-            key = digest(*self._names, self._text.fill_bytes(values))
+            key = dedupe_key(*self._names, self._text.fill_bytes(values))
         except CallError as failure:
             raise cannot_fill(failure) from failure
         prepared = self._publishing.prepared(request)  # a request that is refused claims nothing

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary
-from template_api.library.database import SCHEMA_VERSION, UPGRADES, open_database, tables, translated
+from template_api.library.database import SCHEMA_VERSION, TABLES, UPGRADES, open_database, translated
 from template_api.library.models import Table
 from tests.support.waiting import eventually
 
@@ -45,7 +45,7 @@ def test_an_older_database_is_upgraded_and_keeps_its_templates(store: "Store", m
     engine = open_database(store.url, SCHEMA_VERSION + 1, upgrades)
     with engine.connect() as connection:
         assert connection.execute(sa.text("SELECT slug, author FROM templates")).all() == [("one", "me")]
-        assert connection.execute(sa.select(tables()["library"].c.schema_version)).scalar() == SCHEMA_VERSION + 1
+        assert connection.execute(sa.select(TABLES["library"].c.schema_version)).scalar() == SCHEMA_VERSION + 1
     engine.dispose()
 
 
@@ -221,12 +221,12 @@ def test_no_message_shows_a_password_of_the_database(url: str) -> None:
 
 def test_statements_name_the_tables_and_columns_that_are_made() -> None:
     made = Table.metadata.tables
-    assert {name: list(table.c.keys()) for name, table in tables().items()} == {
+    assert {name: list(table.c.keys()) for name, table in TABLES.items()} == {
         name: list(table.c.keys()) for name, table in made.items()
     }
     for name, table in made.items():
         booleans = {column.name for column in table.c if isinstance(column.type, sa.Boolean)}
-        assert {column.name for column in tables()[name].c if isinstance(column.type, sa.Boolean)} == booleans
+        assert {column.name for column in TABLES[name].c if isinstance(column.type, sa.Boolean)} == booleans
 
 
 def test_a_library_that_exists_is_opened_without_sqlmodel(sqlite_store: "Store", make_template: Make) -> None:

@@ -14,7 +14,7 @@ import sqlalchemy as sa
 
 from template_api.errors import StartError
 from template_api.library import fill_empty_library, import_templates
-from template_api.library.database import open_database, tables
+from template_api.library.database import TABLES, open_database
 from template_api.sources.reading import Reading
 from tests.support.waiting import eventually
 from tests.template_api.library.imports import CELLS, statuses
@@ -35,7 +35,7 @@ def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(st
     engine = open_database(store.url)
     command = [sys.executable, "-m", "template_api", "import", str(file), "--database-url", store.url]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    count = sa.select(sa.func.count()).select_from(tables()["templates"])
+    count = sa.select(sa.func.count()).select_from(TABLES["templates"])
 
     def imports() -> bool:
         assert process.poll() is None
