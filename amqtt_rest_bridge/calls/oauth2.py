@@ -16,7 +16,7 @@ from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import describe_status
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig, values_of
+from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 REFUSED: Final = 401
 """The status of a request whose token is not accepted (any more): the server has not processed it."""
@@ -89,14 +89,6 @@ class AccessTokens:
 def authorized(request: HttpRequest, token: str) -> HttpRequest:
     """Return a request with its token."""
     return replace(request, headers=(*request.headers, ("Authorization", f"Bearer {token}")))
-
-
-def has_own(request: HttpRequest) -> bool:
-    """Return whether a request is sent as it is.
-
-    Decision: one with an Authorization of the event's own HEADERS is.
-    """
-    return bool(values_of(request.headers, "authorization"))
 
 
 def late() -> CallError:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.addresses import basic_credentials
-from amqtt_rest_bridge.calls.oauth2 import has_own
 from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS, REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
-from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, RestApiConfig, Route
+from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, RestApiConfig, Route, values_of
 from amqtt_rest_bridge.placeholders import (
     BATCH,
     MessageValues,
@@ -214,9 +213,17 @@ def _authorization(config: RestApiConfig) -> str | None:
     return basic_credentials(config.username, config.password)
 
 
+def has_own_authorization(request: HttpRequest) -> bool:
+    """Return whether a request is sent as it is.
+
+    Decision: one with an Authorization of the event's own HEADERS is.
+    """
+    return bool(values_of(request.headers, "authorization"))
+
+
 def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
     """Return the scheme of the Authorization that is added where a request is sent, None where it has all it needs."""
-    if has_own(request):
+    if has_own_authorization(request):
         return None
     if config.oauth2_token_url is not None:
         return "Bearer"

@@ -15,8 +15,8 @@ from typing import Protocol
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.calls.digest import DigestLogin, RequestLogin
-from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, has_own, late, unsent
-from amqtt_rest_bridge.calls.requests import RequestBuilder, split_base_address
+from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, late, unsent
+from amqtt_rest_bridge.calls.requests import RequestBuilder, has_own_authorization, split_base_address
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http_client import (
     ClientOptions,
@@ -259,7 +259,7 @@ class AuthorizedSender:
 
     def exchange(self, request: HttpRequest, stopwatch: Stopwatch) -> Exchange:
         """Do what `send` does, stopping before each request but those for a token, which go to another server."""
-        if has_own(request):
+        if has_own_authorization(request):
             return (yield from self._sender.exchange(request, stopwatch))
         token = self._tokens.token()
         response = yield from self._sender.exchange(authorized(request, token), stopwatch)
