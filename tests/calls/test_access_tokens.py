@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.calls.oauth2 import AccessTokens, authorized, has_own
+from amqtt_rest_bridge.calls.oauth2 import AccessTokens, authorized
+from amqtt_rest_bridge.calls.requests import has_own_authorization
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
@@ -53,7 +54,7 @@ def test_credentials_go_as_basic_first_and_into_the_form_where_that_is_refused(s
     assert basic.body == b"grant_type=client_credentials&scope=all"
     assert tokens.may_want_form(answer(status)) is wants
     form = tokens.request(in_body=True)
-    assert not has_own(form)
+    assert not has_own_authorization(form)
     assert form.body == b"grant_type=client_credentials&scope=all&client_id=id&client_secret=hush"
     tokens.take(answer(access_token="t"), 0.0, in_body=True)
     assert tokens.in_body
@@ -82,6 +83,6 @@ def test_an_answer_without_a_token_fails_and_keeps_the_one_before(response: Http
 
 def test_a_request_gets_the_token_unless_the_event_has_credentials_of_its_own() -> None:
     request = HttpRequest(Method.GET, "http://host.test/", (("Host", "host.test"),), None)
-    assert not has_own(request)
+    assert not has_own_authorization(request)
     assert authorized(request, "t").headers == (*request.headers, ("Authorization", "Bearer t"))
-    assert has_own(authorized(request, "t"))
+    assert has_own_authorization(authorized(request, "t"))
