@@ -156,7 +156,7 @@ class _Writer:
         self._text = text
         self._break = "\r\n" if re.match(r"[^\n]*\r\n", text) else "\n"
         self._written: list[str] = []
-        self._line = ""
+        self._line: list[str] = []
         self._began = 0  # where the first word of the open line is in the text
         self._breaks = 0  # behind the last token
         self._level = 0  # of the statement before
@@ -186,7 +186,7 @@ class _Writer:
             elif behind_comment or (token.breaks and (token.is_comment or number not in words[: statement.head])):
                 self._begin_line(token, LEVEL * (statement.level + 1), blank=False)
             else:
-                self._line += self._gap(token) + token.text
+                self._line += [self._gap(token), token.text]
         self._level = statement.level
         behind = tokens[-1].offset if tokens else statement.offset
         self._breaks = self._text.count("\n", behind + len(tokens[-1].text) if tokens else behind, end)
@@ -203,23 +203,25 @@ class _Writer:
         self._end_line()
         if blank and self._written:
             self._written.append(self._break)
-        self._line, self._began = " " * indentation + token.text, token.offset
+        self._line, self._began = [" " * indentation, token.text], token.offset
 
     def _end_line(self) -> None:
         if self._line:
-            self._written.append(self._line + self._break)
-            self._line = ""
+            self._written += [*self._line, self._break]
+            self._line = []
 
     def _gap(self, token: _Token) -> str:
         """Return the space before a token of the open line; a comment in a column of its own keeps it."""
-        start = _line_start(self._text, token.offset)
+        if token.is_comment and not token.breaks and not self._text[token.offset - 1 : token.offset].isspace():
+            return ""
+        if token.kind != "line_comment":
+            return " "
+        start, line = _line_start(self._text, token.offset), "".join(self._line)
         before = self._text[start : token.offset]
         is_aligned = len(before) - len(before.rstrip()) > 1 and not self._text[start : self._began].strip()
-        if token.is_comment and before == before.rstrip() and not token.breaks:
-            return ""
-        if token.kind != "line_comment" or not is_aligned or "\n" in self._line:
+        if not is_aligned or "\n" in line:
             return " "
-        return " " * max(1, len(before.expandtabs(LEVEL)) - len(self._line.expandtabs(LEVEL)))
+        return " " * max(1, len(before.expandtabs(LEVEL)) - len(line.expandtabs(LEVEL)))
 
     def _indentation_of_comment(self, token: _Token, statement: Statement, following: Statement) -> int:
         """Return the column of a comment that begins a line: as what follows, unless it is deeper than that.

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 from amqtt_rest_bridge.editor.project import Part, Project, RouteText
@@ -60,14 +61,15 @@ def symbols(file: RouteText) -> list[Symbol]:
     """Return the routes of a file with their events."""
     found = []
     for part in file.parts:
-        for definition in part.parsed.definitions:
-            blocks = [block for of, block in part.blocks() if of is definition]
-            ends = [block.offset for block in blocks[1:]] + [len(part.text.rstrip())]
+        definitions, last = part.parsed.definitions, len(part.text.rstrip())
+        for definition, following in zip_longest(definitions, definitions[1:]):
+            end = following.offset if following is not None else last
+            blocks = definition.blocks()
             events = tuple(
-                Symbol(block.name or str(block.kind), str(block.kind), *_spans(file, part, block.offset, end))
-                for block, end in zip(blocks, ends, strict=True)
+                Symbol(block.name or str(block.kind), str(block.kind), *_spans(file, part, block.offset, behind))
+                for block, behind in zip(blocks, [*(block.offset for block in blocks[1:]), end], strict=False)
             )
-            whole, line = _spans(file, part, definition.offset, len(part.text.rstrip()))
+            whole, line = _spans(file, part, definition.offset, end)
             found.append(Symbol(definition.name or "DEFINE ROUTE", "route", whole, line, events))
     return found
 

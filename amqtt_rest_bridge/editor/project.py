@@ -56,8 +56,7 @@ class Part:
     def blocks(self) -> Iterator[tuple[Definition, Block]]:
         """Yield the blocks with their definitions, in the order of the text."""
         for definition in self.parsed.definitions:
-            blocks = [definition.config, definition.route_config, *definition.events]
-            yield from ((definition, block) for block in sorted(filter(None, blocks), key=lambda one: one.offset))
+            yield from ((definition, block) for block in definition.blocks())
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, question
 
 ROUTE_TYPE = "REST_API"
+_MOST_WORDS = 5  # that are proposed as one name
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
 _COMMENT = re.compile(r"//[^\n]*|--[^\n]*|/\*.*?\*/", re.DOTALL)
 _LINE_COMMENT = re.compile(r"(?://|--)[^\n]*")
@@ -145,8 +146,12 @@ def _read_name(node: RouteNode, report: Report) -> str | None:
         if node.name is not None:
             missing = "its WITH TYPE is missing"
             words = [word for word in node.unread if word.upper() not in ("WITH", "TYPE", f"{ROUTE_TYPE}")]
-            joined = "_".join([node.name.text.strip("'\""), *words])
-            if words and is_name(joined) and not any(closest(word, ["WITH", "TYPE", ROUTE_TYPE]) for word in words):
+            joined = "_".join([node.name.text.strip("'\""), *words[:_MOST_WORDS]])
+            if (
+                0 < len(words) <= _MOST_WORDS
+                and is_name(joined)
+                and not any(closest(word, ["WITH", "TYPE", ROUTE_TYPE]) for word in words)
+            ):
                 missing = "the name of a route is one word"
                 hint = f"write DEFINE ROUTE {joined} WITH TYPE {ROUTE_TYPE}"
             elif is_name(node.name.text):

@@ -311,7 +311,8 @@ class _Nodes:
         self._statements = 0
         self._count(ast, unreadable=True)
         open_strings = tuple(word for word in ast["unread"] if isinstance(word, Piece) and word.open_at is not None)
-        unread = tuple(word.text if isinstance(word, Piece) else str(word) for word in ast["unread"])
+        words = [word.text if isinstance(word, Piece) else str(word) for word in ast["unread"]]
+        unread = tuple(one for word in words for one in ([word] if word[0] in "'\"" else word.split()))
         return RouteNode(ast["name"], ast["type"] is not None, tuple(ast["body"]), _define(ast), open_strings, unread)
 
     def other(self, ast: Any) -> OtherNode:
@@ -339,15 +340,17 @@ class _Nodes:
         return SettingNode(ast["name"], pieces, _offset(ast))
 
     def headers(self, ast: Any) -> HeadersNode:
+        self._count(ast, unreadable=not ast["lines"])
         return HeadersNode(_pieces(ast), tuple(ast["lines"]), _offset(ast))
 
     def fault(self, ast: Any) -> Junk | OpenComment:
         if isinstance(ast, OpenComment):
             return ast
         self._count(ast, unreadable=True)
-        whole, end = ast.parseinfo.tokenizer.text, ast.parseinfo.endpos
+        whole, begin = ast.parseinfo.tokenizer.text, ast.parseinfo.pos
+        end = begin + len(whole[begin : ast.parseinfo.endpos].rstrip())
         comment = _COMMENT_BEHIND.match(whole, end)  # shown too: an address without quotes is cut by its //
-        text = whole[ast.parseinfo.pos : comment.end() if comment else end].rstrip()
+        text = whole[begin : comment.end() if comment else end].rstrip()
         open_strings = tuple(word for word in ast["words"] if word.open_at is not None)
         if open_strings:
             last = open_strings[0]

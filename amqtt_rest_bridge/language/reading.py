@@ -55,6 +55,11 @@ class Definition:
     broken: set[str] = field(default_factory=set)
     is_faulty: bool = False
 
+    def blocks(self) -> list[Block]:
+        """Return the blocks in the order of the text."""
+        blocks = [self.config, self.route_config, *self.events]
+        return sorted(filter(None, blocks), key=lambda block: block.offset)
+
 
 @dataclass(slots=True)
 class Reading:

@@ -792,11 +792,9 @@ class RouteParser(Parser):
                 self._open_comment_()
             self._error(
                 'expecting one of: '
-                '\'ADD\' \'WITH\' (?!(?i:WITH|ADD)(?![^\\s"\'\\/'
-                ']))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+'
-                '<closed_string> <junk> <open_comment>'
-                '<open_string> <statement> <string>'
-                '\\/\\*[^\\n]*'
+                "'ADD' 'WITH' <UNREAD> <closed_string>"
+                '<junk> <open_comment> <open_string>'
+                '<statement> <string> \\/\\*[^\\n]*'
             )
 
     @tatsumasu()
@@ -829,13 +827,15 @@ class RouteParser(Parser):
             with self._option():
                 self._string_()
             with self._option():
-                self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+')
+                self._UNREAD_()
                 self.name_last_node('text')
             self._error(
                 'expecting one of: '
                 '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
-                '])*+\' (?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:('
-                '?!\\/\\/|\\/\\*|--)[^\\s"\'])+ <LONG_STRING>'
+                '])*+\' (?:(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))('
+                '?:(?!\\/\\/|\\/\\*|--'
+                ')[^\\s"\'])+(?:(?!\\n[^\\S\\n]*(?i:DEFINE)(?!'
+                '[\\w-]))\\s)*)+ <LONG_STRING> <UNREAD>'
                 '<closed_string> <open_string> <string>'
                 '["\'][^\\n]*'
             )
@@ -849,3 +849,7 @@ class RouteParser(Parser):
     def _open_comment_(self):
         self._pattern('\\/\\*[^\\n]*')
         self.name_last_node('comment')
+
+    @tatsumasu()
+    def _UNREAD_(self):
+        self._pattern('(?:(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+(?:(?!\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-]))\\s)*)+')

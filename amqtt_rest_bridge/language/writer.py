@@ -76,19 +76,19 @@ def _value(value: Value, masker: Masker | None, *, is_address: bool = False) -> 
         return f"{found[1]}={_without_literals(found[2])}" if is_credential_parameter(found[1]) else found[0]
 
     pieces: list[str] = []
-    text = ""
+    texts: list[str] = []  # of the string that is written
     for part in value.parts:
         if isinstance(part, str):
             shown = part if masker is None else masker.text(part)
-            text += _QUERY_VALUE.sub(without_credential, shown) if is_address else shown
+            texts.append(_QUERY_VALUE.sub(without_credential, shown) if is_address else shown)
         elif part.escaped:
-            text += part.label
+            texts.append(part.label)
         else:
             source, _, name = part.label.strip("{}").partition(".")
-            pieces += [_quoted(text)] if text else []
+            pieces += [_quoted("".join(texts))] if any(texts) else []
             pieces.append(f'GET {source.upper()} "{name}"')
-            text = ""
-    return " + ".join(pieces + ([_quoted(text)] if text or not pieces else []))
+            texts = []
+    return " + ".join(pieces + ([_quoted("".join(texts))] if any(texts) or not pieces else []))
 
 
 def _quoted(text: str) -> str:

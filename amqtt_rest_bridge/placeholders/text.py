@@ -249,10 +249,13 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
     """
     parts = (text,) if isinstance(text, str) else text
     pieces: list[str | Placeholder] = []
+    literals: list[str] = []  # since the last placeholder
     strings = _JsonStrings()
     for piece in _pieces(parts, mode):
         if isinstance(piece, Placeholder):
             quoted = strings.enter_value(f"{{{piece.name}}}")
+            pieces += ["".join(literals)] if any(literals) else []
+            literals.clear()
             pieces.append(placeholder := replace(piece, quoted=quoted))
             if (default := default_of(placeholder)) is not None:
                 ESCAPES[place](placeholder, default)
@@ -264,10 +267,8 @@ def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> Placeh
             literal = piece.text if isinstance(piece, Fixed) else piece
             if place is Place.JSON:
                 strings.pass_over(literal)
-        if pieces and isinstance(pieces[-1], str):
-            pieces[-1] += literal
-        elif literal:
-            pieces.append(literal)
+        literals.append(literal)
+    pieces += ["".join(literals)] if any(literals) else []
     source = "".join([part if isinstance(part, str) else part.label for part in parts])
     has_defaults = any(isinstance(piece, Placeholder) and piece.default is not None for piece in pieces)
     is_payload = len(pieces) == 1 and isinstance(first := pieces[0], Placeholder) and first.root == RAW

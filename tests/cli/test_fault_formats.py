@@ -109,6 +109,8 @@ def test_no_text_ends_an_annotation_or_begins_another_one() -> None:
         pytest.param('WITH PASSWORD "abc', 15, 19, 80, [], id="secret"),
         pytest.param("ADD X-Api-Key abc {", 19, 20, 80, [], id="credential"),
         pytest.param("", 1, 1, 80, [], id="empty"),
+        pytest.param("x" * 4_000, 1, 2, 5, ["  xxx", "  ^"], id="4,000 characters"),
+        pytest.param("x" * 4_001, 1, 2, 5, [], id="more than 4,000 characters"),
     ],
 )
 def test_an_excerpt_has_carets_below_what_is_wrong(

@@ -8,8 +8,9 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.definitions import ParsedTexts, parse_text
 from amqtt_rest_bridge.language.grammar import (
+    MOST_UNREADABLE,
     BlockNode,
     HeadersNode,
     Junk,
@@ -105,6 +106,19 @@ def test_no_pattern_of_the_grammar_is_long() -> None:
     patterns = re.findall(r"/(?:[^/\\\n]|\\.)+/", GRAMMAR.read_text(encoding="utf-8"))
     assert len(patterns) > 15
     assert max(map(len, patterns)) <= 120
+
+
+@pytest.mark.parametrize(
+    "text", [pytest.param("DEFINE ROUTE " * 30_000, id="route"), pytest.param(HEAD + "a\nb " * 30_000, id="fault")]
+)
+def test_60_000_words_that_cannot_be_read_are_one_fault(text: str) -> None:
+    (found,) = parse_text(text).faults
+    assert len(found.message) + len(found.hint or "") < 200
+
+
+def test_headers_without_a_line_are_text_that_cannot_be_read() -> None:
+    found = parse_text(HEAD + "ADD EVENT E " + "WITH HEADERS\n" * (MOST_UNREADABLE + 2)).faults
+    assert "too much of this text cannot be read" in found[-1].message
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ _CELL = re.compile(r"(?P<file>.*\.lotnb)#(?P<cell>[0-9]+)", re.IGNORECASE | re.D
 _WORD = re.compile(r"[\w-]+")
 _SECRET = {name for rows in PARAMETERS.values() for name, row in rows.items() if row.secret}
 _TAB = 4
+_LONGEST_LINE = 4_000  # that is searched for credentials and shown, each time for each of its faults
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 
 
@@ -29,11 +30,15 @@ def text_of(fault: Fault, texts: Mapping[str, str], columns: int | None = None) 
 
 
 def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
-    """Yield the line of a fault and carets below it, cut to a width; nothing for a line that may hold a credential."""
+    """Yield the line of a fault and carets below it, cut to a width; nothing for a long one, or with a credential."""
     place, end = fault.position, fault.end
     lines = text.split("\n", place.line)
     line = lines[place.line - 1].rstrip("\r") if place.line <= len(lines) else ""
-    if not line.strip() or any(word.upper() in _SECRET or is_credential(word) for word in _WORD.findall(line)):
+    if (
+        not line.strip()
+        or len(line) > _LONGEST_LINE
+        or any(word.upper() in _SECRET or is_credential(word) for word in _WORD.findall(line))
+    ):
         return
     begin = place.column - 1
     behind = end.column - 1 if end.line == place.line else len(line)
