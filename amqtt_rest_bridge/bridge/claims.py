@@ -6,16 +6,8 @@
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Protocol
 
 from amqtt_rest_bridge.link.frames import Claim, Settle, ToBroker
-
-
-class SendsInOrder(Protocol):
-    """The link; see `link.bridge_end.BridgeEnd`."""
-
-    def send_in_order(self, frame: ToBroker) -> None:
-        """Send a frame after all that came before it."""
 
 
 class KeyClaim:
@@ -49,10 +41,10 @@ class KeyClaim:
 
 
 class KeyClaims:
-    """Ask for claims, and end them."""
+    """Ask for claims, and end them; `send` sends a frame after all that came before it."""
 
-    def __init__(self, link: SendsInOrder) -> None:
-        self._link = link
+    def __init__(self, send: Callable[[ToBroker], None]) -> None:
+        self._send = send
         self._numbers = itertools.count(1)
         self._asked: dict[int, Callable[[bytes | None], None]] = {}
 
@@ -66,7 +58,7 @@ class KeyClaims:
         """Claim a key; `arrive` is called, on the reader, with the kept answer, or None for a claim that is granted."""
         number = next(self._numbers)
         self._asked[number] = arrive
-        self._link.send_in_order(Claim(number, key))
+        self._send(Claim(number, key))
 
     def answered(self, number: int, answer: bytes | None) -> None:
         """Pass on what became of a claim."""
@@ -74,4 +66,4 @@ class KeyClaims:
 
     def settle(self, key: bytes, seconds: float, answer: bytes | None) -> None:
         """End a claim that was granted: the key was seen and has this answer, or with None was not seen."""
-        self._link.send_in_order(Settle(key, seconds, answer))
+        self._send(Settle(key, seconds, answer))

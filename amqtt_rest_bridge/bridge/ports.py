@@ -60,9 +60,7 @@ class Port(HttpServer):
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log, ("route", "event"))
         limit, app = settings.max_body_bytes, self._app(routes)
         after_turn = broker.end_turn if settings.is_mqtt_5 else None  # else nothing is gathered
-        super().__init__(
-            sock, app, tls=tls, max_body_bytes=limit, access_log=self._access_log, after_turn=after_turn
-        )
+        super().__init__(sock, app, tls=tls, max_body_bytes=limit, access_log=self._access_log, after_turn=after_turn)
         self.start()
 
     def replace_routes(self, routes: tuple[Route, ...]) -> None:

@@ -13,6 +13,7 @@ from amqtt.plugins.authentication import AnonymousAuthPlugin
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 from amqtt.utils import import_string
 
+from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, HintedError, on_one_line, reason
@@ -131,7 +132,7 @@ class CannotListenError(BridgeError):
             why = error.strerror or str(error)
         else:
             why = os.strerror(error.errno)
-        super().__init__(f"listener {name} cannot listen on {_shown(host or '*', port)}: {why}")
+        super().__init__(f"listener {name} cannot listen on {in_url(host or '*')}:{port}: {why}")
 
 
 def probe(listeners: Mapping[str, ListenerConfig]) -> None:
@@ -165,9 +166,10 @@ def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
 def bound_addresses(broker: Broker) -> list[str]:
     """Return `host:port (name)` of every bound listener, with the port that was found where 0 was asked for."""
     return [
-        f"{_shown(*sock.getsockname()[:2])} ({name})"
+        f"{in_url(host)}:{port} ({name})"
         for name, server in amqtt_broker.servers(broker)
         for sock in getattr(server.instance, "sockets", ())
+        for host, port in [sock.getsockname()[:2]]
     ]
 
 
@@ -183,7 +185,3 @@ def _sockets(host: str | None, port: int) -> Iterator[tuple[socket.socket, Any]]
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         yield sock, address
-
-
-def _shown(host: str, port: int) -> str:
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

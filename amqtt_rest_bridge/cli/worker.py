@@ -21,7 +21,7 @@ from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
 from amqtt_rest_bridge.mqtt.wire import of_text
-from amqtt_rest_bridge.processes.supervisor import Signals
+from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.settings import (
     PASSWORD_VARIABLE,
     SettingFault,
@@ -207,7 +207,8 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
         return replace(address, password=_password(read.settings))
 
     code = BridgeCode(main.check_routes, main.run)
-    service.run(read.settings, broker, code, signals, logs.stop_holding)
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(service.serve(read.settings, broker, code, signals, logs.stop_holding))
     return 0
 
 

@@ -308,21 +308,8 @@ class Runnable(Protocol):
         """Begin on the calling thread; blocks until nothing is left to do."""
 
 
-class Turn(Protocol):
-    """The right to read, which one thread has at a time."""
-
-    def take(self) -> None:
-        """Wait for the turn."""
-
-    def pass_on(self) -> None:
-        """Offer the turn to the thread that waits, or will wait."""
-
-    def end(self) -> None:
-        """Wake the other thread, which returns from `take`; each of the two threads calls this at its end."""
-
-
-class LockTurn:
-    """A turn that the waiting thread takes at once."""
+class Turn:
+    """The right to read, which one thread has at a time. This one the waiting thread takes at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -336,16 +323,16 @@ class LockTurn:
         self._lock.release()
 
     def end(self) -> None:
-        """Wake the other thread, which returns from `take`."""
+        """Wake the other thread, which returns from `take`; each of the two threads calls this at its end."""
         self._lock.release()
 
 
-class SocketTurn:
+class SocketTurn(Turn):
     """A turn that the waiting thread takes once there is something to read.
 
     With a lock the other thread wakes for nothing but to wait for the next frame, and it needs the interpreter lock in
     the moment in which a lone call builds its request. At 200 messages/s the bridge process switched threads 6 times a
-    message with `LockTurn`, and takes 410 us of CPU time in place of 450. Needs Linux: epoll wakes one of the threads
+    message with `Turn`, and takes 410 us of CPU time in place of 450. Needs Linux: epoll wakes one of the threads
     that wait, and none until the turn is passed on.
     """
 
@@ -398,7 +385,7 @@ class LinkReaders:
         self._link = link
         self._take = take
         self._handle = handle
-        self._turn = turn or (SocketTurn(link.fileno()) if sys.platform == "linux" else LockTurn())
+        self._turn = turn or (SocketTurn(link.fileno()) if sys.platform == "linux" else Turn())
         self._away = False  # whether one of the two runs a call: then the other one reads
         self._over = False
         self._ended = threading.Event()

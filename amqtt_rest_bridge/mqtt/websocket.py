@@ -7,6 +7,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, WebSocketException
 from websockets.typing import Subprotocol
 
+from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.mqtt.values import Address
 
 _SUBPROTOCOL: Final = Subprotocol("mqtt")  # [MQTT-6.0.0-3]
@@ -81,8 +82,7 @@ async def open_websocket(address: Address, protocol: asyncio.Protocol) -> None:
     Raises:
         OSError: It cannot be reached, or answers something else.
     """
-    host = f"[{address.host}]" if ":" in address.host else address.host
-    uri = f"{'ws' if address.tls is None else 'wss'}://{host}:{address.port}{address.path}"
+    uri = f"{'ws' if address.tls is None else 'wss'}://{in_url(address.host)}:{address.port}{address.path}"
     try:
         socket = await connect(
             uri, ssl=address.tls, subprotocols=[_SUBPROTOCOL], max_size=_LARGEST_FRAME, compression=None,

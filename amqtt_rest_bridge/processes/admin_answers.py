@@ -7,7 +7,6 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import (
@@ -46,16 +45,6 @@ _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read befor
 
 Processes = Sequence[BridgeProcess]
 """All bridge processes, by their numbers, as they are now and as they become; the first one serves the admin port."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Gathered:
-    """An answer that is gathered: `link` is that of the process which has asked, not that of its successor."""
-
-    question: WantNumbers
-    link: BrokerEnd
-    counts: Mapping[str, dict[str, EventCounts]]
-    restarts: int
 
 
 class AdminAnswers:
@@ -104,8 +93,7 @@ class AdminAnswers:
         match frame:
             case WantNumbers():
                 if (first.link, frame.number) != self._answering:  # else it is asked again
-                    gathered = _Gathered(frame, first.link, self._records.counts(), restarts)
-                    self._gather(list(self._statistics), gathered, processes)
+                    self._gather(frame, first.link, processes, restarts)
             case WantRuns():
                 asked = [bridge for bridge in others if bridge.ready]
                 for bridge in asked:
@@ -150,21 +138,25 @@ class AdminAnswers:
                 return
         link.send(FoundRuns(wanted.number, found, awaited, detail))
 
-    def _gather(self, routes: list[str], gathered: "_Gathered", processes: Processes) -> None:
-        """Send the next part of an answer."""
-        self._answering = None
-        part, left = routes[:_ROUTES_AT_ONCE], routes[_ROUTES_AT_ONCE:]
-        numbers = [
-            self._route(statistics, gathered.counts.get(name, {}), gathered.question.statuses)
-            for name in part
-            if (statistics := self._statistics.get(name)) is not None
-        ]
-        is_last = self._server.unmatched.prepare() and not left
-        broker = self._broker(processes, gathered.restarts) if is_last else None
-        gathered.link.send(NumbersPart(gathered.question.number, numbers, broker))
-        if not is_last:
-            self._answering = gathered.link, gathered.question.number
-            self._loop.call_soon(self._gather, left, gathered, processes)
+    def _gather(self, question: WantNumbers, link: BrokerEnd, processes: Processes, restarts: int) -> None:
+        """Send an answer in parts; `link` is that of the process which has asked, not that of its successor."""
+        routes, counts = list(self._statistics), self._records.counts()
+
+        def send_part() -> None:
+            self._answering = None
+            part, routes[:_ROUTES_AT_ONCE] = routes[:_ROUTES_AT_ONCE], []
+            numbers = [
+                self._route(statistics, counts.get(name, {}), question.statuses)
+                for name in part
+                if (statistics := self._statistics.get(name)) is not None
+            ]
+            is_last = self._server.unmatched.prepare() and not routes
+            link.send(NumbersPart(question.number, numbers, self._broker(processes, restarts) if is_last else None))
+            if not is_last:
+                self._answering = link, question.number
+                self._loop.call_soon(send_part)
+
+        send_part()
 
     def _route(self, statistics: RouteStatistics, events: dict[str, EventCounts], statuses: bool) -> RouteNumbers:
         admission = statistics.admission

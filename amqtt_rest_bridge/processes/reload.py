@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -91,35 +91,31 @@ class Reloader:
     taken, descriptors are used up, a file cannot be read) is tried again after 1, 2, 4 ... 16 looks.
 
     Args:
-        paths: Files and folders, as configured.
-        secrets_dir: Where GET SECRET reads.
+        settings: Those of the configuration, of which some say what is loaded.
         apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
         check: Called before on a thread; raises `BridgeError` for routes that no bridge process could run.
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
         run: Runs `route_loader`.
-        may_be_empty: Those of the folders that may be missing, or hold no route file.
     """
 
     def __init__(
         self,
-        paths: Sequence[str],
-        secrets_dir: str,
+        settings: Settings,
         apply: Callable[[LoadResult], None],
         check: Callable[[Sequence[Route]], None],
         first: FirstLoad | None = None,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
         run: RunLoader = run_loader,
-        may_be_empty: Collection[str] = (),
     ) -> None:
-        self._paths = paths
-        self._loader = SubprocessLoader(paths, secrets_dir, None if first is None else first.parsed, run, may_be_empty)
+        self._paths = settings.route_paths
+        self._loader = SubprocessLoader(settings, None if first is None else first.parsed, run)
         self._turn = asyncio.Lock()  # what was read earlier must not be applied later
         self._apply = apply
         self._check = check
         self._note = note
         self._beside: Fingerprint = frozenset() if first is None else first.beside
-        self._seen = fingerprint(paths) if first is None else first.seen | first.beside
+        self._seen = fingerprint(self._paths) if first is None else first.seen | first.beside
         self._asked = asyncio.Event()
         self._before: Any = None  # the handler of SIGHUP
         self._listens = False

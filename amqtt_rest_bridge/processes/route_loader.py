@@ -20,6 +20,7 @@ from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.processes.child import own_code
+from amqtt_rest_bridge.settings import Settings
 
 MOST_FAULTS: Final = 200
 """So many faults of texts to try are returned, those of the texts first."""
@@ -52,23 +53,14 @@ class SubprocessLoader:
     """Loads route files; a text that was there the last time is not parsed again.
 
     Args:
-        paths: Files and folders, as configured.
-        secrets_dir: Where GET SECRET reads.
+        settings: Those of the configuration, of which some say what is loaded.
         parsed: What was parsed at the start.
         run: Runs this module.
-        may_be_empty: Those of the folders that may be missing, or hold no route file.
     """
 
-    def __init__(
-        self,
-        paths: Sequence[str],
-        secrets_dir: str,
-        parsed: ParsedTexts | None = None,
-        run: RunLoader = run_loader,
-        may_be_empty: Collection[str] = (),
-    ) -> None:
-        argument = {"paths": list(paths), "secrets_dir": secrets_dir, "may_be_empty": list(may_be_empty)}
-        self._argument = json.dumps(argument)
+    def __init__(self, settings: Settings, parsed: ParsedTexts | None = None, run: RunLoader = run_loader) -> None:
+        wanted = {"paths": settings.route_paths, "may_be_empty": settings.may_be_empty}
+        self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
         self._parsed = b"" if parsed is None else parsed.dump()
         self._run = run
 

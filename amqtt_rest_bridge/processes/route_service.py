@@ -203,9 +203,8 @@ class RouteService:
             self._numbered = self._numbering.number(loaded.routes)
             self._dispatch_to(loaded.routes)
             self._reloader = Reloader(
-                settings.route_paths, settings.secrets_dir, self._replace, self._check_new, loaded,
-                self.reporter.reloaded, code.load, settings.may_be_empty,
-            )  # fmt: skip
+                settings, self._replace, self._check_new, loaded, self.reporter.reloaded, code.load
+            )
             return_large_blocks()
             self._opened = opened.pop_all()
 

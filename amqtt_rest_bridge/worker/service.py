@@ -1,4 +1,4 @@
-"""A worker: its parts put together, started, watched and stopped. The event loop only; `run` is the main thread's.
+"""A worker: its parts put together, started, watched and stopped. The event loop only.
 
 | connection | client id | subscribes | session |
 |---|---|---|---|
@@ -26,7 +26,7 @@ from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService
-from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
+from amqtt_rest_bridge.processes.supervisor import Signals
 from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
@@ -53,29 +53,18 @@ class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
 
 
-def run(
+async def serve(
     settings: WorkerSettings,
     broker: Callable[[], Address],
     code: BridgeCode,
     signals: Signals,
     on_ready: Callable[[], None],
 ) -> None:
-    """Run a worker until a signal; blocks.
+    """Run a worker until a signal.
 
     Raises:
         BridgeError: It cannot start, or it ended without a signal; nothing is left running.
     """
-    with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(_serve(settings, broker, code, signals, on_ready))
-
-
-async def _serve(
-    settings: WorkerSettings,
-    broker: Callable[[], Address],
-    code: BridgeCode,
-    signals: Signals,
-    on_ready: Callable[[], None],
-) -> None:
     signals.attach(asyncio.get_running_loop())
     worker = Worker(settings, broker, code)
     signalled = asyncio.ensure_future(signals.wait())
@@ -269,19 +258,15 @@ class Worker:
                     self._begin_leaving(intent.slot, self._hand_over)
             if not self._stopping:
                 self._follow_leases(now)
-            self._renew()
+            if self._ordered_until != self._leases.ordered_until:  # before it no other worker takes the slots held here
+                self._ordered_until = self._leases.ordered_until
+                self._service.pool.in_group(self._sharing, self._ordered_until)
             # Not `wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: the
             # record that a worker publishes last comes back to it, and in 2 of 80 stops it did not end.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._look.wait()
             self._look.clear()
-
-    def _renew(self) -> None:
-        """Renew the time until which ORDERED events begin: no other worker takes the slots held here before it."""
-        if self._ordered_until != self._leases.ordered_until:
-            self._ordered_until = self._leases.ordered_until
-            self._service.pool.in_group(self._sharing, self._ordered_until)
 
     def _note_connection(self, now: float) -> None:
         """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, LockTurn, Runnable, SocketTurn, Turn
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, Runnable, SocketTurn, Turn
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import Calls, DispatchedCall, ToBridge
 
@@ -70,7 +70,7 @@ class Script:
         self._bridge.close()
 
 
-@pytest.fixture(params=[lambda _: LockTurn(), SocketTurn], ids=["lock", "socket"])
+@pytest.fixture(params=[lambda _: Turn(), SocketTurn], ids=["lock", "socket"])
 def script(request: pytest.FixtureRequest) -> Iterator[Script]:
     before = set(threading.enumerate())
     yield Script(request.param)

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, cast
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
@@ -65,7 +66,7 @@ class FakeBroker(BrokerAccess):
     answers: FakeAnswers
 
     def __init__(self) -> None:
-        super().__init__(cast("SendsPublications", None))
+        super().__init__(cast("SendsPublications", SimpleNamespace(send_in_order=None)))
         self.records: BridgeRecords | None = None
         self.answers = FakeAnswers()
         self.published: list[Publication] = []

@@ -92,8 +92,7 @@ def sender_of(
         issuer = replace(options, origin=origin_of(urlsplit(config.oauth2_token_url)))
     except ValueError as error:
         raise ConfigurationError(f"OAUTH2_TOKEN_URL is not an address: {error}") from error
-    tokens = TokenSource(config, HttpClient(issuer, contexts=contexts), options.timeout)
-    return AuthorizedSender(client, tokens)
+    return AuthorizedSender(client, HttpClient(issuer, contexts=contexts), config, options.timeout)
 
 
 def unusable_routes(
@@ -212,14 +211,6 @@ class TokenSource:
         with self._lock:
             self._tokens.refuse(token)
 
-    def expire(self) -> None:
-        """Close connections that have been idle for too long."""
-        self._sender.expire()
-
-    def close(self) -> None:
-        """Close idle connections."""
-        self._sender.close()
-
     def _fetch(self, fetching: "Future[str]") -> None:
         """Fetch the token for all that wait; they share a failure too, so that no server is asked by each in turn."""
         try:
@@ -247,11 +238,12 @@ class TokenSource:
 
 
 class AuthorizedSender:
-    """Sends the requests of a route with its access token; fulfils `Sender`."""
+    """Sends the requests of a route with its access token, which `issuer` asks for; fulfils `Sender`."""
 
-    def __init__(self, sender: Sender, tokens: TokenSource) -> None:
+    def __init__(self, sender: Sender, issuer: Sender, config: RestApiConfig, seconds: float) -> None:
         self._sender = sender
-        self._tokens = tokens
+        self._issuer = issuer
+        self._tokens = TokenSource(config, issuer, seconds)
 
     def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         """Send a request; after a 401 once more, with a new token, as the server has not processed it."""
@@ -271,9 +263,9 @@ class AuthorizedSender:
     def expire(self) -> None:
         """Close connections that have been idle for too long."""
         self._sender.expire()
-        self._tokens.expire()
+        self._issuer.expire()
 
     def close(self) -> None:
         """Close idle connections."""
         self._sender.close()
-        self._tokens.close()
+        self._issuer.close()

@@ -227,9 +227,7 @@ class _Endpoint:
         self, request: EventRequest, answer: Response, failure: Failure | None = None, kind: str = "request"
     ) -> Response:
         if self._records is not None:
-            self._records.request(
-                self._of, request.http, answer, failure, request.publication, request.timestamp, kind
-            )
+            self._records.request(self._of, request.http, answer, failure, request.publication, request.timestamp, kind)
         return answer
 
 

@@ -231,7 +231,7 @@ class BrokerAccess:
     is_mqtt_5 = False
 
     def __init__(self, link: SendsPublications) -> None:
-        self.claims = KeyClaims(link)
+        self.claims = KeyClaims(link.send_in_order)
         self.answers = Answers()
         self.records: BridgeRecords | None = None
         self.closing = False

@@ -225,7 +225,11 @@ def _key_of(signature: Signature) -> bytes:
 
 
 def _plain(name: str, headers: Mapping[str, str], body: bytes) -> _Signed:
-    return None, body, [_digest(headers.get(name, ""))]
+    """Read a header with hexadecimal or base64, with or without `sha256=`."""
+    text = headers.get(name, "").strip()
+    if text[:7].lower() == "sha256=":
+        text = text[7:]
+    return None, body, [_hexadecimal(text) if len(text) == 64 else _base64(text)]
 
 
 def _slack(headers: Mapping[str, str], body: bytes) -> _Signed:
@@ -253,14 +257,6 @@ _SCHEMES: Final[Mapping[SignatureScheme, tuple[str, Callable[[Mapping[str, str],
     SignatureScheme.STANDARD_WEBHOOKS: ("webhook-signature", _standard_webhooks),
 }
 """The header that holds the signature, and what reads a request; beside these there is `hmac`."""
-
-
-def _digest(header: str) -> bytes:
-    """Read a signature header: hexadecimal or base64, with or without `sha256=`; empty when it is neither."""
-    text = header.strip()
-    if text[:7].lower() == "sha256=":
-        text = text[7:]
-    return _hexadecimal(text) if len(text) == 64 else _base64(text)
 
 
 def _hexadecimal(text: str) -> bytes:

@@ -136,15 +136,11 @@ def _request_body(route: Route, event: ServerEvent) -> _Json:
     if event.schema_file is not None:
         schema = _schema(f"{route.name}:{event.name}", event.schema_file)
         return {"required": True, "content": {"application/json": {"schema": schema}}}
-    fields = [one.name.split(".")[2:] for one, _ in _placeholders(event) if one.name.startswith("body.json")]
-    if not fields:
+    used = [one for one, _ in _placeholders(event) if one.name.startswith("body.json")]
+    if not used:
         return {"content": {"*/*": {"schema": {}}}}
-    required = [one.name.split(".")[2:] for one, _ in _placeholders(event) if _is_required_field(one)]
+    required = [one.name.split(".")[2:] for one in used if one.default is None]  # without names: the whole body
     return {"required": True, "content": {"application/json": {"schema": _object(required)}}}
-
-
-def _is_required_field(one: Placeholder) -> bool:
-    return one.name.startswith("body.json.") and one.default is None
 
 
 def _object(fields: Iterable[Sequence[str]]) -> _Json:
