@@ -8,10 +8,13 @@ and nothing load but our own scripts and style sheet. What pages show is shaped 
 import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
 from typing import Any, Final
 
+import msgspec
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
@@ -28,6 +31,7 @@ from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
 from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
+from amqtt_rest_bridge.site.json_lines import json_lines
 from amqtt_rest_bridge.site.playground import Trial, Tried
 
 CHANGE_SECONDS: Final = 2.0
@@ -44,7 +48,7 @@ SAFE: Final[Headers] = (
 )
 """The headers of every answer of the admin port."""
 _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
-_PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "runs", "playground")
+_PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "runs", "playground", "error")
 _ASSETS: Final = {"script.js": SCRIPT, "live.js": SCRIPT, **SITE_FILES}
 
 
@@ -180,7 +184,15 @@ class StatusPages:
             seconds=seconds,
             curl=curl_line(run, route),
             trial=try_line(run, route),
+            definition=route.definition if route is not None else "",
         )
+
+    def error(self, refused: Response) -> Response:
+        """Return a refusal as a page, for a person who followed a link that leads nowhere, or no longer."""
+        error = msgspec.json.decode(refused.body)["error"]
+        page = self._page("error", refused.status, error=error)
+        kept = tuple(header for header in refused.headers if header not in SAFE and header[0] != "Content-Type")
+        return replace(refused, headers=(*page.headers, *kept), body=page.body)
 
     def playground(self, trial: Trial, tried: Tried | None) -> Response:
         """Return the playground with what was tried, and what was found, None before anything was."""
@@ -216,17 +228,29 @@ class StatusPages:
 @cache
 def compiled() -> Mapping[str, Template]:
     """Compile the templates of all pages; takes 40 ms, once."""
+    environment = page_environment()
+    return {name: environment.get_template(f"{name}.html") for name in _PAGES}
+
+
+def page_environment() -> Environment:
+    """Return what compiles the templates of pages."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader("amqtt_rest_bridge.admin"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters["prose"] = _prose
-    return {name: environment.get_template(f"{name}.html") for name in _PAGES}
+    environment.filters |= {"prose": _prose, "moment": _moment, "json_lines": json_lines}
+    return environment
 
 
 def _prose(text: str) -> Markup:
     """Return a text as HTML, with code between backticks."""
     return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - all but our own tag is escaped
+
+
+def _moment(time: str) -> str:
+    """Return the time of the day of a time in RFC 3339, of another day than today with its date."""
+    at = datetime.fromisoformat(time).astimezone(UTC)
+    return f"{at:%H:%M:%S} UTC" if at.date() == datetime.now(UTC).date() else f"{at.day} {at:%b %H:%M} UTC"
 
 
 class _Changes:

@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
@@ -57,6 +58,7 @@ from amqtt_rest_bridge.site.playground import WALL_SECONDS, Playground, Trial, T
 from amqtt_rest_bridge.topics import check_topic_filter
 
 WAIT_SECONDS: Final = 2.0  # for the broker and the other bridge processes
+_FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
 _JSON: Final = ("Content-Type", "application/json")
 _NO_ANSWER: Final = refuse(catalogue.UNAVAILABLE, "The broker does not answer", (("Retry-After", "1"),))
 _NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
@@ -156,23 +158,30 @@ class AdminServer:
             return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
         wants_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
         is_trial = path == "/playground" and request.method == "POST"
+        finish = partial(self._finished, path, request)
         refusal = request.refusal or self._guard.check(request, is_retry=wants_retry, is_trial=is_trial)
         if refusal is None and not is_trial and len(request.body) > _BODY_BYTES:
             refusal = too_large(_BODY_BYTES)
         if refusal is None:
             act = self._retry if wants_retry else self._try if is_trial else self._find
             answer = act(path, request, wake)
-            if takes_gzip(request.headers):
-                if isinstance(answer, Response):
-                    return compressed(answer)
-                if isinstance(answer, _Waiting):
-                    answer.is_compressible = True
+            if isinstance(answer, Response):
+                return finish(answer)
+            if isinstance(answer, _Waiting):
+                answer.finish = finish
             return answer
         if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
             return self._wrong_credentials.refuse(
                 request.remote, self._port, lambda other: refused(other or refusal, SAFE)
             )
-        return refused(refusal, SAFE)
+        return finish(refused(refusal, SAFE))
+
+    def _finished(self, path: str, request: Request, response: Response) -> Response:
+        """Return an answer as its caller takes it: an error as a page where a person sees it, and compressed."""
+        is_page = path not in _FOR_PROGRAMS and not path.startswith("/api/")
+        if is_page and response.code is not None and "text/html" in request.headers.get("accept", ""):
+            response = self._pages.error(response)
+        return compressed(response) if takes_gzip(request.headers) else response
 
     def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:
         match path.split("/")[1:]:
@@ -389,7 +398,7 @@ class _Waiting:
         self._late = late
         self._deadline = deadline
         self._end = end
-        self.is_compressible = False
+        self.finish: Callable[[Response], Response] = lambda response: response
 
     def resume(self) -> Response | float:
         response = self._look()
@@ -397,12 +406,11 @@ class _Waiting:
         if response is None and remaining > 0:
             return min(remaining, REMIND_SECONDS)
         self._end()
-        response = response or self._late()
-        return compressed(response) if self.is_compressible else response
+        return self.finish(response or self._late())
 
     def refuse(self, refusal: Refusal) -> Response:
         self._end()
-        return refused(refusal, SAFE)
+        return self.finish(refused(refusal, SAFE))
 
     def caller_left(self) -> None:
         """Answer all the same: it costs nothing more."""

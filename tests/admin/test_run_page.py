@@ -61,7 +61,7 @@ def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
         assert "the server answered 422" in page.text("[data-problems]")
         assert page.fits()
         page.evaluate("document.querySelector('[data-problems] .actions a').click()")
-        page.wait("document.querySelector('h1')?.innerText === 'Run' && document.readyState === 'complete'")
+        page.wait("document.querySelector('h1')?.innerText === 'Run of Orders' && document.readyState === 'complete'")
         shown = page.text("main")
         assert shown.count(HOSTILE) == 3, "of message, request and response"
         assert page.fits()
@@ -330,3 +330,5 @@ def test_every_kind_of_run_has_a_page(target: Recorder) -> None:
             page = admin.get(f"/runs/{run['id']}")
             assert page.status == 200, run
             assert f'data-outcome="{run["outcome"]}"' in page.text
+            tree = '<span class="name">&#34;level&#34;:</span> <span class="number">'
+            assert (tree in page.text) == (run["topic"] == "orders/7" and run["code"] == "http_status"), run

@@ -3,6 +3,7 @@
 AXE_CORE names the file axe.min.js of axe-core (npm), by which `.ci/run` has the accessibility checked.
 """
 
+import gzip
 import html
 import http.client
 import json
@@ -61,7 +62,7 @@ def host() -> Iterator[Host]:
             for topic in ("orders/1", "orders/bad"):
                 client.publish(topic, b"{}")
                 client.message()
-            client.publish("alarms/" + HOSTILE.replace("#", ""), b"{}")
+            client.publish("alarms/" + HOSTILE.replace("#", ""), b'{"door": {"open": true}, "rooms": [1]}')
             eventually(lambda: bool(admin_of(running).calls("Alarms")))
             yield running
 
@@ -510,6 +511,17 @@ def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
 
 
 @pytest.mark.chromium
+def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(host: Host) -> None:
+    admin = admin_of(host)
+    for path, message in (("/no", "There is nothing here"), ("/runs/no", "no longer known"), ("/routes/n", "no route")):
+        page = admin.get(path, Accept="text/html,*/*;q=0.8", Accept_Encoding="gzip")
+        assert (page.status, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
+        assert "script-src 'self'" in page.headers["Content-Security-Policy"]
+        assert f"{message}" in gzip.decompress(page.body).decode()
+        assert message in admin.get(path).json["error"]["message"]
+    assert admin.get("/api/runs/no", Accept="text/html").json["error"]["code"] == "not_found"
+
+
 def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
     with browser.elsewhere() as page:
         page.size(1280, 800)
@@ -525,14 +537,14 @@ def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
 @pytest.mark.chromium
 @pytest.mark.skipif("AXE_CORE" not in os.environ, reason="AXE_CORE does not name axe.min.js of axe-core")
 @pytest.mark.parametrize(
-    "path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/flow?route=Orders", "/runs", "/runs/"]
+    "path", ["/", "/routes/Orders", "/routes/Alarms", "/flow", "/flow?route=Orders", "/runs", "/runs/", "/runs/no"]
 )
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_an_accessibility_check_finds_nothing(host: Host, page: Page, path: str, scheme: str) -> None:
     page.colours(scheme)
     run = admin_of(host).calls("Alarms")[0]["id"]
     page.size(360 if path.startswith("/flow") else 1280, 800)
-    page.open(url(host, path.replace("/runs/", f"/runs/{run}")))
+    page.open(url(host, re.sub("/runs/$", f"/runs/{run}", path)))
     page.evaluate("document.querySelector('[data-trouble]')?.removeAttribute('hidden')")
     page.evaluate("tell('connection lost, trying again'); true")
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true })")

@@ -7,10 +7,9 @@ writes it; a test compares the file with what the product draws.
 
 import re
 
-from jinja2 import Environment, PackageLoader
-
 from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.flow import drawing, edges
+from amqtt_rest_bridge.admin.pages import page_environment
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/pictures/flow.svg"
@@ -19,7 +18,7 @@ STYLE = ROOT / "amqtt_rest_bridge/site/static/site.css"
 
 def svg() -> str:
     """Draw the shipped routes with the page's macro and the page's colours."""
-    macros = Environment(loader=PackageLoader("amqtt_rest_bridge.admin"), autoescape=True).get_template("macros.html")
+    macros = page_environment().get_template("macros.html")
     routes = load_routes(ROOT / "conf/routes").routes
     page = str(macros.module.flow(drawing(edges(routes), {}), "The flow of the two routes"))  # type: ignore[attr-defined]
     drawn = re.search(r"<svg .*</svg>", page, re.DOTALL)

@@ -24,8 +24,14 @@ function age(time) {
   return time.toLocaleString();
 }
 
-// A `time` with `data-age` becomes its age, any other one the local time of the day; the pointer on it shows UTC. Texts of
-// a drawing have `data-time`, and no seconds.
+// The local time of the day, of another day than today with its date.
+function moment(time, form) {
+  if (time.toDateString() === new Date().toDateString()) return time.toLocaleTimeString([], form);
+  return time.toLocaleString([], { ...form, day: "numeric", month: "short", second: undefined });
+}
+
+// A `time` with `data-age` becomes its age, any other one a local time; the pointer on it shows UTC. Texts of a drawing
+// have `data-time`, and neither seconds nor a date.
 function showTimes(root = document) {
   for (const element of root.querySelectorAll("time[datetime], text[data-time]")) {
     const text = element.dataset.time ?? element.getAttribute("datetime");
@@ -34,7 +40,8 @@ function showTimes(root = document) {
     const isShort = "time" in element.dataset || "minute" in element.dataset;
     const form = { hourCycle: "h23", hour: "2-digit", minute: "2-digit", ...(isShort ? {} : { second: "2-digit" }) };
     const day = /^[A-Z]/.test(element.textContent) ? { weekday: "short" } : {};
-    const local = "age" in element.dataset ? age(time) : time.toLocaleTimeString([], { ...form, ...day });
+    const clock = isShort ? time.toLocaleTimeString([], { ...form, ...day }) : moment(time, form);
+    const local = "age" in element.dataset ? age(time) : clock;
     if (element.dateTime) element.title = `${text.slice(0, 19).replace("T", " ")} UTC`;
     if (element.textContent !== local) element.textContent = local;
   }
