@@ -15,7 +15,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import without_controls
+from amqtt_rest_bridge.cli import count, without_controls
 from amqtt_rest_bridge.model import HEALTHS
 from amqtt_rest_bridge.worker.group import GroupOverview
 
@@ -205,7 +205,7 @@ def summary(statuses: Iterable[Status]) -> str:
     healths = [_text(status.get("health")) for status in statuses]
     order = [*_WORST_FIRST, *sorted(set(healths) - set(_WORST_FIRST))]
     counts = [f"{healths.count(health)} {health}" for health in order if health in healths]
-    return f"{len(healths)} route{'s' if len(healths) != 1 else ''}{': ' if counts else ''}{', '.join(counts)}"
+    return f"{count(len(healths), 'route')}{': ' if counts else ''}{', '.join(counts)}"
 
 
 def reload_failure(failure: Status | None, now: float) -> Text | None:

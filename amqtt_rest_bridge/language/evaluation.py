@@ -108,6 +108,19 @@ class RecordingEnvironment(Environment):
 
 
 @dataclass(frozen=True, slots=True)
+class NameEnvironment(Environment):
+    """Reads nothing: each variable and secret has its own name for a value, unless `values` has another one."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def variable(self, name: str) -> str:
+        """Return the value of a variable or secret, which `values` has from now on."""
+        return self.values.setdefault(name, name)
+
+    secret = variable
+
+
+@dataclass(frozen=True, slots=True)
 class Value:
     """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
 

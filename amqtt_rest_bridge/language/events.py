@@ -68,17 +68,11 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     headers = _read_headers(settings, mode)
     for name in filter(settings.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
         warn_of_foreign(name, settings.texts[name], Mode.CLIENT, settings.report)
-    endpoint = placeholder_text_of(settings, "ENDPOINT", Place.ENDPOINT, mode)
-    given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
-    body = placeholder_text_of(settings, "BODY", place_of(next(given, config.default_content_type)), mode)
-    item = _read_item(settings, body)
+    texts = _read_texts(settings, config, mode)
+    body = texts["BODY"]
     _warn_of_unknown_type(settings, headers, body)
-    destination = placeholder_text_of(settings, "DESTINATION_TOPIC", Place.TOPIC, Mode.RESULT)
-    payload = placeholder_text_of(settings, "PAYLOAD", place_of(_read_content_type(settings)), Mode.RESULT)
     _check_result(settings)
     settings.check_rules([Mode.CLIENT])
-    signature = _read_signature(settings)
-    when = read_condition(settings, Mode.CLIENT)
     if body is not None and values.get("METHOD") == Method.GET:
         settings.warning(
             FaultCode.DOUBTFUL,
@@ -86,30 +80,45 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
             "a GET with a BODY: many servers refuse or ignore it",
             "write POST, or leave BODY out",
         )
-    on_change = placeholder_text_of(settings, "ON_CHANGE", Place.TEXT, Mode.CLIENT)
-    _warn_of_constant(settings, "ON_CHANGE", on_change, "only the first message of each topic is sent")
-    dedupe = placeholder_text_of(settings, "DEDUPE_KEY", Place.TEXT, Mode.CLIENT)
-    _warn_of_constant(settings, "DEDUPE_KEY", dedupe, "only the first message within DEDUPE_FOR is sent")
-    filled = {"ENDPOINT": endpoint, "BODY": body, "DESTINATION_TOPIC": destination, "PAYLOAD": payload, "WHEN": when}
-    filled |= {"ON_CHANGE": on_change, "BATCH_ITEM": item, "DEDUPE_KEY": dedupe}
+    differs = "write what is to differ, as in {payload} or {value.json.state}"
+    for name, effect in (("ON_CHANGE", "of each topic"), ("DEDUPE_KEY", "within DEDUPE_FOR")):
+        _warn_of_constant(settings, name, texts[name], f"only the first message {effect} is sent", differs)
+    filled = texts | {"WHEN": read_condition(settings, Mode.CLIENT)}
     for name, template in filled.items():
         if template is not None:
             _check_levels(settings, name, template, settings.offset(name))
-    warn_of_own_loop(settings, {"DESTINATION_TOPIC": destination, "ERROR_TOPIC": values.get("ERROR_TOPIC")})
-    if not complete or endpoint is None or "SOURCE_TOPIC" not in values:
+    published = {"DESTINATION_TOPIC": texts["DESTINATION_TOPIC"], "ERROR_TOPIC": values.get("ERROR_TOPIC")}
+    warn_of_own_loop(settings, published)
+    signature, schema = _read_signature(settings), _read_schema(settings)
+    if not complete or texts["ENDPOINT"] is None or "SOURCE_TOPIC" not in values:
         return None
     read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
     read |= {"name": settings.block.name, "headers": headers, "signature": signature}
-    read |= {"schema_file": _read_schema(settings), "qos": _read_qos(settings)}
+    read |= {"schema_file": schema, "qos": _read_qos(settings)}
     return ClientEvent(**settings.members_of(ClientEvent) | read)
 
 
-def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str) -> None:
+def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> dict[str, PlaceholderText | None]:
+    """Read the settings of a client event that hold placeholders; `mode` is that of its request."""
+    given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
+    places = {
+        "ENDPOINT": (Place.ENDPOINT, mode),
+        "BODY": (place_of(next(given, config.default_content_type)), mode),
+        "DESTINATION_TOPIC": (Place.TOPIC, Mode.RESULT),
+        "PAYLOAD": (place_of(_read_content_type(settings)), Mode.RESULT),
+        "ON_CHANGE": (Place.TEXT, Mode.CLIENT),
+        "DEDUPE_KEY": (Place.TEXT, Mode.CLIENT),
+    }
+    texts = {name: placeholder_text_of(settings, name, place, of) for name, (place, of) in places.items()}
+    body = texts["BODY"]
+    holds_json = body is not None and (body.place is Place.JSON or "batch" in body.names)
+    item_place = Place.JSON if holds_json else Place.TEXT
+    return texts | {"BATCH_ITEM": placeholder_text_of(settings, "BATCH_ITEM", item_place, Mode.CLIENT)}
+
+
+def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str, hint: str) -> None:
     """Warn of a text that is to differ and is the same for everything."""
     if text is not None and text.is_constant:
-        hint = "write what is to differ, as in {payload} or {value.json.state}"
-        if name == "DEDUPE_KEY":
-            hint = "write what is to differ, as in {header.webhook-id} or {body.json.id}"
         settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
 
 
@@ -149,12 +158,6 @@ def _check_batch(settings: BlockSettings) -> None:
     if body is None or not {"batch", "batch.lines"} & {*names_in(body, Mode.BATCH)}:
         message = "BATCH_SIZE is set, but BODY does not hold the messages"
         settings.error(FaultCode.INVALID_VALUE, "BATCH_SIZE", message, "write {batch} or {batch.lines} in BODY")
-
-
-def _read_item(settings: BlockSettings, body: PlaceholderText | None) -> PlaceholderText | None:
-    """Read BATCH_ITEM, which is escaped as JSON where the batch holds JSON."""
-    is_json = body is not None and (body.place is Place.JSON or "batch" in body.names)
-    return placeholder_text_of(settings, "BATCH_ITEM", Place.JSON if is_json else Place.TEXT, Mode.CLIENT)
 
 
 def _check_result(settings: BlockSettings) -> None:
@@ -261,8 +264,9 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     read_topic = _parse_read_topic(settings, segments) if reads else None
     settings.check_rules([Mode.SERVER], _UNREAD if reads else ())
     effect = "only the first request within DEDUPE_FOR is published"
-    _warn_of_constant(settings, "DEDUPE_KEY", published["dedupe_key"], effect)
-    signature = _read_signature(settings)
+    differs = "write what is to differ, as in {header.webhook-id} or {body.json.id}"
+    _warn_of_constant(settings, "DEDUPE_KEY", published["dedupe_key"], effect, differs)
+    signature, schema = _read_signature(settings), None if reads else _read_schema(settings)
     published["when"] = read_condition(settings, Mode.SERVER)
     _check_segments(settings, "WHEN", published["when"], segments)
     reply, destination = published["reply_topic"], published["destination_topic"]
@@ -275,7 +279,6 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     if not complete or settings.failed.intersection(needed):
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
-    schema = None if reads else _read_schema(settings)
     read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
     read["qos"] = _read_qos(settings)
     return ServerEvent(**settings.members_of(ServerEvent) | read)

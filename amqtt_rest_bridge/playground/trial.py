@@ -6,7 +6,7 @@ Nothing is sent, published or saved, and no variable is read: each variable and 
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +19,7 @@ from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.evaluation import NameEnvironment
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
@@ -67,21 +67,9 @@ def tried(trial: Trial) -> Tried:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Substitutes(Environment):
-    """An environment that is not read: the value that each variable and secret has, its name at first."""
-
-    values: dict[str, str] = field(default_factory=dict)
-
-    def variable(self, name: str) -> str:
-        return self.values.setdefault(name, name)
-
-    secret = variable
-
-
 def _loaded(text: str) -> tuple[LoadResult, Mapping[str, str]]:
     """Load a definition; a variable whose name its setting refuses has the first sample that it takes."""
-    environment, parsed = _Substitutes({}, Path()), ParsedTexts()
+    environment, parsed = NameEnvironment({}, Path()), ParsedTexts()
     source = Source(_PATH, text)
     loaded = loader.load([source], environment, parsed)
     for sample in _SAMPLES:

@@ -53,6 +53,8 @@ class SchemaReader:
                     raise cause from None
                 cause = cause.__cause__ or cause.__context__
             raise SchemaFileError(f"its $ref {shown(error.ref)} leads nowhere", _OUTSIDE) from None
+        except RecursionError:  # hundreds of $ref, each of which leads to the next
+            raise SchemaFileError("it is nested too deeply") from None
         return tuple(self._texts.items())
 
     def _retrieve(self, uri: str) -> Any:

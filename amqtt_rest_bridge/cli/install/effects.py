@@ -11,7 +11,7 @@ from typing import Final
 
 from amqtt_rest_bridge.cli import several
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.evaluation import Environment, Value, evaluate
+from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, Value, evaluate
 from amqtt_rest_bridge.language.parameters import PARAMETERS
 from amqtt_rest_bridge.language.reading import Block, Definition
 from amqtt_rest_bridge.language.sources import Report
@@ -62,21 +62,6 @@ class Effects:
                 yield f"{what}: {several([on_one_line(name, _SHOWN) for name in sorted(names)], _MOST)}"
 
 
-class _Names(Environment):
-    """Every variable and secret, whose values are not looked at."""
-
-    def variable(self, name: str) -> str:
-        """Return something: it is shown by its name."""
-        return name
-
-    def secret(self, name: str) -> str:
-        """Return something: it is shown by its name."""
-        return name
-
-
-_NAMES: Final = _Names({}, Path())
-
-
 def published_credentials(definition: Definition, environment: Environment) -> Iterator[tuple[str, int]]:
     """Yield the credentials of a route that its text holds, as setting or header, and their offsets.
 
@@ -109,5 +94,5 @@ def _shown(block: Block, name: str) -> str | None:
     node = block.settings.get(name)
     if node is None:
         return None
-    value = evaluate(tuple(node.pieces), _NAMES, Report("", ""))
+    value = evaluate(tuple(node.pieces), NameEnvironment({}, Path()), Report("", ""))
     return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)

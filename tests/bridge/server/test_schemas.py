@@ -245,6 +245,11 @@ def test_a_hostile_payload_has_a_bounded_time(
         ({"$ref": "../outside.json"}, "its $ref ../outside.json leads nowhere"),
         ({"$ref": "link.json"}, "its $ref link.json leads nowhere"),
         ({"$ref": "file:///etc/hostname"}, "its $ref file:///etc/hostname leads nowhere"),
+        pytest.param(
+            {"$ref": "#/$defs/0", "$defs": {str(one): {"$ref": f"#/$defs/{one + 1}"} for one in range(1500)}},
+            "it is nested too deeply",
+            id="a-chain-of-refs",
+        ),
         (
             {"$ref": "inner/wrong.json"},
             "inner/wrong.json is not a JSON Schema: /minLength: -1 is less than the minimum of 0",

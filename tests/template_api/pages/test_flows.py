@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from amqtt_rest_bridge.calls.requests import _trailing, split_base_address
-from amqtt_rest_bridge.cli.install.effects import _NAMES
 from amqtt_rest_bridge.language.definitions import ParsedTexts
-from amqtt_rest_bridge.language.evaluation import Environment, evaluate
+from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, evaluate
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report, Source, read
@@ -36,7 +35,7 @@ SOURCES = list(read([CASES / "valid", CONF / "library", CONF / "routes"]))
 
 
 def written(pieces: Any) -> str:
-    value = evaluate(tuple(pieces), _NAMES, Report("", ""))
+    value = evaluate(tuple(pieces), NameEnvironment({}, Path()), Report("", ""))
     assert value is not None
     return "".join(part if isinstance(part, str) else part.label for part in value.parts)
 
