@@ -6,23 +6,28 @@ has no fault there is written, and only what the reload that follows has loaded 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 
 from amqtt_rest_bridge.commands.answer import CommandAnswer, failure, refusal
 from amqtt_rest_bridge.commands.command import Command, is_name_of_file, read_definition, subject_of
 from amqtt_rest_bridge.commands.folder import RouteFolder
-from amqtt_rest_bridge.commands.template import TYPE, template
 from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
-from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK
+from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, ROUTE_TYPE
+from amqtt_rest_bridge.language.reference import template
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.processes.route_service import RouteService
 
 log = logging.getLogger(__name__)
 
-_NOTHING_ELSE: Final = (
-    f"this broker runs routes of type {TYPE} only: it has no models, actions, rules, scripts, panels, projects or users"
-)
+_OTHERS: Final = "models, actions, rules, scripts, panels, projects or users"
+_NOTHING_ELSE: Final = f"this broker runs routes of type {ROUTE_TYPE} only: it has no {_OTHERS}"
+_ALWAYS: Final = {
+    "ListTemplates": CommandAnswer(ROUTE_TYPE, data=[ROUTE_TYPE]),
+    "GetPendingStatus": CommandAnswer("Nothing waits: routes are loaded whole, or not at all."),
+    "ListProjects": CommandAnswer("No projects: this broker runs routes only.", data=[]),
+}
+"""Commands that are always answered alike."""
 
 
 class RefusedError(BridgeError):
@@ -50,11 +55,8 @@ class Execution:
             "CheckRouteConnection": self._check_connection,
             "ConnectionStatus": self._connections,
             "LotDiagnostic": self._diagnose,
-            "ListTemplates": self._list_templates,
             "ListEnv": self._list_variables,
             "ListSecrets": self._list_secrets,
-            "GetPendingStatus": self._pending,
-            "ListProjects": self._projects,
         }
 
     async def answer(self, command: Command) -> CommandAnswer:
@@ -62,6 +64,8 @@ class Execution:
         subject = subject_of(command.arguments)
         if command.fault is not None:
             return failure(command, subject, command.fault)
+        if command.name in _ALWAYS:
+            return _ALWAYS[command.name]
         if command.name not in self._does:
             return failure(command, subject, _NOTHING_ELSE)
         try:
@@ -88,7 +92,9 @@ class Execution:
         faults = [one for one in loaded.faults if one.path == place and _stops(one)]
         if faults:
             return refusal(faults, definition.text, definition.before)
-        self._check_others(loaded.faults)
+        # Of files that no command wrote: it keeps all routes from being loaded.
+        if (error := next((one for one in loaded.faults if one.severity is Severity.ERROR), None)) is not None:
+            raise RefusedError(f"another file has an error, so no routes can be loaded: {str(error).splitlines()[0]}")
         if name is None or [route.name for route in loaded.routes if route.path == place] != [name]:
             raise RefusedError("one command adds one route")
         await self._change({name: definition.text})
@@ -158,12 +164,6 @@ class Execution:
         """Return the names of the present routes that commands have added. Blocks."""
         return [name for name, route in self._routes.items() if self._folder.is_place_of(name, route.path)]
 
-    def _check_others(self, faults: Iterable[Fault]) -> None:
-        """Raise for an error in files that no command wrote, which keeps all routes from being loaded."""
-        for one in faults:
-            if one.severity is Severity.ERROR:
-                raise RefusedError(f"another file has an error, so no routes can be loaded: {str(one).splitlines()[0]}")
-
     @property
     def _routes(self) -> dict[str, Route]:
         return {one.route.name: one.route for one in self._service.routes}
@@ -206,12 +206,9 @@ class Execution:
         return CommandAnswer(message, route=route.name, data=data)
 
     async def _route_code(self, command: Command) -> CommandAnswer:
-        if command.arguments.strip().upper() != TYPE:
+        if command.arguments.strip().upper() != ROUTE_TYPE:
             raise RefusedError(_NOTHING_ELSE)
         return CommandAnswer(template(), data=template())
-
-    async def _list_templates(self, _: Command) -> CommandAnswer:
-        return CommandAnswer(TYPE, data=[TYPE])
 
     async def _list_variables(self, _: Command) -> CommandAnswer:
         names = (await self._service.trial({})).variables
@@ -220,12 +217,6 @@ class Execution:
     async def _list_secrets(self, _: Command) -> CommandAnswer:
         names = (await self._service.trial({})).secrets
         return _listed("secret", [{"name": name} for name in sorted(names)], "{name}")
-
-    async def _pending(self, _: Command) -> CommandAnswer:
-        return CommandAnswer("Nothing waits: routes are loaded whole, or not at all.")
-
-    async def _projects(self, _: Command) -> CommandAnswer:
-        return CommandAnswer("No projects: this broker runs routes only.", data=[])
 
     def _statuses(self) -> list[dict[str, Any]]:
         return [self._service.status(name) for name in self._routes]

@@ -10,11 +10,11 @@ from amqtt_rest_bridge.errors import Fault, FaultCode, Position
 from amqtt_rest_bridge.language.block_reader import is_name, read_blocks
 from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, parse
 from amqtt_rest_bridge.language.hints import COMMENT_HINT
+from amqtt_rest_bridge.language.parameters import ROUTE_TYPE
 from amqtt_rest_bridge.language.reading import Definition, report_open_strings
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, question
 
-ROUTE_TYPE = "REST_API"
 _MOST_WORDS = 5  # that are proposed as one name
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
 _COMMENT = re.compile(r"//[^\n]*|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -145,7 +145,7 @@ def _read_name(node: RouteNode, report: Report) -> str | None:
         missing, hint = "its name is missing", _EXAMPLE
         if node.name is not None:
             missing = "its WITH TYPE is missing"
-            words = [word for word in node.unread if word.upper() not in ("WITH", "TYPE", f"{ROUTE_TYPE}")]
+            words = [word for word in node.unread if word.upper() not in ("WITH", "TYPE", ROUTE_TYPE)]
             joined = "_".join([node.name.text.strip("'\""), *words[:_MOST_WORDS]])
             if (
                 0 < len(words) <= _MOST_WORDS

@@ -8,6 +8,9 @@ from types import MappingProxyType
 from amqtt_rest_bridge.model import NO_CONTENT, AuthScheme, Method, OverloadPolicy, ResponseFormat, SignatureScheme
 from amqtt_rest_bridge.placeholders import Mode
 
+ROUTE_TYPE = "REST_API"
+"""The type of our routes."""
+
 
 class BlockKind(StrEnum):
     """The blocks of a route, by what follows ADD."""

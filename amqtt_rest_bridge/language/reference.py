@@ -1,12 +1,12 @@
-"""The settings of the language as other programs show them: texts and JSON. Pure.
+"""The settings of the language as other programs show them: texts, JSON, and a first route. Pure.
 
 All of it is made from the rows of `parameters`.
 """
 
 import textwrap
-from typing import Any
+from typing import Any, Final
 
-from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Parameter
+from amqtt_rest_bridge.language.parameters import PARAMETERS, ROUTE_TYPE, Applies, BlockKind, Parameter
 
 _LINE = textwrap.TextWrapper(98, initial_indent="  ", subsequent_indent="    ")
 _MODES = {Applies.CLIENT: "client mode", Applies.SERVER: "server mode", Applies.BOTH: "both modes"}
@@ -67,3 +67,26 @@ def json_of(kind: BlockKind, row: Parameter) -> dict[str, Any]:
         "secret": row.secret,
         "portable": row.portable,
     }
+
+
+_FIRST_ROUTE: Final = {
+    f"ADD {BlockKind.CONFIG}": {"ENABLE_CLIENT": '"true"', "BASE_ADDRESS": '"https://api.example.com"'},
+    f"ADD {BlockKind.EVENT} Send": {
+        "SOURCE_TOPIC": '"sensors/+/temperature"',
+        "DESTINATION_TOPIC": '"api/results"',
+        "METHOD": '"POST"',
+        "ENDPOINT": '"/readings"',
+        "BODY": "'{\"reading\": {payload}}'",
+    },
+}
+
+
+def template() -> str:
+    """Return a definition that can be added as it is, once its address is put in; other settings are comments."""
+    lines = [f"DEFINE ROUTE RouteName WITH TYPE {ROUTE_TYPE}"]
+    for head, used in _FIRST_ROUTE.items():
+        lines.append(f"    {head}")
+        lines += [f"        WITH {name} {value}" for name, value in used.items()]
+        rows = PARAMETERS[BlockKind(head.split()[1])].items()
+        lines += [f"        -- {name}: {row.meaning}" for name, row in rows if name not in used]
+    return "\n".join(lines) + "\n"

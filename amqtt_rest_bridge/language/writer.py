@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Value
-from amqtt_rest_bridge.language.parameters import PARAMETERS, Kind
+from amqtt_rest_bridge.language.parameters import PARAMETERS, ROUTE_TYPE, Kind
 from amqtt_rest_bridge.masking import Masker, is_credential, is_credential_parameter
 from amqtt_rest_bridge.model import SignatureScheme
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
@@ -32,7 +32,7 @@ def write_definition(
     It reads back as the same route, but for what is masked: secrets are `***`. What GET, `{env.X}` and `{secret.X}`
     read is named, as it was written.
     """
-    lines = [f"DEFINE ROUTE {name} WITH TYPE REST_API", "    ADD REST_API_CONFIG", *_settings(config, masker)]
+    lines = [f"DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}", "    ADD REST_API_CONFIG", *_settings(config, masker)]
     if route_config is not None and route_config.texts:
         lines += ["    ADD ROUTE_CONFIG", *_settings(route_config, masker)]
     for event in events:

@@ -7,8 +7,8 @@ import pytest
 
 from amqtt_rest_bridge.commands.answer import CommandAnswer, failure, refusal, write
 from amqtt_rest_bridge.commands.command import parse
-from amqtt_rest_bridge.commands.template import template
 from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.language.reference import template
 from tests.support.route_text import load_text
 
 ADD = "-addRoute DEFINE ROUTE X WITH TYPE REST_API"
