@@ -30,10 +30,7 @@ class RouteParser(Parser):
                     self._headless_route_()
                 with self._option():
                     self._other_()
-                self._error(
-                    'expecting one of: '
-                    '<headless_route> <other> <route>'
-                )
+                self._fail()
         self._closure(block0)
         self.name_last_node('definitions')
         self._check_eof()
@@ -58,10 +55,7 @@ class RouteParser(Parser):
                     self._setting_()
                 with self._option():
                     self._fault_()
-                self._error(
-                    'expecting one of: '
-                    '<block> <fault> <setting>'
-                )
+                self._fail()
         self._closure(block0)
         self.name_last_node('body')
         self._define(['body', 'define', 'name'], [])
@@ -112,10 +106,7 @@ class RouteParser(Parser):
                 self._config_()
             with self._option():
                 self._unknown_block_()
-            self._error(
-                'expecting one of: '
-                "'ADD' <config> <event> <unknown_block>"
-            )
+            self._fail()
 
     @tatsumasu()
     def _event_(self):
@@ -128,10 +119,7 @@ class RouteParser(Parser):
                     self.name_last_node('pieces')
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
 
         def block0():
             with self._choice():
@@ -141,10 +129,7 @@ class RouteParser(Parser):
                     self._setting_()
                 with self._option():
                     self._fault_()
-                self._error(
-                    'expecting one of: '
-                    '<fault> <headers> <setting>'
-                )
+                self._fail()
         self._closure(block0)
         self.name_last_node('lines')
         self._define(['lines', 'pieces'], [])
@@ -161,10 +146,7 @@ class RouteParser(Parser):
                     self.name_last_node('pieces')
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
 
         def block0():
             with self._choice():
@@ -172,10 +154,7 @@ class RouteParser(Parser):
                     self._setting_()
                 with self._option():
                     self._fault_()
-                self._error(
-                    'expecting one of: '
-                    '<fault> <setting>'
-                )
+                self._fail()
         self._closure(block0)
         self.name_last_node('lines')
         self._define(['kind', 'lines', 'pieces'], [])
@@ -189,11 +168,7 @@ class RouteParser(Parser):
                 self._token('ROUTE_CONFIG')
             with self._option():
                 self._token('MQTT_CONFIG')
-            self._error(
-                'expecting one of: '
-                "'MQTT_CONFIG' 'REST_API_CONFIG'"
-                "'ROUTE_CONFIG'"
-            )
+            self._fail()
 
     @tatsumasu()
     def _setting_(self):
@@ -207,10 +182,7 @@ class RouteParser(Parser):
                     self.name_last_node('pieces')
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
         self._define(['name', 'pieces'], [])
 
     @tatsumasu()
@@ -224,10 +196,7 @@ class RouteParser(Parser):
                     self.name_last_node('pieces')
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
 
         def block0():
             with self._choice():
@@ -235,10 +204,7 @@ class RouteParser(Parser):
                     self._header_()
                 with self._option():
                     self._fault_()
-                self._error(
-                    'expecting one of: '
-                    '<fault> <header>'
-                )
+                self._fail()
         self._closure(block0)
         self.name_last_node('lines')
         self._define(['lines', 'pieces'], [])
@@ -257,10 +223,7 @@ class RouteParser(Parser):
                     self.name_last_node('pieces')
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
         self._define(['name', 'pieces'], [])
 
     @tatsumasu()
@@ -270,11 +233,7 @@ class RouteParser(Parser):
                 self._token('EVENT')
             with self._option():
                 self._config_name_()
-            self._error(
-                'expecting one of: '
-                "'EVENT' 'MQTT_CONFIG' 'REST_API_CONFIG'"
-                "'ROUTE_CONFIG' <config_name>"
-            )
+            self._fail()
 
     @tatsumasu()
     def _name_(self):
@@ -283,12 +242,7 @@ class RouteParser(Parser):
                 self._word_()
             with self._option():
                 self._string_()
-            self._error(
-                'expecting one of: '
-                '(?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\'
-                '/\\/|\\/\\*|--)[^\\s"\'])+ <closed_string>'
-                '<open_string> <string> <word>'
-            )
+            self._fail()
 
     @tatsumasu()
     def _value_(self):
@@ -318,15 +272,7 @@ class RouteParser(Parser):
                 self._span_()
             with self._option():
                 self._word_()
-            self._error(
-                'expecting one of: '
-                '\'GET\' (?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))('
-                '?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+'
-                '<closed_string> <get> <open_string>'
-                '<span> <string> <word> [0-'
-                '9]+\\s+(?i:SECOND|MINUTE|HOUR|DAY)(?i:S?)'
-                '(?![^\\s"\'\\/])'
-            )
+            self._fail()
 
     @tatsumasu()
     def _string_(self):
@@ -335,12 +281,7 @@ class RouteParser(Parser):
                 self._closed_string_()
             with self._option():
                 self._open_string_()
-            self._error(
-                'expecting one of: '
-                '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
-                "])*+' <LONG_STRING> <closed_string>"
-                '<open_string> ["\'][^\\n]*'
-            )
+            self._fail()
 
     @tatsumasu()
     def _closed_string_(self):
@@ -351,12 +292,7 @@ class RouteParser(Parser):
             with self._option():
                 self._LONG_STRING_()
                 self.name_last_node('text')
-            self._error(
-                'expecting one of: '
-                '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
-                "])*+' <DOUBLE_QUOTED> <LONG_STRING>"
-                '<SINGLE_QUOTED>'
-            )
+            self._fail()
 
     @tatsumasu()
     def _word_(self):
@@ -377,10 +313,7 @@ class RouteParser(Parser):
                     self._token('ENV')
                 with self._option():
                     self._token('SECRET')
-                self._error(
-                    'expecting one of: '
-                    "'ENV' 'SECRET'"
-                )
+                self._fail()
         self.name_last_node('source')
         with self._group():
             with self._choice():
@@ -388,10 +321,7 @@ class RouteParser(Parser):
                     self._string_()
                 with self._option():
                     self._bare_name_()
-                self._error(
-                    'expecting one of: '
-                    '<bare_name> <string>'
-                )
+                self._fail()
         self.name_last_node('name')
         self._define(['name', 'source'], [])
 
@@ -437,12 +367,7 @@ class RouteParser(Parser):
                 self._existence_()
             with self._option():
                 self._comparison_()
-            self._error(
-                'expecting one of: '
-                '<comparison> <existence> <exists>'
-                '<group> <negation> <not> <open>'
-                '<operand>'
-            )
+            self._fail()
 
     @tatsumasu()
     def _negation_(self):
@@ -506,10 +431,7 @@ class RouteParser(Parser):
                     self._define(['items', 'negated'], [])
                 with self._option():
                     self._void()
-                self._error(
-                    'expecting one of: '
-                    '<in> <like> <not> <operator>'
-                )
+                self._fail()
         self._define(['items', 'left', 'negated', 'operator', 'pattern', 'right'], [])
 
     @tatsumasu()
@@ -529,16 +451,7 @@ class RouteParser(Parser):
                 self._constant_()
             with self._option():
                 self._missing_()
-            self._error(
-                'expecting one of: '
-                '"[^"]*"|\'[^\']*\' (?!(?i:AND|OR|NOT|IN|LIK'
-                'E|EXISTS)(?![\\w-]))[^\\s(),=<>!]+|'
-                '(?i:true|false|null)(?![\\w-]) -?(?:0|[1-'
-                '9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-'
-                '9]+)?(?![\\w.]) <constant> <missing>'
-                '<number> <placeholder> <quoted>'
-                '\\{[^{}"\\x00-\\x1f]{1,256}\\}'
-            )
+            self._fail()
 
     @tatsumasu()
     def _title_(self):
@@ -548,12 +461,7 @@ class RouteParser(Parser):
                 self.name_last_node('text')
             with self._option():
                 self._word_()
-            self._error(
-                'expecting one of: '
-                '"[^"\\n]*"|\'[^\'\\n]*\' (?!\\+|(?i:WITH|ADD)('
-                '?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--'
-                ')[^\\s"\'])+ <word>'
-            )
+            self._fail()
 
     @tatsumasu()
     def _kind_(self):
@@ -572,10 +480,7 @@ class RouteParser(Parser):
                     self._DOUBLE_QUOTED_()
                 with self._option():
                     self._SINGLE_QUOTED_()
-                self._error(
-                    'expecting one of: '
-                    '<DOUBLE_QUOTED> <SINGLE_QUOTED>'
-                )
+                self._fail()
         self.name_last_node('@')
         self._BEHIND_STRING_()
 
@@ -677,10 +582,7 @@ class RouteParser(Parser):
                 with self._option():
                     with self._ifnot():
                         self._type_()
-                self._error(
-                    'expecting one of: '
-                    '<our_type> <type>'
-                )
+                self._fail()
 
         def block0():
             self._unread_()
@@ -695,10 +597,7 @@ class RouteParser(Parser):
                     self._setting_()
                 with self._option():
                     self._fault_()
-                self._error(
-                    'expecting one of: '
-                    '<block> <fault> <setting>'
-                )
+                self._fail()
         self._closure(block1)
         self.name_last_node('body')
         self._define(['body', 'define', 'name', 'type', 'unread'], [])
@@ -722,10 +621,7 @@ class RouteParser(Parser):
                     self._junk_()
                 with self._option():
                     self._token('WITH')
-                self._error(
-                    'expecting one of: '
-                    "'WITH' <junk> <string>"
-                )
+                self._fail()
         self.name_last_node('@')
 
     @tatsumasu()
@@ -740,10 +636,7 @@ class RouteParser(Parser):
                     self.name_last_node('pieces')
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
 
         def block0():
             with self._choice():
@@ -751,10 +644,7 @@ class RouteParser(Parser):
                     self._setting_()
                 with self._option():
                     self._fault_()
-                self._error(
-                    'expecting one of: '
-                    '<fault> <setting>'
-                )
+                self._fail()
         self._closure(block0)
         self.name_last_node('lines')
         self._define(['lines', 'name', 'pieces'], [])
@@ -777,10 +667,7 @@ class RouteParser(Parser):
                             self._token('WITH')
                         with self._option():
                             self._token('ADD')
-                        self._error(
-                            'expecting one of: '
-                            "'ADD' 'WITH'"
-                        )
+                        self._fail()
                 self.name_last_node('verb')
 
                 def block1():
@@ -790,12 +677,7 @@ class RouteParser(Parser):
                 self._define(['verb', 'words'], [])
             with self._option():
                 self._open_comment_()
-            self._error(
-                'expecting one of: '
-                "'ADD' 'WITH' <UNREAD> <closed_string>"
-                '<junk> <open_comment> <open_string>'
-                '<statement> <string> \\/\\*[^\\n]*'
-            )
+            self._fail()
 
     @tatsumasu()
     def _statement_(self):
@@ -805,10 +687,7 @@ class RouteParser(Parser):
                     self._token('WITH')
                 with self._option():
                     self._token('ADD')
-                self._error(
-                    'expecting one of: '
-                    "'ADD' 'WITH'"
-                )
+                self._fail()
         self._name_()
         with self._group():
             with self._choice():
@@ -816,10 +695,7 @@ class RouteParser(Parser):
                     self._value_()
                 with self._option():
                     self._no_value_()
-                self._error(
-                    'expecting one of: '
-                    '<no_value> <value>'
-                )
+                self._fail()
 
     @tatsumasu()
     def _junk_(self):
@@ -829,16 +705,7 @@ class RouteParser(Parser):
             with self._option():
                 self._UNREAD_()
                 self.name_last_node('text')
-            self._error(
-                'expecting one of: '
-                '"(?:[^"\\\\n]|\\[^\\n])*+"|\'(?:[^\'\\\\n]|\\[^\\n'
-                '])*+\' (?:(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))('
-                '?:(?!\\/\\/|\\/\\*|--'
-                ')[^\\s"\'])+(?:(?!\\n[^\\S\\n]*(?i:DEFINE)(?!'
-                '[\\w-]))\\s)*)+ <LONG_STRING> <UNREAD>'
-                '<closed_string> <open_string> <string>'
-                '["\'][^\\n]*'
-            )
+            self._fail()
 
     @tatsumasu()
     def _open_string_(self):

@@ -3,6 +3,7 @@
 The parser is part of the package, as generating it takes 0.6 s of processor time, which each first use would pay.
 """
 
+import re
 from pathlib import Path
 
 import amqtt_rest_bridge.language
@@ -36,7 +37,8 @@ class RouteParser(Parser):
 def generated() -> str:
     """Return the text of the parser's module: the rules as TatSu writes them, and the directives of the grammar.
 
-    The rest of what TatSu writes differs between its versions, the rules do not.
+    The rest of what TatSu writes differs between its versions, the rules do not. What was expected where no option
+    fits is left out: it is shown nowhere.
     """
     import tatsu
 
@@ -45,7 +47,8 @@ def generated() -> str:
     directives["comments"] = f"{directives['comments']}|{directives['eol_comments']}"
     code: str = tatsu.to_python_sourcecode(text)
     rules = code[code.index("    @tatsumasu()") : code.index("\ndef main(")]
-    return HEAD.format(**directives) + rules.rstrip() + "\n"
+    rules = re.sub(r"self\._error\(\n\s+'expecting one of: '\n(?:.*\n)*?\s+\)(?=\n)", "self._fail()", rules.rstrip())
+    return HEAD.format(**directives) + rules + "\n"
 
 
 if __name__ == "__main__":
