@@ -85,15 +85,9 @@ class Port(HttpServer):
 
     def _app(self, routes: tuple[Route, ...]) -> RouteApplication:
         return RouteApplication(
-            routes,
-            self._broker,
-            max_body_bytes=self._settings.max_body_bytes,
-            max_response_bytes=self._settings.max_response_bytes,
-            openapi=self._settings.openapi,
-            turns=self._turns,
-            wrong_credentials=self._wrong_credentials,
+            routes, self._broker, self._settings, turns=self._turns, wrong_credentials=self._wrong_credentials,
             port=self._bound,
-        )
+        )  # fmt: skip
 
 
 OpenPort = Callable[[socket.socket, tuple[Route, ...], BridgeSettings], Port]

@@ -6,6 +6,7 @@ server and of the broker. Main thread.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, Once, ServedEvent, TopicPayload, Wake
@@ -18,13 +19,14 @@ from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import Claim, Settle, ToBroker
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.topics import filter_matches
 
 REQUEST_ID = "00000000-0000-4000-8000-000000000000"
 """`{request_id}` of a trial."""
 
-MAX_BYTES = 262_144
-"""The plugin's defaults of max_body_bytes and max_response_bytes."""
+MAX_BYTES: Final = BridgeSettings().max_body_bytes
+"""The default of max_body_bytes, and of max_response_bytes."""
 
 
 def try_call(
@@ -125,9 +127,7 @@ def try_request(
     broker = _Broker(latest, reply)
     broker.answers = answers = _Answers()
     passed = [0.0]
-    application = RouteApplication(
-        routes, broker, max_body_bytes=MAX_BYTES, clock=lambda: now, monotonic=lambda: passed[0]
-    )
+    application = RouteApplication(routes, broker, clock=lambda: now, monotonic=lambda: passed[0])
     for _ in range(1 + twice):
         answer = application.answer(request, lambda: None)
         response = answer if isinstance(answer, Response) else _awaited(answer, passed)

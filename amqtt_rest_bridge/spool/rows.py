@@ -1,7 +1,7 @@
 """The spool's table and its rows, which are checked when they are read back: a file outlives programs and disks.
 
-A new column is one step of `UPGRADES`, and in `_COLUMNS` and `INSERT`; it is read and checked here, `Spool.keep` writes
-it.
+A new column is one step of `UPGRADES`, and in `_COLUMNS` and `INSERT`; it is read and checked here, `Spool.keep` and
+`_copy` write it.
 
 A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself only. Of a damaged spool,
 `salvage` carries what can be read into a new file; the damaged one stays beside it. At the start; blocks.

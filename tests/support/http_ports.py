@@ -18,6 +18,7 @@ from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Limits, TlsFiles
 from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.model import Route, ServerEvent
+from amqtt_rest_bridge.settings import BridgeSettings
 from tests.support.server_mode import FakeBroker, FakeReply, event, route
 
 PATIENCE = 20.0  # seconds before a test that hangs fails; nothing waits that long
@@ -140,7 +141,7 @@ class Served:
 
     def use(self, *routes: Route) -> None:
         """Serve other routes on the same fake engine."""
-        self.server.replace_app(RouteApplication(routes, self.broker, max_body_bytes=1000))
+        self.server.replace_app(RouteApplication(routes, self.broker, BridgeSettings(max_body_bytes=1000)))
 
     def waiting(self) -> FakeReply:
         """Return the place of the next request that waits for a reply."""
@@ -195,9 +196,8 @@ def served(
     """Serve routes (`hook_route()` without any) on a free port."""
     broker = FakeBroker()
     broker.changed("last", "last", b"21.5")
-    app = RouteApplication(
-        routes or [hook_route()], broker, max_body_bytes=max_body_bytes, wrong_credentials=wrong_credentials
-    )
+    settings = BridgeSettings(max_body_bytes=max_body_bytes)
+    app = RouteApplication(routes or [hook_route()], broker, settings, wrong_credentials=wrong_credentials)
     with listening_socket() as sock:
         server = HttpServer(
             sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()

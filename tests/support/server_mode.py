@@ -24,6 +24,7 @@ from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.settings import BridgeSettings
 
 REQUEST_ID = "0f9a2e4c-0000-4000-8000-000000000001"
 NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z
@@ -209,9 +210,7 @@ class Port:
         return RouteApplication(
             routes,
             self.broker,
-            max_body_bytes=max_body_bytes,
-            max_response_bytes=1000,
-            openapi=self._openapi,
+            BridgeSettings(max_body_bytes=max_body_bytes, max_response_bytes=1000, openapi=self._openapi),
             clock=lambda: NOW,
             monotonic=lambda: sum(self.waited),
             wrong_credentials=self._wrong_credentials,

@@ -38,9 +38,11 @@ from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
 from amqtt_rest_bridge.records.bridge_records import Failure
+from amqtt_rest_bridge.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
 
+_DEFAULTS: Final = BridgeSettings()
 _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
 _UNMATCHED: Final = None, None
 _IGNORED: Final = Response("200 OK", (("Content-Type", "application/json"),), b'{"status": "ignored"}')
@@ -52,10 +54,9 @@ class RouteApplication:
     Args:
         routes: in any order; one without ENABLE_SERVER adds nothing.
         broker: where requests are published, and their answers counted.
-        max_body_bytes: larger bodies and filled payloads are answered with 413.
-        max_response_bytes: larger objects of topics are answered with 503.
-        openapi: whether GET /openapi.json is answered; an endpoint GET /openapi.json wins, one like `/{x}` does
-            not.
+        settings: max_body_bytes: larger bodies and filled payloads are answered with 413; max_response_bytes: larger
+            objects of topics with 503; openapi: whether GET /openapi.json is answered; an endpoint GET /openapi.json
+            wins, one like `/{x}` does not.
         clock: returns Unix time in seconds.
         monotonic: returns the time by which pending answers wait.
         turns: the turns on reply topics; shared by the applications of all ports, and by those before a reload.
@@ -70,10 +71,8 @@ class RouteApplication:
         self,
         routes: Sequence[Route],
         broker: BrokerAccess,
+        settings: BridgeSettings = _DEFAULTS,
         *,
-        max_body_bytes: int = 262_144,
-        max_response_bytes: int = 262_144,
-        openapi: bool = False,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
         turns: ReplyTurns | None = None,
@@ -88,12 +87,12 @@ class RouteApplication:
         self._records = broker.records
         served = [route for route in routes if route.config.enable_server]
         own = any(event.endpoint == PATH and event.method == "GET" for route in served for event in route.server_events)
-        self._description = describe(routes) if openapi and not own else None
+        self._description = describe(routes) if settings.openapi and not own else None
         self._table = EndpointTable(
             (
                 event.endpoint,
                 event.method.value,
-                _Endpoint(route, event, broker, turns, wrong_credentials, port, (max_body_bytes, max_response_bytes)),
+                _Endpoint(route, event, broker, turns, wrong_credentials, port, settings),
             )
             for route in served
             for event in route.server_events
@@ -156,11 +155,11 @@ class _Endpoint:
         turns: ReplyTurns,
         wrong_credentials: WrongCredentials,
         port: int,
-        limits: tuple[int, int],
+        settings: BridgeSettings,
     ) -> None:
         self.cors = cors_for(route.config)
         self._credentials = credentials_for(route.name, route.config)
-        self._respond = responder_for(route, event, broker, turns, *limits)
+        self._respond = responder_for(route, event, broker, turns, settings)
         self._answers = broker.answers
         self._wrong_credentials = wrong_credentials
         self._port = port

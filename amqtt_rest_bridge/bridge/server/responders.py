@@ -38,6 +38,7 @@ from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 from amqtt_rest_bridge.schemas import Checker, checker_of
+from amqtt_rest_bridge.settings import BridgeSettings
 
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
 CONFIRM_SECONDS: Final = 10.0  # ... and for the broker's acknowledgement
@@ -94,18 +95,13 @@ class ReplyTurns:
 
 
 def responder_for(
-    route: Route,
-    event: ServerEvent,
-    broker: BrokerAccess,
-    turns: ReplyTurns,
-    max_body_bytes: int,
-    max_response_bytes: int,
+    route: Route, event: ServerEvent, broker: BrokerAccess, turns: ReplyTurns, settings: BridgeSettings
 ) -> Respond:
     """Return what answers an event's requests; it raises `RefusedError`."""
-    read_body = _body_reader(event, max_body_bytes)
+    read_body = _body_reader(event, settings.max_body_bytes)
     if event.destination_topic is None:
-        return Reading(route, event, broker, read_body, max_response_bytes).respond
-    publishing = _Publishing(event, event.destination_topic, broker, read_body, max_body_bytes)
+        return Reading(route, event, broker, read_body, settings.max_response_bytes).respond
+    publishing = _Publishing(event, event.destination_topic, broker, read_body, settings.max_body_bytes)
     respond: Respond = publishing.respond
     if event.reply_topic is not None:
         respond = _Replying(publishing, event.reply_topic, route.config.request_timeout, turns).respond
