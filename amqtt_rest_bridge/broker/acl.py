@@ -6,7 +6,6 @@ one that does not answer holds up the messages of that publisher alone.
 
 import asyncio
 import logging
-import math
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.routing.calls import Listening
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.spool import Spool
-from amqtt_rest_bridge.times import Backoff
+from amqtt_rest_bridge.times import Backoff, LineLimit
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -93,7 +92,7 @@ class AclQueue:
         # one message an iteration of the loop, as amqtt does it with its own part.
         self._kept: deque[Undecided] = deque()
         self._filled = asyncio.Event()
-        self._complained = -math.inf
+        self._complaints = LineLimit(_QUIET_SECONDS)
         # Behind a message that the ACL has not answered: those of the same publisher, in order of arrival.
         self._behind: dict[Publisher, deque[Undecided]] = {}
         self._slow: set[asyncio.Task[None]] = set()
@@ -207,9 +206,7 @@ class AclQueue:
         calls = zip(undecided.listenings, undecided.keys, strict=True)
         for route in {listening.route for listening, key in calls if key is not None}:
             self._dispatcher.report_error(route, code, complaint)
-        now = asyncio.get_running_loop().time()
-        if now - self._complained >= _QUIET_SECONDS:
-            self._complained = now
+        if self._complaints.count():
             log.error("%s", complaint, exc_info=error)
 
 

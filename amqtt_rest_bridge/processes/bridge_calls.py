@@ -37,8 +37,8 @@ from amqtt_rest_bridge.link.frames import (
     Withdraw,
 )
 from amqtt_rest_bridge.processes.caller_feed import CallerFeed
-from amqtt_rest_bridge.routing.calls import Call, CallPlace, Publishes
-from amqtt_rest_bridge.routing.claims import Claims
+from amqtt_rest_bridge.routing.calls import Call, CallPlace
+from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 READ_AHEAD_BYTES: Final = 8 << 20
 """Bytes that a bridge process is sent ahead of what is in flight, over all its routes."""
@@ -59,7 +59,7 @@ class BridgeCalls:
         sock: Of the link.
         loop: The broker's, which may not run yet.
         workers: How many calls of a route the bridge process runs at once.
-        publisher: Where publications of server mode go.
+        server: Where publications and claims of server mode go.
         on_frame: Called with each frame that is not about calls or publications.
         on_closed: Called when the link has been closed at the other end.
     """
@@ -69,8 +69,7 @@ class BridgeCalls:
         sock: socket.socket,
         loop: asyncio.AbstractEventLoop,
         workers: int,
-        publisher: Publishes,
-        claims: Claims,
+        server: ServerReports,
         on_frame: Callable[[ToBroker], None],
         on_closed: Callable[[], None],
     ) -> None:
@@ -80,8 +79,7 @@ class BridgeCalls:
         self.feed = CallerFeed(loop, self.link)
         """What its callers wait for."""
         self._loop = loop
-        self._publisher = publisher
-        self._claims = claims
+        self._publisher, self._claims = server.publisher, server.claims
         self._on_frame = on_frame
         self._ahead = ReadAhead(workers, lambda: self.link.backlog, self._send, self._renew, loop.call_soon)
         self._released = 0  # credits that have not been sent yet

@@ -101,7 +101,7 @@ class BridgeProcess:
         ours, theirs = socket.socketpair()
         for end in (ours, theirs):  # many small frames should fit while the other side is busy
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
-        self.calls = BridgeCalls(ours, loop, workers, server.publisher, server.claims, self._handle, self._closed)
+        self.calls = BridgeCalls(ours, loop, workers, server, self._handle, self._closed)
         self.link, self.feed = self.calls.link, self.calls.feed
         try:
             self.pid, self._end = spawn(theirs)

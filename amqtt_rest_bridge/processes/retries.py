@@ -50,17 +50,15 @@ class _RefusedError(BridgeError):
 
 @dataclass(slots=True, eq=False)
 class _Retry(LocalDelivery):
-    """A retry under way and, as a `Delivery`, what ends it: the last release."""
+    """What ends a retry, as a `Delivery`: the last release."""
 
-    message: Message
-    ended: Callable[["_Retry"], None]
-    of: str
+    ended: Callable[[], None]
     is_stored: bool = True  # as soon as its call has a key
 
     def release(self) -> None:
         self.holds -= 1
         if not self.holds:
-            self.ended(self)
+            self.ended()
 
     def key(self, _: EventName) -> str:
         """Return the Idempotency-Key of a lossless call: a new one, as a server may answer a known one from memory."""
@@ -154,7 +152,12 @@ class Retries:
     def _retry_call(self, name: str, kept: KeptRun) -> str | None:
         event = kept.record.route or "", kept.record.event or ""
         message = Message(kept.topic, kept.payload or b"", time.time(), kept.properties)
-        retry = _Retry(message, self._ended, name)
+
+        def ended() -> None:
+            self._ended(name)
+            self._records.retries.pop(id(message), None)
+
+        retry = _Retry(ended)
         self._under_way.add(name)
         self._records.retries[id(message)] = name
         retry.hold()
@@ -173,7 +176,7 @@ class Retries:
         self._under_way.add(name)
         started = None
         try:
-            started = self._publish(kept, lambda: self._request_ended(name))
+            started = self._publish(kept, lambda: self._ended(name))
             if started is not None:
                 self._records.kept.retried(name, started)
         finally:
@@ -181,11 +184,6 @@ class Retries:
                 self._under_way.discard(name)
         return started
 
-    def _request_ended(self, name: str) -> None:
+    def _ended(self, name: str) -> None:
         self._under_way.discard(name)
         self._records.kept.retry_ended(name)
-
-    def _ended(self, retry: _Retry) -> None:
-        self._under_way.discard(retry.of)
-        self._records.kept.retry_ended(retry.of)
-        self._records.retries.pop(id(retry.message), None)

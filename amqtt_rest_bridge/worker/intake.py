@@ -22,6 +22,7 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.routing.calls import Delivery
+from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 
@@ -165,7 +166,7 @@ class Intake:
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
         self._unserved: list[Acknowledgement] = []
-        self._warned_at = -math.inf
+        self._warnings = LineLimit(_WARN_SECONDS)
         self._subscribing = 0
         self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
         self._has_subscribed = False  # on the connection before, which was ended for what it had missed
@@ -288,9 +289,7 @@ class Intake:
         """
         delivery.hold()
         is_kept = self._keeps_unserved()
-        now = time.monotonic()
-        if now - self._warned_at >= _WARN_SECONDS:
-            self._warned_at = now
+        if self._warnings.count():
             what = "it waits for a worker that has one" if is_kept else "no other worker has one: it is acknowledged"
             topic = loggable(delivery.received.topic)
             log.warning("%s: no event here takes a message on %s; %s", self.client.client_id, topic, what)

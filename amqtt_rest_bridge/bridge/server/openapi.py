@@ -84,19 +84,16 @@ def _security(config: RestApiConfig) -> dict[str, _Json]:
 def _operation(route: Route, event: ServerEvent) -> _Json:
     point = ":" if "." in route.name + event.name else "."  # event X.A of route H is not event A of route H.X
     name = f"{route.name}{point}{event.name}"
-    operation: _Json = {"operationId": name, "tags": [route.name], "summary": _summary(event)}
+    summary = "Publish, and answer with the reply" if event.reply_topic is not None else "Publish"
+    if event.read_filter is not None:
+        summary = "Follow what is published" if event.stream else "Read what was published last"
+    operation: _Json = {"operationId": name, "tags": [route.name], "summary": summary}
     if parameters := list(_parameters(event)):
         operation["parameters"] = parameters
     if event.method in (Method.POST, Method.PUT):
         operation["requestBody"] = _request_body(route, event)
     operation["responses"] = _responses(event) | {"default": {"$ref": "#/components/responses/Error"}}
     return operation
-
-
-def _summary(event: ServerEvent) -> str:
-    if event.read_filter is not None:
-        return "Follow what is published" if event.stream else "Read what was published last"
-    return "Publish, and answer with the reply" if event.reply_topic is not None else "Publish"
 
 
 def _texts(event: ServerEvent) -> Iterator[tuple[PlaceholderText | Condition, bool]]:

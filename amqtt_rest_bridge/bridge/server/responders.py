@@ -43,6 +43,7 @@ from amqtt_rest_bridge.settings import BridgeSettings
 HOLD_SECONDS: Final = 1.0  # how long a request may be held for room on its way to the broker
 CONFIRM_SECONDS: Final = 10.0  # ... and for the broker's acknowledgement
 _JSON: Final = (("Content-Type", "application/json"),)
+_PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}  # of those that are registered
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 Steps = Generator[float, None, Response]
@@ -163,7 +164,7 @@ class _Publishing:
         self._max_body_bytes = max_body_bytes
         payload = event.payload
         self._plain = topic.is_constant and payload is None and event.response is None
-        self._status = _status_line(event.response_status)
+        self._status = f"{event.response_status} {_PHRASES.get(event.response_status, 'Success')}"
         self.answer = self._published(topic.source) if topic.is_constant and event.response is None else None
         """The answer to every request, None where it has values of the request."""
 
@@ -378,10 +379,3 @@ def _kept(data: bytes) -> Response | None:
         return None
     status, headers, body = msgpack.decode(data, type=tuple[str, tuple[tuple[str, str], ...], bytes])
     return Response(status, headers, body)
-
-
-def _status_line(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:  # one that is not registered
-        return f"{status} Success"
