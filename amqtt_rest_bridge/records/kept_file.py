@@ -186,8 +186,13 @@ class FailureFile:
             self._waiting = dict(self._kept)
 
     def _begin(self) -> None:
-        self._thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no more threads; the next run that is kept begins one
+            self._note_trouble(error)
+        else:
+            self._thread = thread
 
     def _write_all(self) -> None:
         while True:

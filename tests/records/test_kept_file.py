@@ -112,6 +112,21 @@ def test_a_run_that_cannot_be_written_keeps_no_other_one_from_it(tmp_path: Path)
     assert [one.record.message for one in loaded(tmp_path / "failures.db")] == ["one", "two"]
 
 
+def test_a_machine_without_threads_costs_no_run_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_thread(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    path = tmp_path / "failures.db"
+    with closing(FailureFile(path)) as file:
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", no_thread)
+            file.put("1", kept(1))
+        assert file.trouble == "can't start new thread"
+        file.put("2", kept(2))
+        eventually(lambda: file.trouble is None)
+    assert [run.record.id for run in loaded(path)] == ["1", "2"]
+
+
 def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
