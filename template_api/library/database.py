@@ -93,6 +93,17 @@ def open_database(
 
 
 @contextmanager
+def opened(url: str, *, as_it_is: bool = False) -> Iterator[Engine]:
+    """Open a library's database as `open_database` does, for one task; raise the errors of its driver translated."""
+    engine = open_database(url, as_it_is=as_it_is)
+    try:
+        with translated(engine):
+            yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that writes; on SQLite it takes the write lock at once, so that it never fails half-way."""
     with engine.execution_options(writes=True).connect() as connection, connection.begin():

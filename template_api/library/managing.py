@@ -25,10 +25,9 @@ from template_api.library.database import (
     check_url,
     is_missing,
     now_text,
-    open_database,
+    opened,
     parsed_url,
     shown_url,
-    translated,
     writing,
 )
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
@@ -66,16 +65,15 @@ def import_templates(
     """
     paths = [path] if isinstance(path, Path) else path
     readings = [read_templates(each) for each in paths]
-    with ExitStack() as opened:
+    with ExitStack() as stack:
         if dry_run and is_missing(database_url):
-            engine = open_database(f"sqlite:///{opened.enter_context(TemporaryDirectory())}/empty.db")
+            empty = f"sqlite:///{stack.enter_context(TemporaryDirectory())}/empty.db"
+            engine = stack.enter_context(opened(empty))
         else:
-            engine = open_database(database_url, as_it_is=dry_run)
-        opened.callback(engine.dispose)
-        opened.enter_context(translated(engine))
+            engine = stack.enter_context(opened(database_url, as_it_is=dry_run))
         if not dry_run:
-            opened.enter_context(import_lock(engine, on_wait))
-        connection = opened.enter_context(engine.execution_options(writes=True).connect())
+            stack.enter_context(import_lock(engine, on_wait))
+        connection = stack.enter_context(engine.execution_options(writes=True).connect())
         return _Import(connection, dry_run=dry_run).run(paths, chain.from_iterable(readings), prune, observe)
 
 
@@ -90,21 +88,18 @@ def fill_empty_library(
     Raises:
         StartError, DatabaseUnavailableError: as `import_templates`.
     """
-    engine = open_database(database_url)
     library, templates = TABLES["library"], TABLES["templates"]
-    try:
-        with translated(engine), writing(engine) as connection:
+    with opened(database_url) as engine:
+        with writing(engine) as connection:
             empty = connection.execute(sa.select(templates.c.id).limit(1)).first() is None
             if not empty and not connection.execute(sa.select(library.c.is_filling)).scalar_one():
                 return None
             read_templates(path)  # a path that cannot be read is refused before anything is marked
             connection.execute(library.update().values(is_filling=True))
         report = import_templates(database_url, path, observe=observe)
-        with translated(engine), writing(engine) as connection:
+        with writing(engine) as connection:
             connection.execute(library.update().values(is_filling=False))
         return report
-    finally:
-        engine.dispose()
 
 
 class _Import:
@@ -264,17 +259,13 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
         StartError: the URL cannot be used or the database is of a newer version.
         DatabaseUnavailableError: the database does not answer.
     """
-    engine = open_database(database_url)
     t = TABLES["templates"].c
     statement = sa.select(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at)
     if status is not None:
         statement = statement.where(t.status == status.value)
-    try:
-        with translated(engine), engine.connect() as connection:
-            for row in connection.execute(statement.order_by(t.published_at.is_(None), t.published_at.desc(), t.id)):
-                yield ListedTemplate(*row)
-    finally:
-        engine.dispose()
+    with opened(database_url) as engine, engine.connect() as connection:
+        for row in connection.execute(statement.order_by(t.published_at.is_(None), t.published_at.desc(), t.id)):
+            yield ListedTemplate(*row)
 
 
 def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
@@ -290,25 +281,21 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
     templates, wanted = TABLES["templates"], id_or_slug.lower()
     t = templates.c
     known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == wanted, t.slug == id_or_slug))
-    engine = open_database(database_url)
-    try:
-        with translated(engine), writing(engine) as connection:
-            # Drivers do not take every text that a command line may hold.
-            matches = connection.execute(known).all() if id_or_slug.isprintable() else []
-            if not matches:
-                slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars()
-                raise UnknownTemplateError(id_or_slug, shown_url(engine.url), slugs.all())
-            row = min(matches, key=lambda match: match.id != wanted)
-            if row.status == status.value:
-                return False
-            now = now_text()
-            values: dict[str, Any] = {"status": status.value, "changed": next_version(connection), "updated_at": now}
-            if status is Status.PUBLISHED and row.published_at is None:
-                values["published_at"] = now
-            connection.execute(templates.update().where(t.id == row.id), values)
-            return True
-    finally:
-        engine.dispose()
+    with opened(database_url) as engine, writing(engine) as connection:
+        # Drivers do not take every text that a command line may hold.
+        matches = connection.execute(known).all() if id_or_slug.isprintable() else []
+        if not matches:
+            slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars()
+            raise UnknownTemplateError(id_or_slug, shown_url(engine.url), slugs.all())
+        row = min(matches, key=lambda match: match.id != wanted)
+        if row.status == status.value:
+            return False
+        now = now_text()
+        values: dict[str, Any] = {"status": status.value, "changed": next_version(connection), "updated_at": now}
+        if status is Status.PUBLISHED and row.published_at is None:
+            values["published_at"] = now
+        connection.execute(templates.update().where(t.id == row.id), values)
+        return True
 
 
 def place_faults(

@@ -22,7 +22,7 @@ from template_api.ranking.fields import (
     term_query,
     unscored,
 )
-from template_api.ranking.meaning import Meaning, Option, Wanted, interpret
+from template_api.ranking.meaning import Meaning, Wanted, interpret
 from template_api.ranking.synonyms import Synonyms
 from template_api.ranking.tokens import STOP_WORDS, title_likeness, words
 from template_api.ranking.vocabulary import SHORTEST_PART, Vocabulary
@@ -219,13 +219,12 @@ class Ranking:
 
     def _clause(self, wanted: Wanted) -> Query:
         """Return the query for a word, which counts as often as it occurs: the best of what may be meant counts."""
-        options = [self._option(option, wanted.count) for option in wanted.options]
+        options = []
+        for option in wanted.options:
+            weight = wanted.count * option.weight / len(option.terms)
+            terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
+            options.append(terms[0] if len(terms) == 1 else all_of(terms))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
-
-    def _option(self, option: Option, count: int) -> Query:
-        weight = count * option.weight / len(option.terms)
-        terms = [Query.boost_query(term_query(term), weight / self.vocabulary.idf(term)) for term in option.terms]
-        return terms[0] if len(terms) == 1 else all_of(terms)
 
     def _page(
         self, query: Query, wanted: Sequence[Wanted], order: Sort, begin: Place, limit: int
@@ -299,14 +298,12 @@ class Ranking:
             _Candidate(address, sign * score, int(published or 0), int(tie or 0))
             for (score, address), published, tie in zip(hits, newest, ties, strict=True)
         ]
-        if order is Sort.TITLE:
-            found = self._with_titles(found)
+        if order is Sort.TITLE:  # of those whose first letters are equal the whole titles decide, read from the store
+            equals = Counter(each.score for each in found)
+            found = [
+                each._replace(title=self._stored(each, "title")) if equals[each.score] > 1 else each for each in found
+            ]
         return sorted(found, key=_Candidate.rank)[:count], result.count
-
-    def _with_titles(self, found: list[_Candidate]) -> list[_Candidate]:
-        """Add the titles of those whose first letters are equal; each one is read from the index's store."""
-        equals = Counter(each.score for each in found)
-        return [each._replace(title=self._stored(each, "title")) if equals[each.score] > 1 else each for each in found]
 
     def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
         query = " ".join(each.options[0].text for each in wanted)

@@ -76,12 +76,14 @@ class Words:
 
 def _sorted_in(words: Iterable[str], buckets: _Buckets) -> _Buckets:
     """Return buckets with further words, sharing those that stay as they are."""
-    added: defaultdict[tuple[str, int], list[str]] = defaultdict(list)
+    added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
     for word in words:
-        added[word[0], len(word)].append(word)
+        added[word[0], len(word)].add(word)
     grown = dict(buckets)
     for key, new in added.items():
-        grown[key] = "".join(sorted({*new, *_parted(buckets.get(key, ""), key[1])}))
+        known = _parted(buckets.get(key, ""), key[1])
+        if not new.issubset(known):  # as most words of a template are known
+            grown[key] = "".join(sorted(new.union(known)))
     return grown
 
 
