@@ -122,6 +122,8 @@ class BridgeRecords:
     ) -> None:
         self._runs = runs
         self._captures = captures
+        self.keeps_all = captures is Capture.ALL
+        """Whether the broker process keeps what has succeeded, too."""
         self._after = after
         self._send = send
         self._offer = offer
@@ -169,14 +171,9 @@ class BridgeRecords:
         else:
             recent.append(raw)
 
-    @property
-    def keeps_all(self) -> bool:
-        """Return whether the broker process keeps calls that have succeeded, too."""
-        return self._captures is Capture.ALL
-
     def evidence(self, call: OpenCall, verdict: Verdict) -> Evidence | None:
         """Return what the broker process keeps of a call that has ended, without secrets; None for other calls."""
-        is_kept = verdict.failure is not None if self._captures is Capture.FAILURES else self._captures is Capture.ALL
+        is_kept = verdict.failure is not None if self._captures is Capture.FAILURES else self.keeps_all
         if not is_kept or verdict.step is Step.SKIPPED:
             return None
         (route, _), request, response = call.event.of, verdict.request, verdict.response
@@ -216,24 +213,34 @@ class BridgeRecords:
         failure: Failure | None = None,
         publication: Publication | None = None,
         began: float | None = None,
+        seconds: float = 0.0,
         kind: str = "request",
     ) -> None:
-        """Record an answered request: its answer, what it publishes, when it began (Unix time)."""
-        now, target = time.time(), request.target
+        """Record an answered request: its answer, what it publishes, when it began (Unix time), how long it took.
+
+        The clock is not read again: each call of a function costs here what it costs in `call`.
+        """
+        began = time.time() if began is None else began
+        target = request.target
         if len(target) > _LONGEST:
             masker = NO_SECRETS if of[0] is None else masker_of(of[0])
             target = masker.address(_path(target))[:_LONGEST]
         topic = None if publication is None else publication.topic[:_LONGEST]
-        seconds = 0.0 if began is None or began > now else now - began
-        raw = _Raw(now, kind, of, request.id, topic, request.method, target, answer.status, failure, None, seconds)
-        self._add(raw)
-        if (failure is not None or self._captures is Capture.ALL) and self._is_kept(kind, failure):
-            self._keep(_Ended(raw, request, answer, publication, now if began is None else began))
+        raw = _Raw(
+            began + seconds, kind, of, request.id, topic, request.method, target, answer.status, failure, None, seconds
+        )
+        recent = None if of[0] is None else self._recent.get(of[0].name)
+        if recent is None or failure is not None or self._live is not None or self.keeps_all:
+            self._add(raw)
+            if self._is_kept(kind, failure):
+                self._keep(_Ended(raw, request, answer, publication, began))
+        else:
+            recent.append(raw)
 
     def _is_kept(self, kind: str, failure: Failure | None) -> bool:
         if self._captures is Capture.NONE or kind == SKIPPED:
             return False
-        return failure is None or failure[0] in NOT_SERVED_CODES
+        return self.keeps_all if failure is None else failure[0] in NOT_SERVED_CODES
 
     def _keep(self, ended: _Ended) -> None:
         """Queue a request to be kept by the broker process."""

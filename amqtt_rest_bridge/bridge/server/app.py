@@ -190,12 +190,11 @@ class _Endpoint:
         if request.http.refusal is not None:
             raise RefusedError(request.http.refusal)
 
-    def done(self, request: EventRequest, answer: Response) -> Response:
-        """Count a good answer; return it with the endpoint's headers."""
-        self._count(request, answer.status, None, None)
+    def done(self, request: EventRequest, answer: Response, kind: str = "request") -> Response:
+        """Count a good answer, or of the kind SKIPPED one that publishes nothing; return it with its headers."""
         headers = (*request.answer_headers, *answer.headers)
         labelled = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
-        return self._recorded(request, labelled)
+        return self._noted(request, labelled, None, kind)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Count and return the answer to a request that was refused or ignored, or on which our own code failed.
@@ -204,29 +203,24 @@ class _Endpoint:
         there is no room to answer with that.
         """
         if isinstance(failure, IgnoredError):
-            self._count(request, _IGNORED.status, SKIPPED, None)
-            headers = (*request.answer_headers, *_IGNORED.headers)
-            ignored = Response(_IGNORED.status, headers, _IGNORED.body, None, self._labels)
-            return self._recorded(request, ignored, kind=SKIPPED)
+            return self.done(request, _IGNORED, SKIPPED)
         if isinstance(failure, RefusedError):
             refusal, message = failure.refusal, failure.refusal.message
         else:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
             refusal, message = internal_error(), self._masker.address(str(failure))
-        sent = instead or refusal
-        self._count(request, sent.status, refusal.code, message)
-        answer = refused(sent, request.answer_headers, self._labels)
-        return self._recorded(request, answer, (refusal.code, message, refusal.hint))
+        answer = refused(instead or refusal, request.answer_headers, self._labels)
+        return self._noted(request, answer, (refusal.code, message, refusal.hint), "request")
 
-    def _count(self, request: EventRequest, status: str, code: str | None, message: str | None) -> None:
+    def _noted(self, request: EventRequest, answer: Response, failure: Failure | None, kind: str) -> Response:
+        """Count an answer, and record it for the admin port."""
         seconds = request.clock() - request.began
-        self._answers.count(self._served, request.http.id, status, code, message, seconds)
-
-    def _recorded(
-        self, request: EventRequest, answer: Response, failure: Failure | None = None, kind: str = "request"
-    ) -> Response:
+        code, message = (None if kind == "request" else kind, None) if failure is None else failure[:2]
+        self._answers.count(self._served, request.http.id, answer.status, code, message, seconds)
         if self._records is not None:
-            self._records.request(self._of, request.http, answer, failure, request.publication, request.timestamp, kind)
+            self._records.request(
+                self._of, request.http, answer, failure, request.publication, request.timestamp, seconds, kind
+            )
         return answer
 
 

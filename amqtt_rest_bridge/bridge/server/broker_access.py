@@ -12,7 +12,7 @@ import logging
 import re
 import threading
 from bisect import bisect_left
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +64,7 @@ _JSON_SPACE: Final = b" \t\r\n"
 _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
 _STOPPING: Final = SHUTTING_DOWN.code
 _MOST_TIMES: Final = 200  # of a route in one report
+_COUNTED_TOGETHER: Final = 64  # answers: one by one each takes 2.2 us, together 1.2
 _LONGEST_METHOD: Final = 16
 _LONGEST_PATH: Final = 1000
 _QUERY: Final = re.compile("[?#]|%3[fF]|%23")  # callers put credentials there, and encode it by mistake
@@ -399,6 +400,7 @@ class Answers:
         self.recorded = False
         """Whether requests are reported by status too, and their times by event, for the admin port."""
         self._lock = threading.Lock()
+        self._noted: deque[tuple[ServedEvent, str, str, str | None, str | None, float]] = deque()  # see `count`
         self._begin()
         self._has_lines = log.isEnabledFor(logging.INFO)
 
@@ -408,7 +410,7 @@ class Answers:
         self._messages: dict[_Kind, str] = {}
         self._recent: dict[str, deque[_Kind]] = {}
         self._seconds: dict[str, deque[float]] = {}  # of those that were served well
-        self._times: dict[ServedEvent, _Times] = {}
+        self._times: defaultdict[ServedEvent, _Times] = defaultdict(_Times)
         self._unmatched: dict[int, Frequent[tuple[str, str, int]]] = {}
         self._unmatched_totals: dict[int, int] = {}
 
@@ -419,8 +421,16 @@ class Answers:
 
         Called once for every request that led to an event.
         """
-        kind = served, status, code
-        with self._lock:
+        self._noted.append((served, request_id, status, code, message, seconds))
+        if len(self._noted) >= _COUNTED_TOGETHER:
+            with self._lock:
+                self._add_up()
+
+    def _add_up(self) -> None:
+        """Count what was noted; under the lock."""
+        while self._noted:
+            served, request_id, status, code, message, seconds = self._noted.popleft()
+            kind = served, status, code
             self._counts[kind] = self._counts.pop(kind, 0) + 1
             self._ids[kind] = request_id
             if message is not None:
@@ -433,9 +443,7 @@ class Answers:
             if code is None:
                 self._seconds[served.route].append(seconds)
             if self.recorded and (code is None or code in NOT_SERVED_CODES):
-                times = self._times.get(served)
-                if times is None:
-                    times = self._times[served] = _Times()
+                times = self._times[served]
                 times.buckets[bisect_left(BUCKETS, seconds)] += 1
                 times.seconds += seconds
 
@@ -449,6 +457,7 @@ class Answers:
     def take(self) -> Served:
         """Return what was counted by route and event, with the log's lines by event, and reset the counts."""
         with self._lock:
+            self._add_up()
             counts, ids, messages, recent = self._counts, self._ids, self._messages, self._recent
             seconds, times = self._seconds, self._times
             unmatched, unmatched_totals = self._unmatched, self._unmatched_totals
