@@ -6,7 +6,8 @@ log holds, and the log can take one more removal. Both are held in the reserve, 
 
 When the disk has no room for a larger reserve the spool is *tight*: the reserve is released but for what a removal
 needs, the database may not grow any more, so a checkpoint needs no room and the log can always be restarted. New
-messages then take the place of removed ones. Once there is room again the reserve is held again.
+messages then take the place of removed ones, but none is taken before the log that was there has been carried: it would
+grow with each of them, into the room that it needs. Once there is room again the reserve is held again.
 
 The broker's loop only, but for checkpoints.
 """
@@ -94,7 +95,12 @@ class DiskSpace:
             self._tighten()
 
     def cover(self, size: int) -> None:
-        """See to it that a message of this size can be carried into the database and removed again."""
+        """See to it that a message of this size can be carried into the database and removed again.
+
+        Raises `sqlite3.OperationalError` where it would take the room that the log needs to be carried.
+        """
+        if self.tight and self._growth() and not self._restart_log(_SMALL_LOG):
+            raise sqlite3.OperationalError("database or disk is full")
         self._budget -= size
         if self._budget >= 0:
             return

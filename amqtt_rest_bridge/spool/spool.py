@@ -222,7 +222,7 @@ class Spool:
 
     def _refuse(self, why: str | None) -> None:
         self.refusing = why
-        if why is None:
+        if why is None and not self._disk.tight:  # while it is tight a message is kept now and then
             log.warning("the spool %s keeps messages again", self._path)
         self.on_refusing(why)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError
+from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError, disk_space
 from tests.support.waiting import eventually
 
 SIZE: Final = 2 << 20
@@ -199,6 +199,33 @@ def other_files_take_what_a_full_spool_left(folder: Path) -> None:
         assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
 
 
+def a_log_that_is_too_large_for_the_loop(folder: Path) -> None:
+    """The log waits for its thread when the disk is full: new messages leave it the room that it needs."""
+    path, other = folder / "spool.db", folder / "other"
+    disk_space._SMALL_LOG = 0  # type: ignore[misc]
+    with opened(path) as spool:
+        keys = [keep(spool, number, 1000) for number in range(100)]
+        with other.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            while True:
+                file.write(b"x" * 4096)
+        keys += fill(spool, 1000)
+        other.unlink()
+        with contextlib.suppress(SpoolFullError):
+            for number in range(3000):  # one takes the place of another, and both write to the log
+                spool.forget(keys.pop(0))
+                spool.flush()
+                if number > 20:
+                    keys.append(keep(spool, number, 1000))
+        for key in keys:
+            spool.forget(key)
+        tidy(spool)
+        tidy(spool)
+        assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+        keys = [keep(spool, number, 1000) for number in range(50)]
+    with opened(path) as spool:
+        assert left(spool) == keys
+
+
 def a_broker(folder: Path) -> None:
     """The whole product: a server that is away until the spool is full, and comes back."""
     from tests.support.embedded_broker import hosting  # amqtt, which the other scenarios need not wait for
@@ -252,6 +279,7 @@ SCENARIOS: Final = {
         kills,
         other_files,
         other_files_take_what_a_full_spool_left,
+        a_log_that_is_too_large_for_the_loop,
         a_broker,
     )
 }
