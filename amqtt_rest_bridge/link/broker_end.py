@@ -136,13 +136,8 @@ class BrokerEnd:
     def _queue(self, frame: ToBridge, sockets: Sequence[socket.socket] = ()) -> None:
         if self._loop is None:
             return
-        descriptors: list[int] = []
-        try:
-            # Duplicates, since the caller may close its sockets while the frame waits.
-            descriptors.extend(os.dup(sock.fileno()) for sock in sockets)
-        except OSError:
-            _close_all(descriptors)
-            raise
+        # Duplicates, since the caller may close its sockets while the frame waits.
+        descriptors = _duplicates(sockets) if sockets else []
         length, body = encode_parts(frame)
         if len(body) < CHUNK:
             self._out.append((length + body, descriptors))
@@ -242,6 +237,16 @@ class BrokerEnd:
             self.close()
             self._on_closed()
         return bool(data)
+
+
+def _duplicates(sockets: Iterable[socket.socket]) -> list[int]:
+    descriptors: list[int] = []
+    try:
+        descriptors.extend(os.dup(sock.fileno()) for sock in sockets)
+    except OSError:
+        _close_all(descriptors)
+        raise
+    return descriptors
 
 
 def _close_all(descriptors: Iterable[int]) -> None:

@@ -148,11 +148,6 @@ class Worker:
             service.reporter.mirror = self._commands.status_published
 
     @property
-    def server_ports(self) -> dict[int, int]:
-        """Return the bound port for each configured SERVER_PORT."""
-        return self._service.server_ports
-
-    @property
     def view(self) -> GroupView:
         """Return the group as this worker sees it."""
         return self._view
