@@ -46,7 +46,7 @@ class GroupCommands:
 
     def __init__(
         self, live: Coreflux, settings: WorkerSettings, broker: Callable[[], Address], publisher: BrokerPublisher,
-        service: RouteService, gate: Callable[[], Awaitable[None]],
+        service: RouteService, gate: Callable[[], Awaitable[object]],
     ) -> None:  # fmt: skip
         self._users = ", ".join(live.users)
         # Decision: commands wait for a worker for as long as a slot may wait for its next holder, not for a day.

@@ -140,7 +140,7 @@ class Intake:
         slot: int,
         slots: int,
         capacity: Capacity | None = None,
-        gate: Callable[[], Awaitable[None]] | None = None,
+        gate: Callable[[], Awaitable[object]] | None = None,
         keeps_unserved: Callable[[], bool] = lambda: False,
     ) -> None:
         self.held = 0

@@ -54,7 +54,7 @@ class ReconnectingClient:
         on_down: Callable[[str], None] = lambda _: None,
         on_writable: Callable[[], None] = lambda: None,
         lacking: Callable[[Properties], str | None] = lacking_of,
-        gate: Callable[[], Awaitable[None]] | None = None,
+        gate: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         self.connection: MqttConnection | None = None
         """The connection that is open and has subscribed, None while there is none."""

@@ -143,7 +143,7 @@ class Worker:
         self._commands = None
         if settings.coreflux is not None:
             self._commands = GroupCommands(
-                settings.coreflux, settings, broker, self._publisher, service, self._may_connect
+                settings.coreflux, settings, broker, self._publisher, service, self._connected.wait
             )
             service.reporter.mirror = self._commands.status_published
 
@@ -344,8 +344,8 @@ class Worker:
         else:
             log.info("slot %d of group %s is taken here", number, group)
         slot = self._slots[number] = Slot(
-            self._broker, self._settings, number, self._service.dispatcher.offer, self._capacities, self._may_connect,
-            self._loop.time() + waits,
+            self._broker, self._settings, number, self._service.dispatcher.offer, self._capacities,
+            self._connected.wait, self._loop.time() + waits,
         )  # fmt: skip
         self._supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
         if self._commands is not None and number == FIRST_SLOT:
@@ -356,9 +356,6 @@ class Worker:
         for intake in list(slot.intakes):
             await intake.client.tried.wait()
         self._look.set()
-
-    async def _may_connect(self) -> None:
-        await self._connected.wait()
 
     def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
         slot = self._leaving[number] = self._slots.pop(number)

@@ -134,7 +134,7 @@ class Slot:
         number: int,
         offer: Offer,
         capacities: Capacities,
-        gate: Callable[[], Awaitable[None]],
+        gate: Callable[[], Awaitable[object]],
         ordered_from: float,
     ) -> None:
         self.number = number
@@ -180,9 +180,8 @@ class Slot:
                 return
             self._used = True
             changed = {
-                name: intake.prepare(session.feeds, wanted.events)
+                name: intake.prepare(wanted.sessions[name].feeds if name in wanted.sessions else (), wanted.events)
                 for name, intake in self._intakes.items()
-                if (session := wanted.sessions.get(name, _NOTHING))
             }
             for name, session in sorted(wanted.sessions.items()):
                 self._capacities.of(name, session)
@@ -237,5 +236,3 @@ class Slot:
         await self._supervisors.pop(name).stop()
         await self._intakes.pop(name).client.close()
 
-
-_NOTHING: Final = SessionPlan((), 0, 0)
