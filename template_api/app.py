@@ -60,6 +60,7 @@ def create_app(
     access_log: logging.Logger | None = None,
     *,
     log_empty_searches: bool = False,
+    playground: bool = True,
 ) -> falcon.App[falcon.Request, falcon.Response]:
     """Return the API over a library as a WSGI application.
 
@@ -68,10 +69,11 @@ def create_app(
         base_url: the public address, from which a template without a `url` of its own gets one.
         access_log: gets one line of JSON for each request, at INFO; None logs none.
         log_empty_searches: log the searches that find nothing, at INFO.
+        playground: serve `/playground`, which tries the definitions of callers.
     """
     searches = Searches(log_empty=log_empty_searches)
     answers = Answers(library, base_url.rstrip("/"), searches)
-    pages = Pages(library, base_url.rstrip("/"), searches)
+    pages = Pages(library, base_url.rstrip("/"), searches, playground=playground)
     description = Reply(query.description_text())
     resources: dict[str, object] = {
         "/api/templates": Get(answers.listed),

@@ -74,7 +74,9 @@ def _option(setting: "Field[Any]") -> Any:
     row = row_of(setting)
     text = f"{row.meaning} (default: {row.absent or setting.default})  [env var: {variable_of(setting)}]"
     metavar = None if setting.type is bool else "N" if row.high else "TEXT"
-    return typer.Option(option_of(setting), metavar=metavar, help=text.replace("`", ""))
+    option = option_of(setting)
+    declared = f"{option.replace('no-', '', 1)}/{option}" if setting.default is True else option
+    return typer.Option(declared, metavar=metavar, help=text.replace("`", ""))
 
 
 _OPTIONS = {one.name: Annotated[(bool if one.type is bool else str) | None, _option(one)] for one in fields(Settings)}

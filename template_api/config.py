@@ -48,8 +48,8 @@ def row_of(setting: "Field[Any]") -> Row:
 
 
 def option_of(setting: "Field[Any]") -> str:
-    """Return the option of `serve` that sets it."""
-    return f"--{setting.name.replace('_', '-')}"
+    """Return the option of `serve` that sets it; of what is on as shipped, the one that turns it off."""
+    return f"--{'no-' if setting.default is True else ''}{setting.name.replace('_', '-')}"
 
 
 def variable_of(setting: "Field[Any]") -> str:
@@ -85,6 +85,10 @@ class Settings:
     )  # fmt: skip
     log_empty_searches: bool = _setting(
         False, "log the searches that find nothing, one line each, so that synonyms can be added", "true", "`false`"
+    )
+
+    playground: bool = _setting(
+        True, "serve `/playground`, where callers try definitions", "false", "`true`"
     )
 
     def value_faults(self) -> Iterator[SettingFault]:
@@ -136,7 +140,7 @@ class Settings:
     def environment(self, base_url: str) -> dict[str, str]:
         """Return these settings as variables for a child process: other users can read its command line."""
         values = asdict(self) | {"base_url": base_url}
-        return {variable_of(one): str(values[one.name] or "") for one in fields(self)}
+        return {variable_of(one): "" if values[one.name] is None else str(values[one.name]) for one in fields(self)}
 
 
 def read_settings(options: Mapping[str, str | bool | None], environment: Mapping[str, str]) -> Settings:

@@ -6,7 +6,7 @@ They run on the server's threads and may be entered by several at once. The one 
 import json
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from http import HTTPStatus
 from importlib.resources import files
 from itertools import chain
@@ -56,15 +56,18 @@ class Pages:
         library: what is read.
         base_url: the public address, without a trailing slash; links of the pages begin with its path.
         searches: counts the searches.
+        playground: whether there is one.
     """
 
-    def __init__(self, library: TemplateLibrary, base_url: str, searches: Searches) -> None:
+    def __init__(
+        self, library: TemplateLibrary, base_url: str, searches: Searches, *, playground: bool = True
+    ) -> None:
         self._library = library
         self._searches = searches
         self._base_url = base_url
-        self._templates = _compiled(urlsplit(base_url).path)
+        self._templates = _compiled(urlsplit(base_url).path, playground=playground)
         self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
-        self._playground = Playground(at_once=1)
+        self._playground = Playground(at_once=1) if playground else None
         self._read: tuple[Hashable, Known] = (None, {})
         folder = files("template_api.pages").joinpath("static")
         self._assets = {
@@ -80,7 +83,9 @@ class Pages:
             "/static/{name}": self._asset,
         }
         found = {path: Get(reply, _SAFE) for path, reply in replies.items()}
-        return found | {"/playground": _Form(self._empty_playground, self._tried)}
+        if self._playground is not None:
+            found["/playground"] = _Form(self._empty_playground, partial(self._tried, self._playground))
+        return found
 
     def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
         """Send the page of an error."""
@@ -164,13 +169,13 @@ class Pages:
         definition = "\n\n".join(chain.from_iterable(map(lot_texts, cells)))
         return self._page("playground", trial=Trial(definition[:MOST_CHARACTERS]), tried=None)
 
-    def _tried(self, req: falcon.Request) -> tuple[HTTPStatus, Reply]:
+    def _tried(self, playground: Playground, req: falcon.Request) -> tuple[HTTPStatus, Reply]:
         """Return what a definition would do; blocks a thread of the server meanwhile, one at most."""
         if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
             trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
             return HTTPStatus.FORBIDDEN, self._page("playground", trial=trial, tried=tried)
         trial = trial_of(req.bounded_stream.read(query.MAX_BODY_BYTES))
-        tried = self._playground.run(trial)
+        tried = playground.run(trial)
         status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
         return status, self._page("playground", trial=trial, tried=tried)
 
@@ -202,11 +207,13 @@ class _Form(Get):
 
 
 @cache
-def _compiled(root: str) -> Mapping[str, Compiled]:
+def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
     """Compile the templates of all pages, whose links begin with `root`; takes 30 ms."""
     environment = Environment(
         loader=ChoiceLoader([PackageLoader("template_api.pages"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     )  # fmt: skip
-    environment.globals |= {"root": root, "template_path": lambda one: root + shown.template_path(one)}
+    environment.globals |= {
+        "root": root, "template_path": lambda one: root + shown.template_path(one), "has_playground": playground,
+    }  # fmt: skip
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}

@@ -176,7 +176,10 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     # Measured again with 6,000 templates and cached reads beside, 0.1, 1 and 5 ms in turns, on two cores with other
     # work: p99 of searches 48 to 72, 134 to 242 and 142 to 438 ms; of cached reads 25 to 53, 70 to 133, 113 to 240 ms.
     sys.setswitchinterval(_SWITCH_SECONDS)
-    app = create_app(library, settings.public_url(port), access_log, log_empty_searches=settings.log_empty_searches)
+    app = create_app(
+        library, settings.public_url(port), access_log,
+        log_empty_searches=settings.log_empty_searches, playground=settings.playground,
+    )  # fmt: skip
     server = Server(app, listening, options.threads)
     library.follow()
     # What is there now lives as long as this process: 68,000 objects, for which each full round of the garbage

@@ -17,7 +17,10 @@ def test_each_setting_is_an_option_and_a_variable_and_its_example_is_accepted(se
     assert str(given).lower() == example.lower()
     assert given != setting.default
     assert getattr(read_settings({}, {variable_of(setting): " "}), setting.name) == setting.default
-    assert option_of(setting).removeprefix("--").replace("-", "_") == setting.name
+    prefix = "--no-" if setting.default is True else "--"
+    assert option_of(setting).removeprefix(prefix).replace("-", "_") == setting.name
+    changed = Settings(**{setting.name: given})
+    assert read_settings({}, changed.environment(changed.base_url or "")) == changed, "a child process has the same"
 
 
 @pytest.mark.parametrize("setting", ["database_url", "base_url"])

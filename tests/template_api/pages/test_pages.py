@@ -374,6 +374,16 @@ def test_docs_have_a_curl_line_and_an_example_answer_for_each_operation_without_
             assert (example if isinstance(example, str) else json.dumps(example, indent=2)) in page.text
 
 
+def test_a_library_without_a_playground_neither_serves_nor_names_it(sqlite_store: Store) -> None:
+    sqlite_store.bring(template("one"))
+    for playground in (True, False):
+        client = sqlite_store.client(playground=playground)
+        named = {"/playground" in client.page(path).text for path in ("/", "/docs", "/templates/one")}
+        assert named == {playground}
+        assert client.page("/playground").status_code == (200 if playground else 404)
+        assert client._client.simulate_post("/playground").status_code == (200 if playground else 404)
+
+
 def test_links_of_pages_begin_with_the_path_of_the_base_url(sqlite_store: Store) -> None:
     sqlite_store.bring(template("one"))
     client = sqlite_store.client(base_url="https://example.org/library/")
