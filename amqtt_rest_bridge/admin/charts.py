@@ -8,12 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from amqtt_rest_bridge.admin.history import Sample
+from amqtt_rest_bridge.admin.history import Latency, Sample
 from amqtt_rest_bridge.times import rfc3339
 
+T = TypeVar("T")
+
 CHART_HEIGHT: Final = 160
+LATENCY_HEIGHT: Final = 64
 SPARK_HEIGHT: Final = 12
 _SPARK_POINTS: Final = 15
 _MOST_COLUMNS: Final = 120
@@ -44,6 +47,17 @@ class Chart:
     times: Sequence[Mark]
     peak: Mark | None
     peak_y: float
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyChart:
+    """Two lines of so many columns as SVG paths, with gaps where nothing was answered; `top` is the upper level."""
+
+    columns: int
+    p50: str
+    p99: str
+    top: str
     label: str
 
 
@@ -81,14 +95,41 @@ def chart(samples: Sequence[Sample], most: int, step_seconds: float, now: float)
     )
 
 
+def latency_chart(values: Sequence[Latency | None], most: int) -> LatencyChart | None:
+    """Draw the last `most` values, of neighbours in a column the highest; None where there is none."""
+    together = math.ceil(most / _MOST_COLUMNS)
+    columns = [[one for one in group if one is not None] for group in _groups(values, together)]
+    found = [one for group in columns for one in group]
+    if not found:
+        return None
+    width, high = math.ceil(most / together), max(one.p99 for one in found)
+    top = _round_up(high)
+
+    def line(part: int) -> str:
+        path, is_joined = "", False
+        for x, group in enumerate(columns, width - len(columns)):
+            if group:
+                y = LATENCY_HEIGHT * (1 - max(one[part] for one in group) / top)
+                path += f"V{y:.1f}h1" if is_joined else f"M{x} {y:.1f}h1"
+            is_joined = bool(group)
+        return path
+
+    return LatencyChart(width, line(0), line(1), f"{top:g} ms", f"highest p99 {high:g} ms")
+
+
 _NAMES: Final[Mapping[str, str]] = {"s": "second", "min": "minute", "h": "hour"}
 
 
 def _columns(samples: Sequence[Sample], together: int) -> list[Sample]:
-    """Add up neighbours, from the newest on, so that a column lasts as long as each other one."""
-    ends = range(len(samples), 0, -together)
-    groups = [samples[max(0, end - together) : end] for end in ends]
-    return [Sample(sum(one.succeeded for one in group), sum(one.failed for one in group)) for group in reversed(groups)]
+    """Add up neighbours."""
+    groups = _groups(samples, together)
+    return [Sample(sum(one.succeeded for one in group), sum(one.failed for one in group)) for group in groups]
+
+
+def _groups(values: Sequence[T], together: int) -> list[Sequence[T]]:
+    """Put neighbours together, from the newest on, so that a column lasts as long as each other one."""
+    ends = range(len(values), 0, -together)
+    return [values[max(0, end - together) : end] for end in ends][::-1]
 
 
 def _unit(highest: float) -> tuple[int, str]:

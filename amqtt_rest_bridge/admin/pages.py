@@ -157,7 +157,8 @@ class StatusPages:
     def _chart(self, name: str, span: str) -> dict[str, Any]:
         samples = self._samples.of(name, span)
         chart = charts.chart(samples, RANGES[span][1], step_seconds(span), time.time())
-        return {"chart": chart, "span": span, "ranges": RANGES}
+        latency = charts.latency_chart(self._samples.latencies(name, span), RANGES[span][1])
+        return {"chart": chart, "latency": latency, "span": span, "ranges": RANGES}
 
     def runs(self, runs: Runs, query: PageQuery) -> Response:
         """Return the page of the runs of all routes."""
@@ -165,7 +166,6 @@ class StatusPages:
             "runs",
             runs=[run_members(one) for one in runs.newest_tries()],
             query=query,
-            is_filtered=any((query.route, query.code, query.outcome, query.topic, query.since)),
             outcomes=list(Outcome),
             names=sorted(self.routes, key=str.lower),
         )

@@ -31,7 +31,7 @@ from amqtt_rest_bridge.admin.questions import (
     retry_of,
 )
 from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
-from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
+from amqtt_rest_bridge.admin.shown import csv_text, problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
 from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse, too_large
@@ -222,22 +222,22 @@ class AdminServer:
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
         match path:
-            case ["routes"]:
+            case ["routes" | "routes.csv" as name]:
                 return self._with_numbers(
                     wake,
-                    lambda numbers: json_answer({"routes": [route.status for route in numbers.routes.values()]}),
+                    lambda numbers: _listed(name, [route.status or {} for route in numbers.routes.values()]),
                     statuses=True,
                 )
             case ["routes", name, "calls"]:
                 return self._with_route(
                     unquote(name), wake, lambda runs: json_answer({"calls": [shown(one) for one in runs.recent()]})
                 )
-            case ["runs"]:
-                return self._find_runs(request, wake)
+            case ["runs" | "runs.csv" as name]:
+                return self._find_runs(name, request, wake)
             case ["runs", run]:
                 return self._with_run(run, wake, lambda runs: json_answer(whole_run(runs, self._pages.routes)))
-            case ["problems"]:
-                return self._with_numbers(wake, lambda numbers: json_answer({"problems": problem_members(numbers)}))
+            case ["problems" | "problems.csv" as name]:
+                return self._with_numbers(wake, lambda numbers: _listed(name, problem_members(numbers)))
             case ["unmatched"]:
                 return self._with_numbers(wake, lambda numbers: json_answer(unmatched_members(numbers)))
             case ["history"]:
@@ -282,14 +282,12 @@ class AdminServer:
             lambda: self._runs.end(number),
         )
 
-    def _find_runs(self, request: Request, wake: Wake) -> Response | Pending:
+    def _find_runs(self, name: str, request: Request, wake: Wake) -> Response | Pending:
         try:
             query = query_of(_query(request), time.time())
         except BadQuestionError as error:
             return refused(refuse(catalogue.NOT_A_QUERY, str(error)), SAFE)
-        return self._with_runs(
-            query, wake, lambda runs: json_answer({"runs": [run_members(one) for one in runs.newest()]})
-        )
+        return self._with_runs(query, wake, lambda runs: _listed(name, [run_members(one) for one in runs.newest()]))
 
     def _with_route(self, name: str, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
         if name not in self._pages.routes:
@@ -339,7 +337,13 @@ class AdminServer:
         if route not in self._pages.routes:
             return refused(_NO_ROUTE, SAFE)
         values = self._samples.of(route, span)
-        series = {"succeeded": [one.succeeded for one in values], "failed": [one.failed for one in values]}
+        series: dict[str, list[int] | list[float | None]] = {
+            "succeeded": [one.succeeded for one in values],
+            "failed": [one.failed for one in values],
+        }
+        if latencies := self._samples.latencies(route, span):
+            series["p50_ms"] = [one and one.p50 for one in latencies]
+            series["p99_ms"] = [one and one.p99 for one in latencies]
         return json_answer({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
 
     def _follow(self, request: Request, wake: Wake) -> Response:
@@ -463,6 +467,15 @@ def _readiness(reasons: list[str]) -> Response:
 def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
     """Return an answer in JSON."""
     return Response(status, (*SAFE, _JSON), msgspec.json.encode(value))
+
+
+def _listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
+    """Return rows as JSON, or as a CSV file where the name of the list ends so."""
+    of, _, form = name.partition(".")
+    if not form:
+        return json_answer({of: rows})
+    kind = (("Content-Type", "text/csv; charset=utf-8"), ("Content-Disposition", f'attachment; filename="{name}"'))
+    return Response("200 OK", (*SAFE, *kind), csv_text(rows).encode("utf-8", "replace"))
 
 
 def _no_answer() -> Response:

@@ -75,6 +75,12 @@ class PageQuery:
     started: int | None = None
     refused: int | None = None
 
+    @property
+    def filters(self) -> dict[str, str]:
+        """Return the filters of runs that are set."""
+        given = {name: getattr(self, name) for name in ("route", "code", "outcome", "topic", "since")}
+        return {name: value for name, value in given.items() if value}
+
 
 def page_query_of(
     query: Mapping[str, Sequence[str]], now: float, route: str | None = None

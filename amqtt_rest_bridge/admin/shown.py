@@ -4,8 +4,10 @@ Secrets were masked by the bridge process that had the call. What none had is ma
 its route; where that is gone, nothing of the payload is shown.
 """
 
+import csv
+import io
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +28,7 @@ _MEMBERS: Final = [
     name for name in Record.__struct_fields__ if name not in ("time", "attempts", "retry_of", "retried_as")
 ]
 """What there is to see of a record in the live stream and among the last calls; the others are those of a run."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _PARTIAL: Final = 3  # bytes of a character that a cut may leave
 
 
@@ -78,6 +81,32 @@ def whole_run(runs: Runs, routes: Mapping[str, Route]) -> dict[str, Any]:
         if detail.evidence is not None:
             shown |= _exchange(record, detail.evidence)
     return run_members(record) | shown
+
+
+def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return JSON objects as CSV (RFC 4180), a column for each member of any, those of an inner object with its name.
+
+    A list of texts is one text, any other list its length. A text that a spreadsheet would take for a formula begins
+    with an apostrophe.
+    """
+    flat = [dict(_cells("", one)) for one in rows]
+    names = list(dict.fromkeys(name for one in flat for name in one))
+    inner = {name.rpartition(".")[0] for name in names}  # an object that some rows have
+    written = io.StringIO()
+    table = csv.DictWriter(written, [name for name in names if name not in inner], extrasaction="ignore")
+    table.writeheader()
+    table.writerows(flat)
+    return written.getvalue()
+
+
+def _cells(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping):
+        for name, one in value.items():
+            yield from _cells(f"{path}.{name}" if path else name, one)
+        return
+    if isinstance(value, list):
+        value = " ".join(value) if all(isinstance(one, str) for one in value) else len(value)
+    yield path, f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
 def _message(record: Record, detail: RunDetail, routes: Mapping[str, Route]) -> dict[str, Any]:

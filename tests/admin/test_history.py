@@ -1,9 +1,12 @@
 """The history of a route: an hour in steps of ten seconds, a day of a minute, a week of five, in bounded memory."""
 
+from collections.abc import Sequence
+from random import Random
 from typing import Any, cast
 
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.link.admin_frames import BUCKETS, Durations, EventCounts
 from tests.support.admin_client import admin_of, server_route
 from tests.support.embedded_broker import hosting
 
@@ -13,14 +16,20 @@ WEEK = 7 * 24 * 360  # samples
 class Counted:
     """The numbers of one route, as far as its history reads them."""
 
-    def __init__(self, succeeded: int, failed: int, refused: int = 0) -> None:
+    def __init__(self, succeeded: int, failed: int, refused: int = 0, took: Sequence[float] = ()) -> None:
         self.succeeded = succeeded
         self.failed = failed
         self.refused = refused
+        durations = Durations([0] * (len(BUCKETS) + 1))
+        for seconds in took:
+            durations.add(seconds, BUCKETS)
+        self.events = {name: EventCounts({}, durations, Durations([0])) for name in ("Send", "Received")}
 
 
-def counted(succeeded: int, failed: int, refused: int = 0, name: str = "R") -> Numbers:
-    return Numbers(0.0, {name: cast(Any, Counted(succeeded, failed, refused))}, cast(Any, None))
+def counted(
+    succeeded: int, failed: int, refused: int = 0, name: str = "R", took: Sequence[float] = ()
+) -> Numbers:
+    return Numbers(0.0, {name: cast(Any, Counted(succeeded, failed, refused, took))}, cast(Any, None))
 
 
 def test_each_range_has_all_that_was_counted_within_it() -> None:
@@ -34,7 +43,25 @@ def test_each_range_has_all_that_was_counted_within_it() -> None:
         assert {(one.succeeded, one.failed) for one in values[:-1]} == {(2 * samples, 2 * samples)}
     assert [RANGES[span][1] * step_seconds(span) for span in RANGES] == [600, 3600, 86_400, 604_800]
     kept = [values for one in history._values["R"] for values in (one.succeeded, one.failed)]
-    assert sum(len(values) * values.itemsize for values in kept) <= 32_768
+    latencies = history._latencies["R"].buckets
+    assert sum(len(values) * values.itemsize for values in kept) + len(latencies) <= 32_768
+    assert (len(history.latencies("R", "1h")), history.latencies("R", "24h")) == (360, [])
+
+
+def test_latencies_are_those_of_each_sample_and_right_within_a_quarter() -> None:
+    history, took, random = History(), list[float](), Random(7)
+    for seconds in (0.004, 0.3, 12.0):
+        history.add(counted(0, 0, took=took))
+        took += [seconds * random.uniform(0.9, 1.1) for _ in range(98)] + [seconds * 2] * 2
+    for _ in range(2):
+        history.add(counted(0, 0, took=took))
+    history.add(counted(0, 0))  # they have started again
+    *found, unanswered, again = history.latencies("R")
+    assert (unanswered, again) == (None, None)
+    for seconds, one in zip((0.004, 0.3, 12.0), found, strict=True):
+        assert one is not None
+        assert abs(one.p50 / 1000 / seconds - 1) < 0.25
+        assert abs(one.p99 / 1000 / (2 * seconds) - 1) < 0.25
 
 
 def test_a_counter_that_starts_again_and_a_route_that_is_gone_leave_no_trace() -> None:

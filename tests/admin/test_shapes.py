@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import load_routes
-from amqtt_rest_bridge.admin.charts import chart, sparks, time_line
+from amqtt_rest_bridge.admin.charts import chart, latency_chart, sparks, time_line
 from amqtt_rest_bridge.admin.command_lines import curl_line, try_line
 from amqtt_rest_bridge.admin.compression import compressed, takes_gzip
 from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
-from amqtt_rest_bridge.admin.history import History, Sample
+from amqtt_rest_bridge.admin.history import History, Latency, Sample
 from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.questions import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.rows import groups, sort_rows
+from amqtt_rest_bridge.admin.shown import csv_text
 from amqtt_rest_bridge.http_server import Response
 from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, RouteNumbers
 from amqtt_rest_bridge.model import Route
@@ -66,6 +67,13 @@ def test_a_week_is_drawn_in_columns_that_add_up_neighbours() -> None:
     assert drawn.label.startswith("2016 succeeded")
 
 
+def test_latencies_are_lines_with_gaps_where_nothing_was_answered() -> None:
+    assert latency_chart([None] * 60, 60) is None
+    drawn = latency_chart([None, Latency(5, 20), Latency(10, 40), None, Latency(10, 10)], 60)
+    assert drawn is not None
+    assert (drawn.p99, drawn.top, drawn.label) == ("M56 38.4h1V12.8h1M59 51.2h1", "50 ms", "highest p99 40 ms")
+
+
 def test_tries_are_on_the_time_line_from_the_message_to_their_end() -> None:
     tries = [
         {"time": "2026-01-01T00:00:01.000Z", "ms": 500.0},
@@ -74,6 +82,16 @@ def test_tries_are_on_the_time_line_from_the_message_to_their_end() -> None:
     bars, seconds = time_line(tries, 2500.0)
     assert seconds == 4
     assert [(bar.left, bar.width) for bar in bars] == [(12.5, 12.5), (75.0, 25.0)]
+
+
+def test_a_table_has_a_column_for_each_member_and_no_formulas() -> None:
+    rows: list[dict[str, Any]] = [
+        {"id": "1", "error": {"code": "a", "message": '=HYPERLINK("x")'}, "tries": [{"ms": 1.5}], "names": ["a", "b"]},
+        {"id": "-2,\n", "error": None, "ms": -1.5, "tries": [], "names": []},
+    ]
+    assert csv_text(rows).split("\r\n") == [
+        "id,error.code,error.message,tries,names,ms", '1,a,"\'=HYPERLINK(""x"")",1,a b,', "\"'-2,\n\",,,,,-1.5", "",
+    ]  # fmt: skip
 
 
 def chained(tmp_path: Path) -> list[Route]:

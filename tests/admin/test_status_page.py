@@ -3,6 +3,7 @@
 AXE_CORE names the file axe.min.js of axe-core (npm), by which `.ci/run` has the accessibility checked.
 """
 
+import csv
 import gzip
 import html
 import http.client
@@ -93,6 +94,14 @@ def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page)
         client.publish("orders/1", b"{}")
         client.message()
     page.wait(f"{cell} === '{before + 5}'")
+    page.evaluate("document.querySelector('[data-live]').click()")
+    assert page.text("[data-live]") == "paused"
+    assert called(client, "1")
+    shown = {"state": "live", "routes": {"summary": "", "sections": {}, "names": [], "rows": []}}
+    page.evaluate(f"port.onmessage({{data: {json.dumps(shown)}}})")  # what was on its way
+    assert (page.evaluate(cell), page.text("[data-live]")) == (str(before + 5), "paused")
+    page.evaluate("document.querySelector('[data-live]').click()")
+    page.wait(f"{cell} === '{before + 6}' && {LIVE}")
     assert page.evaluate("window.mark") == "not reloaded"
 
 
@@ -507,6 +516,13 @@ def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
     failed = html.unescape(admin.get("/runs?route=Orders&outcome=failed&code=http_status").text)
     assert failed.count("<details data-run=") == failed.count('class="what">Orders: orders/bad') > 0
     assert "None that the filters let through" in admin.get("/runs?route=Gone").text
+    (link,) = re.findall(r'href="(/api/runs\.csv[^"]+)"', failed)
+    table = admin.get(link)
+    assert (table.headers["Content-Type"], table.text.partition(",")[0]) == ("text/csv; charset=utf-8", "id")
+    assert {row["error.code"] for row in csv.DictReader(table.text.splitlines())} == {"http_status"}
+    for name, column in (("routes", "name"), ("problems", "target")):
+        listed = [row[column] for row in csv.DictReader(admin.get(f"/api/{name}.csv").text.splitlines())]
+        assert listed == [one[column] for one in admin.get(f"/api/{name}").json[name]]
     assert "topic " in admin.get("/runs?topic=a%23").text
 
 

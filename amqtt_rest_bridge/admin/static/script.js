@@ -12,11 +12,13 @@ const RETRY_MS = 5000;
 const CHART_MS = 10_000;
 let port = null; // to live.js
 let since = null; // when the connection was lost
+let isPaused = false; // by the one who looks: the page stays as it is
 const held = new Map(); // sections that wait, by their id
 let fresh = new Set(); // ids of runs that have ended since the list was read, and are not in it
 
 // The state of the connection, and while there is none a banner that says since when.
 function tell(text) {
+  if (isPaused && text !== "paused") return;
   live.hidden = false;
   live.textContent = text;
   since = /lost|not live/.test(text) ? since ?? new Date() : text === "live" ? null : since;
@@ -42,11 +44,16 @@ function connect() {
     port = port2;
   }
   port.onmessage = ({ data }) => {
+    if (isPaused) return;
     if (data.state) tell(data.state);
     if (data.routes) showRoutes(data.routes);
     if (data.call) countRun(data.call);
   };
-  report(!document.hidden);
+  report(isSeen());
+}
+
+function isSeen() {
+  return !document.hidden && !isPaused;
 }
 
 function report(seen) {
@@ -54,13 +61,22 @@ function report(seen) {
 }
 
 function look() {
-  report(!document.hidden);
-  if (page && !document.hidden) offerRuns("Runs may have ended meanwhile: show them");
+  report(isSeen());
+  if (page && isSeen()) offerRuns("Runs may have ended meanwhile: show them");
+}
+
+function pause() {
+  isPaused = !isPaused;
+  live.setAttribute("aria-pressed", isPaused);
+  live.title = isPaused ? "Continue" : "Pause";
+  tell(isPaused ? "paused" : "connecting");
+  look();
 }
 
 function follow() {
   tell("connecting");
   connect();
+  live.addEventListener("click", pause);
   document.addEventListener("visibilitychange", look);
   addEventListener("pagehide", () => report(false));
   addEventListener("pageshow", (event) => event.persisted && look());
@@ -214,7 +230,7 @@ async function showRuns({ currentTarget: button }) {
 
 async function showChart() {
   const chart = document.getElementById("chart");
-  if (document.hidden || since) return;
+  if (!isSeen() || since) return;
   const shown = (await load(chart.dataset.chart).catch(() => null))?.getElementById("chart");
   if (!shown) return;
   showTimes(shown);
