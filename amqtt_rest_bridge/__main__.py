@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
+import typer.core
 
 import amqtt_rest_bridge
 from amqtt_rest_bridge.cli import CommandError
@@ -80,6 +81,19 @@ def _check(paths: list[str]) -> int:
     return exit_status
 
 
+class _Command(typer.core.TyperCommand):
+    """A command that refuses a value in the words of a command line, not in those of typer's validators."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            said = error.message.removeprefix("Value error, ").partition(", unable to parse")[0]
+            error.message = said.replace("Input should be", "it must be")
+            raise
+
+
 def _never_run() -> None:
     """Take the place of a command that is only listed."""
 
@@ -104,7 +118,8 @@ def _add(application: typer.Typer, name: str) -> None:
         raise typer.Exit(_run(name, **options))
 
     description, epilog = _as_written(module.DESCRIPTION), _as_written(module.EPILOG)
-    application.command(name, help=description, short_help=_COMMANDS[name][1], epilog=epilog)(command)
+    summary = _COMMANDS[name][1]
+    application.command(name, cls=_Command, help=description, short_help=summary, epilog=epilog)(command)
 
 
 def _as_written(text: str) -> str:

@@ -161,6 +161,11 @@ def visible(text: str) -> str:
     return text if text.isprintable() else "".join([char if char.isprintable() else repr(char)[1:-1] for char in text])
 
 
+def utf_8(text: str) -> str:
+    r"""Write out what has no UTF-8 form, such as a byte of a file name that is none: `\udcff`, as `visible` does."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 def on_one_line(text: str, limit: int = 60) -> str:
     """Shorten a text from outside for a message or log line, and write out what cannot be seen."""
     shown = visible(text[: limit + 1])

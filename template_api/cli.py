@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+import typer.core
 
 from template_api import __version__
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, option_of, read_settings, row_of, variable_of
@@ -112,9 +113,23 @@ def _application() -> typer.Typer:
         ("list", list_templates, "show the templates of the library, in every state", _STATES_EPILOG),
     ):
         description = summary[0].upper() + summary[1:] + "."
-        command = application.command(name, help=description, short_help=summary, epilog=_as_written(epilog))
+        shown = _as_written(epilog)
+        command = application.command(name, cls=_Command, help=description, short_help=summary, epilog=shown)
         command(_reported(run))
     return application
+
+
+class _Command(typer.core.TyperCommand):
+    """A command that refuses a value in the words of a command line, not in those of typer's validators."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            said = error.message.removeprefix("Value error, ").partition(", unable to parse")[0]
+            error.message = said.replace("Input should be", "it must be")
+            raise
 
 
 def _reported(run: Callable[..., int]) -> Callable[..., None]:

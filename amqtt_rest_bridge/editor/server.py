@@ -8,15 +8,17 @@ import asyncio
 import json
 import logging
 import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote_to_bytes, urlsplit
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
-from pygls.uris import from_fs_path, to_fs_path
+from pygls.uris import to_fs_path
 
 import amqtt_rest_bridge
 from amqtt_rest_bridge.editor import assist, outline
@@ -24,7 +26,7 @@ from amqtt_rest_bridge.editor.layout import laid_out_file
 from amqtt_rest_bridge.editor.places import EditorPlace
 from amqtt_rest_bridge.editor.project import Finding, RouteText
 from amqtt_rest_bridge.editor.session import Document, Session, TextChange
-from amqtt_rest_bridge.errors import Severity
+from amqtt_rest_bridge.errors import Severity, on_one_line, utf_8
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.sources import is_notebook, is_route_file
 
@@ -121,7 +123,7 @@ class _Handlers:
         project = self._session.project
         return [
             types.Location(
-                self._session.uri_of(end.path) or from_fs_path(end.path) or end.path,
+                self._session.uri_of(end.path) or Path(end.path).as_uri(),
                 _range(project.files[end.path], *end.span),
             )
             for end in outline.other_ends(project, file.path, _offset(file, params))
@@ -180,6 +182,9 @@ def _symbol(file: RouteText, symbol: outline.Symbol) -> types.DocumentSymbol:
 
 async def _try(file: RouteText, options: Mapping[str, str], secrets_dir: Path) -> str:
     """Return what `rest-bridge try` prints for a text as it is in the editor; nothing is sent."""
+    for option, value in options.items():
+        if not isinstance(value, str) or "\0" in value or utf_8(value) != value:
+            return f"try: {option} cannot be in a message: {on_one_line(repr(value))}"
     name = Path(file.path).name if not is_notebook(file.path) else "notebook.lotnb"
     with tempfile.TemporaryDirectory(prefix="rest-bridge-") as folder:
         path = Path(folder, name if is_route_file(name) else "text.lot")
@@ -188,9 +193,12 @@ async def _try(file: RouteText, options: Mapping[str, str], secrets_dir: Path) -
         # -P: no code is read from the working directory, which is that of the editor.
         command = [sys.executable, "-P", "-m", "amqtt_rest_bridge", "try", str(path), *given]
         command += ["--payload", options.get("payload", "{}"), "--secrets-dir", str(secrets_dir)]
-        process = await asyncio.create_subprocess_exec(
-            *command, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+            )
+        except OSError as error:  # a topic or payload that is longer than an argument may be
+            return f"try: {error.strerror}"
         try:
             output, _ = await asyncio.wait_for(process.communicate(), _TRY_SECONDS)
         finally:
@@ -325,7 +333,8 @@ def _add_notebooks(server: LanguageServer, session: Session) -> None:
 
 def _path(uri: str) -> str:
     """Return the path of a file; what is not a file is called by its URI."""
-    return (to_fs_path(uri) if uri.startswith("file:") else None) or uri
+    path = (to_fs_path(uri) if uri.startswith("file:") else None) or uri
+    return os.fsdecode(unquote_to_bytes(urlsplit(uri).path)) if "\ufffd" in path else path  # a name that is not UTF-8
 
 
 def _change(change: types.TextDocumentContentChangeEvent) -> TextChange:

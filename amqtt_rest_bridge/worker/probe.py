@@ -1,8 +1,9 @@
 """What a worker needs of a broker, tried on the broker itself: `rest-bridge worker --probe`. The event loop only.
 
 `_CHECKS` is the list: each row has a name, what to do where it does not hold, and what tries it. All that is published
-is below `bridge/<group>/probe/<random>/`, and all client ids begin with `<group>-probe-`, so workers that run meanwhile
-notice nothing. Sessions and retained messages are removed at the end, also when the probe is interrupted.
+is below `bridge/<group>/probe/<random>/`, but for one message that `coreflux` needs, and all client ids begin with
+`<group>-probe-`, so workers that run meanwhile notice nothing. Sessions and retained messages are removed at the end,
+also when the probe is interrupted.
 
 Decision: SOURCE_TOPICs are subscribed under a share of the probe's own, which takes no message from workers, and only
 for a moment. Nothing is published on DESTINATION_TOPICs, where it would count as a result; they are listed instead.
@@ -15,6 +16,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
@@ -156,7 +158,7 @@ async def probe(address: Address, settings: WorkerSettings, routes: Iterable[Rou
     under_test = _Probe(address, settings, routes)
     findings: list[Finding] = []
     try:
-        for name, hint, check in _CHECKS:
+        for name, hint, check in _CHECKS if settings.coreflux is None else [*_CHECKS, _COMMANDS]:
             if not all(one.holds for one in findings[:2]):  # without these two nothing can be tried
                 findings.append(Finding(name, None, "not tried"))
                 continue
@@ -391,6 +393,19 @@ async def _source_topics(probe: _Probe) -> str:
     )
 
 
+async def _commands(probe: _Probe) -> str:
+    # One of the topics that the ACL of the documents opens to workers; no route has such a name for long.
+    topic = f"{ROOT}/Routes/probe-{probe.random}"
+    client = await probe.open("commands")
+    await client.subscribe(COMMAND_TOPIC)
+    await client.subscribe(topic)
+    await probe.publisher.publish(topic, b"commands")
+    while (message := await client.next(f"what was published on {topic}")).topic != topic:
+        client.acknowledge(message)  # a command, which the workers take by another subscription
+    client.acknowledge(message)
+    return f"a message below {ROOT} came; who may publish commands is up to the broker's ACL and was not tried"
+
+
 def _destinations(routes: Iterable[Route]) -> str:
     events: list[ClientEvent | ServerEvent] = []
     for route in routes:
@@ -450,4 +465,11 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[_Probe], Awaitable[str]]], ...]] 
         _packet_size,
     ),
     ("SOURCE_TOPICs", f"{_ACL} to subscribe them, shared where events are not ORDERED", _source_topics),
+)
+_COMMANDS: Final = (
+    "commands (coreflux)",
+    "Mosquitto and ejabberd carry nothing of clients below $SYS, whatever their ACLs say: leave coreflux out and "
+    "change the files of routes, which are loaded within reload_seconds, or use Coreflux's tools with amqtt "
+    f"and the plugin. With other brokers let the ACL allow what commands/README.md lists below {ROOT}",
+    _commands,
 )

@@ -1,7 +1,10 @@
 """What `rest-bridge check --format` prints; the schema of SARIF is that of OASIS, without its descriptions."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +49,7 @@ def test_json_holds_code_end_and_replacement(printed: Any) -> None:
     assert objects == json.loads(printed("--format", "json"))
     assert objects[1] == {
         "path": "a b#.lot",
+        "uri": "a%20b%23.lot",
         "line": 8,
         "column": 21,
         "end_line": 8,
@@ -125,6 +129,36 @@ def test_an_excerpt_has_carets_below_what_is_wrong(
 def test_an_excerpt_of_several_lines_marks_the_first_to_its_end() -> None:
     one = fault(position=Position(1, 3), end=Position(2, 2))
     assert fault_formats.text_of(one, {"a.lot": "a bcd\ne"}, 80).split("\n")[1:] == ["  a bcd", "    ^^^"]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "uri", "file"),
+    [
+        pytest.param(
+            b"\xff%,:\n.lot", "\\udcff%,:\n.lot", "%FF%25%2C%3A%0A.lot", "\\udcff%25%2C%3A%0A.lot", id="bytes"
+        ),
+        pytest.param(b"a\\udcff.lot", "a\\udcff.lot", "a%5Cudcff.lot", "a\\udcff.lot", id="backslash"),
+        pytest.param(
+            "\u00e4\u2028.lot".encode(), *("\u00e4\u2028.lot", "%C3%A4%E2%80%A8.lot"), "\u00e4\u2028.lot", id="wide"
+        ),
+    ],
+)
+def test_what_names_a_file_is_utf_8_and_names_no_other(
+    name: bytes, path: str, uri: str, file: str, tmp_path: Path
+) -> None:
+    (tmp_path / os.fsdecode(name)).write_text(WRONG)
+
+    def printed(form: str) -> str:
+        command: list[str | bytes] = [sys.executable, "-m", "amqtt_rest_bridge", "check", name, "--format", form]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
+        assert (ended.returncode, ended.stderr) == (1, b"")
+        return ended.stdout.decode()
+
+    found = json.loads(printed("json"))[0]
+    assert (found["path"], found["uri"]) == (path, uri)
+    result = json.loads(printed("sarif"))["runs"][0]["results"][0]
+    assert result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == uri
+    assert printed("github").startswith(f"::error file={file},line=")
 
 
 def test_excerpts_are_on_a_terminal_only(printed: Any, tmp_path: Path) -> None:

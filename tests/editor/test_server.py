@@ -1,6 +1,7 @@
 """`rest-bridge lsp` as an editor sees it: a process of its own, JSON-RPC over its standard input and output."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -138,6 +139,38 @@ def test_an_event_is_tried_as_it_is_in_the_editor(client: LspClient, uri: str) -
     assert "t0p-s3cret" not in shown
     assert any(message["method"] == "window/showMessage" for message in client.notified)
     assert client.request("workspace/executeCommand", {**given, "arguments": ["file:///nowhere.lot", {}]}) is None
+
+
+@pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        pytest.param({"topic": "a\0b"}, r"try: topic cannot be in a message: 'a\x00b'", id="NUL"),
+        pytest.param({"topic": "\ud83d"}, "try: topic cannot be in a message: ", id="half a character"),
+        pytest.param({"topic": 7}, "try: topic cannot be in a message: 7", id="number"),
+        pytest.param({"topic": "x" * (1 << 18)}, "try: Argument list too long", id="length"),
+        pytest.param({"topic": "a/+"}, "rest-bridge try: ", id="wildcard"),
+        pytest.param({"topic": "--help"}, "a message on --help triggers no client event", id="option"),
+    ],
+)
+def test_what_cannot_be_tried_is_said(client: LspClient, uri: str, options: dict[str, Any], shown: str) -> None:
+    client.open(uri, BASIC)
+    answer = client.request("workspace/executeCommand", {"command": "rest-bridge.try", "arguments": [uri, options]})
+    assert shown in answer and "Traceback" not in answer
+
+
+def test_a_file_whose_name_is_not_utf_8_is_the_file_of_the_workspace(tmp_path: Path) -> None:
+    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.lot"))
+    path.write_text(BASIC + '        WITH DESTINATION_TOPIC "tickets/opened"\n')
+    (tmp_path / "next.lot").write_text(OTHER)
+    client = LspClient(tmp_path)
+    assert client.open(path.as_uri(), path.read_text()) == []
+    uri = (tmp_path / "next.lot").as_uri()
+    client.open(uri, OTHER)
+    client.notify("textDocument/didClose", of(path.as_uri()))
+    while not (found := client.at("definition", uri, 5, 30)):
+        pass
+    assert found[0]["uri"] == path.as_uri() and path.as_uri().endswith("/%FF.lot")
+    assert client.end() == 0
 
 
 def test_a_notebook_is_read_as_its_json_and_by_its_cells(client: LspClient, folder: Path) -> None:

@@ -140,7 +140,8 @@ class FakeBroker:
             topic, at = wire.text(body, 0, len(body))
             number = body[at : at + 2]
             found, at = wire.read_properties(body, at + 2, len(body), wire.PUBLISH)
-            allowed = self.lacking != "topics of the group"
+            of_broker = topic.startswith("$SYS/")
+            allowed = self.lacking != ("commands (coreflux)" if of_broker else "topics of the group")
             session.published += 1
             if self.lacking == "patience" and session.published > MOST_PUBLISHED:  # as NanoMQ 0.25 ends a publisher
                 writer.transport.abort()
@@ -155,7 +156,7 @@ class FakeBroker:
         elif kind == wire.SUBSCRIBE:
             found, at = wire.read_properties(body, 2, len(body), wire.SUBSCRIBE)
             topic_filter, at = wire.text(body, at, len(body))
-            refused = self.lacking == "SOURCE_TOPICs" and "bridge/" not in topic_filter
+            refused = self.lacking == "SOURCE_TOPICs" and topic_filter.endswith("in/+")
             self._write(writer, wire.SUBACK << 4, number + bytes([0, NOT_AUTHORIZED if refused else 1]))
             session.filters[topic_filter] = next(iter(found.get(Property.SUBSCRIPTION_IDENTIFIER, ())), None)
             if not body[at] & 0x20:  # retain handling

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.mqtt.values import parse_url
-from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from amqtt_rest_bridge.worker import probe as tried
 from amqtt_rest_bridge.worker.probe import Finding, probe
 from tests.support import forked
@@ -21,7 +21,8 @@ from tests.worker.fake_broker import FakeBroker
 from tests.worker.mosquitto import CONFIGURATION, Mosquitto
 from tests.worker.workers import client_route
 
-NAMES = [name for name, _, _ in tried._CHECKS]
+COMMANDS = tried._COMMANDS[0]
+NAMES = [*(name for name, _, _ in tried._CHECKS), COMMANDS]
 FOLLOWING = {"MQTT 5": NAMES[1:], "topics of the group": NAMES[2:]}  # what cannot be tried without
 
 
@@ -30,7 +31,8 @@ def found(port: int, **settings: Any) -> list[Finding]:
     address = parse_url(f"mqtt://127.0.0.1:{port}")
     assert address is not None
     routes = load_text(client_route("Echo", 9, "in/+")).routes
-    return asyncio.run(probe(address, WorkerSettings(group="plant", **settings), routes))
+    live = Coreflux(["editor"], "live")
+    return asyncio.run(probe(address, WorkerSettings(group="plant", coreflux=live, **settings), routes))
 
 
 def is_empty(broker: FakeBroker) -> bool:
@@ -105,10 +107,10 @@ def test_a_broker_that_is_not_there_is_the_first_finding(unused_port: int) -> No
     assert not any(one.holds for one in others)
 
 
-def run(folder: Path, broker: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(folder: Path, broker: str, *arguments: str, **settings: Any) -> "subprocess.CompletedProcess[str]":
     (folder / "a.lot").write_text(client_route("Echo", 9, "in"))
     path = folder / "worker.yaml"
-    path.write_text(json.dumps({"broker": broker, "group": "plant", "routes": str(folder)}))
+    path.write_text(json.dumps({"broker": broker, "group": "plant", "routes": str(folder), **settings}))
     constants = {"amqtt_rest_bridge.worker.probe.WAIT_SECONDS": 4}
     return forked.run(
         forked.REST_BRIDGE, ["worker", "-c", str(path), "--probe", *arguments], folder, constants=constants
@@ -135,13 +137,16 @@ def test_mosquitto_has_everything_and_the_workers_beside_notice_nothing(mosquitt
 def test_the_limits_of_mosquitto_as_it_comes_are_found(tmp_path: Path) -> None:
     limits = CONFIGURATION.replace("max_queued_messages 0\n", "")
     with Mosquitto(tmp_path, "max_packet_size 100000\n", limits) as broker:
-        ended = run(tmp_path, broker.url, "--json")
+        live = {"users": ["editor"], "routes": str(tmp_path / "live")}
+        ended = run(tmp_path, broker.url, "--json", coreflux=live)
         assert ended.returncode == 1
         findings = {one["name"]: one for one in json.loads(ended.stdout)["checks"]}
     lacking = {name for name, one in findings.items() if one["holds"] is False}
-    assert lacking - {"Receive Maximum"} == {"kept sessions", "large messages"}
+    assert lacking - {"Receive Maximum"} == {"kept sessions", "large messages", COMMANDS}
     assert "of 1100 messages for a session that was away 1000 came" in findings["kept sessions"]["detail"]
     assert "max_queued_messages 0" in findings["kept sessions"]["hint"]
+    refused = r"the broker refuses a message on \$SYS/Coreflux/Routes/probe-\w+: Not authorized"
+    assert re.fullmatch(refused, findings[COMMANDS]["detail"])
     assert (
         findings["large messages"]["detail"] == "the broker takes packets of 100000 bytes; max_response_bytes is 262144"
     )

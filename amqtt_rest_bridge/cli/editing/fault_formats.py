@@ -1,6 +1,7 @@
 """The forms in which `rest-bridge check` prints faults: lines, JSON, SARIF, and the annotations of GitHub. Pure."""
 
 import json
+import os
 import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from urllib.parse import quote
 
 from amqtt_rest_bridge.catalogue import FAULTS
 from amqtt_rest_bridge.cli import without_controls
-from amqtt_rest_bridge.errors import Fault, Position, Severity
+from amqtt_rest_bridge.errors import Fault, Position, Severity, utf_8
 from amqtt_rest_bridge.language.parameters import PARAMETERS
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.system import own_version
@@ -69,10 +70,11 @@ def _width(text: str) -> int:
 
 
 def json_of(faults: Sequence[Fault]) -> str:
-    """Return faults as a JSON array of objects."""
+    """Return faults as a JSON array of objects; `uri` names the file byte by byte, a cell as its fragment."""
     objects = [
         {
-            **{"path": one.path, "line": one.position.line, "column": one.position.column},
+            **{"path": utf_8(one.path), "uri": _uri(one.path)},
+            **{"line": one.position.line, "column": one.position.column},
             **{"end_line": one.end.line, "end_column": one.end.column, "severity": one.severity, "code": one.code},
             **{"message": one.message, "hint": one.hint, "replacement": one.replacement},
         }
@@ -81,13 +83,20 @@ def json_of(faults: Sequence[Fault]) -> str:
     return json.dumps(objects, indent=2, ensure_ascii=False)
 
 
+def _uri(path: str) -> str:
+    """Return a path as a relative reference (RFC 3986), whatever bytes its names are made of."""
+    cell = _CELL.fullmatch(path)
+    file, fragment = (cell["file"], f"#{cell['cell']}") if cell is not None else (path, "")
+    return quote(file.replace("\\", "/") if os.name == "nt" else file, errors="surrogateescape") + fragment
+
+
 # GitHub: https://docs.github.com/actions/reference/workflow-commands-for-github-actions
 
 
 def github_of(fault: Fault) -> str:
     """Return a fault as a workflow command, which GitHub shows in the file; that of a cell at the notebook's top."""
     file, place, end, message = _in_file(fault)
-    properties: dict[str, object] = {"file": file, "line": place.line, "endLine": end.line}
+    properties: dict[str, object] = {"file": utf_8(file), "line": place.line, "endLine": end.line}
     if place.line == end.line:  # GitHub takes no columns for more than one line
         properties |= {"col": place.column, "endColumn": end.column}
     properties["title"] = fault.code
@@ -127,7 +136,7 @@ def sarif_of(faults: Sequence[Fault]) -> str:
 
 def _result(fault: Fault, rule: int) -> dict[str, Any]:
     file, place, end, message = _in_file(fault)
-    artifact = {"uri": quote(file.replace("\\", "/"), errors="surrogateescape")}
+    artifact = {"uri": _uri(file)}
     region = {"startLine": place.line, "startColumn": place.column, "endLine": end.line, "endColumn": end.column}
     result: dict[str, Any] = {
         "ruleId": fault.code,

@@ -18,7 +18,7 @@ async function activate() {
     await client.start();
   } catch (error) {
     window.showErrorMessage(
-      `${server.command} lsp cannot be started: ${error.message}. ` +
+      `${server.command} lsp cannot be started: ${error?.message ?? error}. ` +
         "Install it with: pip install 'amqtt-rest-bridge[lsp]', or set rest-bridge.command.",
     );
   }
