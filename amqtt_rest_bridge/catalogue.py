@@ -185,6 +185,7 @@ TARGET_DOWN: Final = FailureRow(
     "the BREAKER of the route is open: its target failed too often, and is tried every 5 s by one message",
     "find out why the target is down; only lossless messages, and those tried before, are sent once it has answered",
 )
+BREAKER_OPEN: Final = TARGET_DOWN.hinting("Find out why the target is down. Lossless messages wait for it.")
 
 RESPONSE_TOO_LARGE: Final = FailureRow(
     FailureCode.RESPONSE_TOO_LARGE,
@@ -192,9 +193,7 @@ RESPONSE_TOO_LARGE: Final = FailureRow(
     "ask for less, or raise `max_response_bytes`",
 )
 RESPONSE_HEAD_TOO_LARGE: Final = RESPONSE_TOO_LARGE.hinting("Check what the server sends.")
-RESPONSE_BODY_TOO_LARGE: Final = RESPONSE_TOO_LARGE.hinting(
-    "Ask the server for less, or raise max_response_bytes of the plugin."
-)
+RESPONSE_BODY_TOO_LARGE: Final = RESPONSE_TOO_LARGE.hinting("Ask the server for less, or raise max_response_bytes.")
 
 REDIRECT_REFUSED: Final = FailureRow(
     FailureCode.REDIRECT_REFUSED,
@@ -256,6 +255,7 @@ SCHEMA_MISMATCH: Final = FailureRow(
     "the payload does not match SCHEMA_FILE; the message names every fault with its JSON Pointer, 20 at most",
     "send what the schema describes, or correct the schema",
 )
+SCHEMA_FAULTS: Final = SCHEMA_MISMATCH.hinting("Send what the schema describes, or correct the schema.")
 
 OVERLOADED: Final = FailureRow(
     FailureCode.OVERLOADED,

@@ -13,7 +13,7 @@ from typing import Final
 from amqtt_rest_bridge.calls.batches import Split
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.calls.retries import Retries
-from amqtt_rest_bridge.catalogue import SCHEMA_MISMATCH
+from amqtt_rest_bridge.catalogue import SCHEMA_FAULTS
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, PlaceholderText, predicate
 from amqtt_rest_bridge.schemas import Schema, checker_of
@@ -89,7 +89,7 @@ class Checked(Stage):
         """Fail the call for what its payload has against the schema."""
         if faults := self._check(call.message.payload):
             message = f"the payload does not match SCHEMA_FILE: {'; '.join(faults)}"
-            raise SCHEMA_MISMATCH.error(message, unsent=True)
+            raise SCHEMA_FAULTS.error(message, unsent=True)
 
 
 class When(Stage):

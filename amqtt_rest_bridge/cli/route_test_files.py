@@ -81,12 +81,16 @@ class ExpectedRequest(_Content, frozen=True):
 
 
 class ExpectedMessage(_Member, frozen=True):
-    """A message that is published; `failure` is the code of a failure payload, `properties` are user properties."""
+    """A message that is published; `failure` is the code of a failure payload, `properties` are user properties.
+
+    `qos` is the highest QoS that it is delivered with.
+    """
 
     topic: str | None = None
     payload: Any = UNSET
     payload_base64: bytes | None = None
     retain: bool | None = None
+    qos: int | None = None
     failure: str | None = None
     properties: UserProperties = {}
 

@@ -275,6 +275,9 @@ def _publication_differs(where: str, expected: ExpectedMessage, actual: Publicat
     yield from _text_differs(f"{where}.topic", expected.topic, actual.topic)
     if expected.retain is not None:
         yield from _text_differs(f"{where}.retain", str(expected.retain).lower(), str(actual.retain).lower())
+    if expected.qos is not None:
+        found = "that of each subscription" if actual.qos is None else str(actual.qos)
+        yield from _text_differs(f"{where}.qos", str(expected.qos), found)
     if expected.failure is not None:
         code = _failure_code(actual.payload)
         yield from _text_differs(f"{where}.failure", expected.failure, code or _shown(actual.payload))

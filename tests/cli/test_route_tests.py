@@ -25,7 +25,7 @@ ROUTE = """
             WITH DESTINATION_TOPIC "out/{response.status}" WITH PAYLOAD '{response.json.id}'
             WITH WHEN '{value.json.level} > 1' WITH ERROR_TOPIC "wrong"
         ADD EVENT S WITH METHOD "POST" WITH ENDPOINT "/hook/{id}" WITH DESTINATION_TOPIC "hook/{path.id}"
-            WITH RESPONSE '{"got": {body.json.n}}' WITH RETAIN "true"
+            WITH RESPONSE '{"got": {body.json.n}}' WITH RETAIN "true" WITH QOS "1"
         ADD EVENT A WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "ask"
             WITH REPLY_TOPIC "reply/{request_id}"
         ADD EVENT P WITH SOURCE_TOPIC "property" WITH METHOD "GET" WITH ENDPOINT "/{property.site}"
@@ -56,7 +56,7 @@ tests:
   - name: a request
     request: {method: POST, path: "/hook/7?x=1", body: {n: 1.50}}
     answers: {status: 200, headers: {Content-Type: application/json}, body: {got: 1.5}}
-    publishes: [{topic: hook/7, payload_base64: eyJuIjoxLjV9, retain: true}]
+    publishes: [{topic: hook/7, payload_base64: eyJuIjoxLjV9, retain: true, qos: 1}]
   - name: a reply
     request: {path: /ask, body: "?"}
     reply: {answer: 42}
@@ -105,11 +105,16 @@ def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: 
     assert failures == ["a call"]
 
 
-def test_a_failure_shows_values_as_the_test_file_has_them(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "r.test.yaml").write_text(TESTS.replace("retain: true", "retain: false"))
+@pytest.mark.parametrize(
+    ("written", "expected", "shown"), [("retain: true", "retain: false", "false ! true"), ("qos: 1", "qos: 2", "2 ! 1")]
+)
+def test_a_failure_shows_values_as_the_test_file_has_them(
+    folder: Path, capsys: pytest.CaptureFixture[str], written: str, expected: str, shown: str
+) -> None:
+    (folder / "r.test.yaml").write_text(TESTS.replace(written, expected))
     assert main(["test", str(folder)]) == 1
     (line,) = (line for line in capsys.readouterr().out.splitlines() if " ! " in line)
-    assert line.split() == ["false", "!", "true"]
+    assert line.split() == shown.split()
 
 
 @pytest.mark.parametrize(
@@ -255,7 +260,7 @@ def test_try_shows_the_answer_to_a_request_and_what_it_publishes(
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["# route R, event S: POST /hook/{id}", "200 OK"]
     assert '{"got": 5}' in lines
-    assert lines[-2:] == ["# would be published on hook/7, retained:", '{"n": 5, "key": "***"}']
+    assert lines[-2:] == ["# would be published on hook/7, retained, with QoS 1 at most:", '{"n": 5, "key": "***"}']
     assert main([*arguments, "--payload", "no JSON"]) == 1
     assert "# nothing would be published" in capsys.readouterr().out
     for wrong in (["--request", "/hook"], ["--request", "POST hook"], ["--request", "POST /x", "--header", "X"], []):

@@ -209,7 +209,7 @@ class RouteRunner:
             if self._begin_wait(call, for_try=False) and not breaker.hold(partial(self._resume, call), self._target):
                 self._resume(call)
         else:
-            self._follow(call, call.event.fail(call, catalogue.TARGET_DOWN.error("the target of the route is down")))
+            self._follow(call, call.event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down")))
 
     def _advance(self, call: OpenCall, exchange: Exchange) -> bool:
         """Go on to the next request of a try and return True; after the last one, judge the try."""
