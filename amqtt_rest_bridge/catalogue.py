@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, Self
 
-from amqtt_rest_bridge.errors import CallError, FailureCode, FaultCode
+from amqtt_rest_bridge.errors import CallError, FailureCode
 
 
 @dataclass(frozen=True, slots=True)
@@ -492,38 +492,3 @@ ANSWERS: Final[Mapping[str, AnswerRow]] = MappingProxyType(
     }
 )  # fmt: skip
 """The codes of error answers, in the order of the reference."""
-
-# Faults of route files, by what kind of fault it is.
-
-FAULTS: Final[Mapping[FaultCode, str]] = MappingProxyType(
-    {
-        FaultCode.UNREADABLE: "a file, notebook or cell is not text that can be read, or too much of it cannot",
-        FaultCode.SKIPPED: "text or a definition that is not of the type REST_API is not read",
-        FaultCode.NO_ROUTE: "there is no route, or one that does nothing",
-        FaultCode.UNEXPECTED_TEXT: "a text is not a statement, or does not belong behind the value before it",
-        FaultCode.NOT_CLOSED: "a string or comment has no end",
-        FaultCode.QUOTES: "a quote is missing, one too many, or not a straight one",
-        FaultCode.MISSING_KEYWORD: "DEFINE, ADD, WITH or GET is missing",
-        FaultCode.INVALID_NAME: "a route, event, header or kind of definition cannot be named so",
-        FaultCode.UNKNOWN_BLOCK: "no block has this name",
-        FaultCode.UNKNOWN_SETTING: "no setting of the block has this name",
-        FaultCode.MISPLACED: "a setting, header or block is not where it belongs",
-        FaultCode.DUPLICATE: "a name, setting, block, header or endpoint is there twice",
-        FaultCode.MISSING: "a block, setting, name or value that is needed is not there",
-        FaultCode.INVALID_VALUE: "a value does not have the form that its setting needs",
-        FaultCode.UNAVAILABLE: "a variable or secret cannot be read",
-        FaultCode.REQUIRES: "a setting cannot be used without another one",
-        FaultCode.EXCLUDES: "two settings cannot be used together",
-        FaultCode.NO_EFFECT: "a setting, event or port is not used",
-        FaultCode.PLACEHOLDER: "a placeholder is misspelt, or cannot be filled there",
-        FaultCode.CONDITION: "a WHEN is not a condition, or never true",
-        FaultCode.NOT_JSON: "a body is not JSON, whatever is inserted",
-        FaultCode.OTHER_SYNTAX: "another language is written so; here it is plain text",
-        FaultCode.DOUBTFUL: "it works, but hardly as it was meant",
-        FaultCode.LOOP: "what an event publishes triggers it again",
-        FaultCode.INSECURE: "others can read or change what is sent",
-        FaultCode.NOT_PORTABLE: "the parser of Coreflux refuses it (`check --portable`)",
-        FaultCode.CONFIGURATION: "a setting of the plugin, or one that routes need",
-    }
-)
-"""What each code of a fault means; its place in the reference has the name of the code."""

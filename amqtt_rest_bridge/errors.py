@@ -4,7 +4,7 @@ import logging
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Self
 
 _TELLING = (OSError, ImportError, ValueError, RuntimeError)  # builtin errors whose messages need no class name
 
@@ -23,35 +23,47 @@ class Severity(StrEnum):
 
 
 class FaultCode(StrEnum):
-    """What kind of fault it is: stable, for programs, with an anchor of this name in the reference of the language."""
+    """What kind of fault it is: stable, for programs, with an anchor of this name in the reference of the language.
 
-    UNREADABLE = "unreadable"
-    SKIPPED = "skipped"
-    NO_ROUTE = "no-route"
-    UNEXPECTED_TEXT = "unexpected-text"
-    NOT_CLOSED = "not-closed"
-    QUOTES = "quotes"
-    MISSING_KEYWORD = "missing-keyword"
-    INVALID_NAME = "invalid-name"
-    UNKNOWN_BLOCK = "unknown-block"
-    UNKNOWN_SETTING = "unknown-setting"
-    MISPLACED = "misplaced"
-    DUPLICATE = "duplicate"
-    MISSING = "missing"
-    INVALID_VALUE = "invalid-value"
-    UNAVAILABLE = "unavailable"
-    REQUIRES = "requires"
-    EXCLUDES = "excludes"
-    NO_EFFECT = "no-effect"
-    PLACEHOLDER = "placeholder"
-    CONDITION = "condition"
-    NOT_JSON = "not-json"
-    OTHER_SYNTAX = "other-syntax"
-    DOUBTFUL = "doubtful"
-    LOOP = "loop"
-    INSECURE = "insecure"
-    NOT_PORTABLE = "not-portable"
-    CONFIGURATION = "configuration"
+    `meaning` is one clause, for the reference and for reports of other programs.
+    """
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str = "") -> Self:
+        """Make a member that equals its code."""
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
+
+    UNREADABLE = "unreadable", "a file, notebook or cell is not text that can be read, or too much of it cannot"
+    SKIPPED = "skipped", "text or a definition that is not of the type REST_API is not read"
+    NO_ROUTE = "no-route", "there is no route, or one that does nothing"
+    UNEXPECTED_TEXT = "unexpected-text", "a text is not a statement, or does not belong behind the value before it"
+    NOT_CLOSED = "not-closed", "a string or comment has no end"
+    QUOTES = "quotes", "a quote is missing, one too many, or not a straight one"
+    MISSING_KEYWORD = "missing-keyword", "DEFINE, ADD, WITH or GET is missing"
+    INVALID_NAME = "invalid-name", "a route, event, header or kind of definition cannot be named so"
+    UNKNOWN_BLOCK = "unknown-block", "no block has this name"
+    UNKNOWN_SETTING = "unknown-setting", "no setting of the block has this name"
+    MISPLACED = "misplaced", "a setting, header or block is not where it belongs"
+    DUPLICATE = "duplicate", "a name, setting, block, header or endpoint is there twice"
+    MISSING = "missing", "a block, setting, name or value that is needed is not there"
+    INVALID_VALUE = "invalid-value", "a value does not have the form that its setting needs"
+    UNAVAILABLE = "unavailable", "a variable or secret cannot be read"
+    REQUIRES = "requires", "a setting cannot be used without another one"
+    EXCLUDES = "excludes", "two settings cannot be used together"
+    NO_EFFECT = "no-effect", "a setting, event or port is not used"
+    PLACEHOLDER = "placeholder", "a placeholder is misspelt, or cannot be filled there"
+    CONDITION = "condition", "a WHEN is not a condition, or never true"
+    NOT_JSON = "not-json", "a body is not JSON, whatever is inserted"
+    OTHER_SYNTAX = "other-syntax", "another language is written so; here it is plain text"
+    DOUBTFUL = "doubtful", "it works, but hardly as it was meant"
+    LOOP = "loop", "what an event publishes triggers it again"
+    INSECURE = "insecure", "others can read or change what is sent"
+    NOT_PORTABLE = "not-portable", "the parser of Coreflux refuses it (`check --portable`)"
+    CONFIGURATION = "configuration", "a setting of the plugin, or one that routes need"
 
 
 class FailureCode(StrEnum):

@@ -265,14 +265,9 @@ def notebook_source(
     text = "\n".join(_cell_text(cell) for cell in cells)
     check_storable(where, f"notebook {filename}", stored)
     lot = list(lot_texts(cells))
-    types = tuple(route_types("\n".join(lot)))
+    types = tuple(dict.fromkeys(defined_routes("\n".join(lot))))
     asked = tuple(dict.fromkeys(Input(*each) for cell in lot for one in routes_in(cell) for each in names_read(one)))
     return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), types, asked, role)
-
-
-def route_types(lot: str) -> Iterator[str]:
-    """Yield the type of each `DEFINE ROUTE ... WITH TYPE x` in capitals, each once, in the order of their first use."""
-    yield from dict.fromkeys(defined_routes(lot))
 
 
 def lot_texts(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:

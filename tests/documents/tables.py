@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, FAULTS, AnswerRow, FailureRow
+from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
+from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language.parameters import PARAMETERS as SETTINGS
 from amqtt_rest_bridge.language.parameters import Applies, BlockKind, Parameter
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
@@ -160,7 +161,7 @@ def answer_table() -> str:
 
 def fault_table() -> str:
     """Make the table of the codes of faults."""
-    return _table(("code", "when"), ((f'<a id="{code}"></a>`{code}`', meaning) for code, meaning in FAULTS.items()))
+    return _table(("code", "when"), ((f'<a id="{code}"></a>`{code}`', code.meaning) for code in FaultCode))
 
 
 def _anchored(row: FailureRow | AnswerRow) -> str:

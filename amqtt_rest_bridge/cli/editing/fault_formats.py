@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from amqtt_rest_bridge.catalogue import FAULTS
 from amqtt_rest_bridge.cli import without_controls
 from amqtt_rest_bridge.errors import Fault, Position, Severity, utf_8
 from amqtt_rest_bridge.language.parameters import PARAMETERS
@@ -127,7 +126,7 @@ def _in_file(fault: Fault) -> tuple[str, Position, Position, str]:
 def sarif_of(faults: Sequence[Fault]) -> str:
     """Return faults as one run of SARIF, with a fix for each replacement."""
     codes = sorted({fault.code for fault in faults})
-    rules = [{"id": code, "shortDescription": {"text": FAULTS[code]}} for code in codes]
+    rules = [{"id": code, "shortDescription": {"text": code.meaning}} for code in codes]
     driver = {"name": "rest-bridge", "version": own_version(), "rules": rules}
     results = [_result(fault, codes.index(fault.code)) for fault in faults]
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
