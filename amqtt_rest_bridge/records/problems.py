@@ -99,6 +99,8 @@ class Problems:
 
     def listed(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
         """Return what is wrong now, most messages first; `last_successes` by route is Unix time, None before one."""
+        for counted in self._counted.values():
+            counted.last = min(counted.last, now)  # where the clock was set back, a success since then counts
         found = [
             Problem(
                 *kind, list(counted.routes)[:MOST_NAMED], counted.count, counted.first, counted.last,

@@ -3,7 +3,8 @@
 import pytest
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.records.problems import _OPERATOR_HINTS, hint_of
+from amqtt_rest_bridge.records.problems import _OPERATOR_HINTS, LISTED_SECONDS, Problems, hint_of
+from tests.support.dispatching import route
 
 
 @pytest.mark.parametrize(
@@ -21,3 +22,11 @@ from amqtt_rest_bridge.records.problems import _OPERATOR_HINTS, hint_of
 def test_a_problem_has_the_hint_for_its_operator(code: str | None, status: int | None, hint: str | None) -> None:
     assert hint_of(code, status) == hint
     assert _OPERATOR_HINTS.keys() <= catalogue.ANSWERS.keys()
+
+
+def test_a_problem_from_before_the_clock_was_set_back_goes_with_the_next_success() -> None:
+    problems = Problems()
+    problems.use([route()])
+    problems.failed_try("R", "timeout", "too late", None, 10_000.0)
+    assert len(problems.listed(5000.0, {"R": None})) == 1
+    assert problems.listed(5001.0 + LISTED_SECONDS, {"R": 5001.0}) == []
