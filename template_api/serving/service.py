@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
+from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -257,11 +258,29 @@ class _Link:
         server.stop()
 
 
+class _AccessFile(WatchedFileHandler):
+    """The file of the access log, which logrotate may move away; a full disk is logged once and harms no request."""
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: ARG002, N802  # as logging has it
+        """Log why a line could not be written, the first time."""
+        if not self._has_failed:
+            self._has_failed = True
+            exc = sys.exc_info()[1]
+            log.error("access log %s cannot be written: %s", self.baseFilename, getattr(exc, "strerror", exc))
+
+    def close(self) -> None:
+        """Close the file; what could not be written is lost."""
+        with contextlib.suppress(OSError):
+            super().close()
+
+
 def _access_logger(target: str | None, opened: ExitStack) -> logging.Logger | None:
     if target is None:
         return None
     try:
-        handler = logging.StreamHandler(sys.stdout) if target == "-" else logging.FileHandler(target, encoding="utf-8")
+        handler = logging.StreamHandler(sys.stdout) if target == "-" else _AccessFile(target, encoding="utf-8")
     except OSError as exc:
         raise SettingsError(f"--access-log {target}: cannot be written: {os.strerror(exc.errno or 0)}") from exc
     opened.callback(handler.close)

@@ -44,6 +44,25 @@ def test_the_access_log_has_one_line_of_json_for_each_request(serve: Serve, sqli
     assert lines[0]["time"].endswith("Z")
 
 
+def test_an_access_log_that_was_moved_away_is_made_again(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
+    with serve("--database-url", sqlite_url, "--access-log", "access.log") as api:
+        api.get("/api/facets")
+        tmp_path.joinpath("access.log").rename(tmp_path / "access.log.1")
+        api.get("/api/facets")
+        eventually(tmp_path.joinpath("access.log").exists)
+    assert [len(tmp_path.joinpath(name).read_text().splitlines()) for name in ("access.log.1", "access.log")] == [1, 1]
+
+
+def test_an_access_log_on_a_full_disk_is_said_once_and_harms_nothing(serve: Serve, sqlite_url: str) -> None:
+    with serve("--database-url", sqlite_url, "--access-log", "/dev/full") as api:
+        assert [api.get("/api/facets").status for _ in range(3)] == [200, 200, 200]
+        api.process.send_signal(signal.SIGTERM)
+        assert api.process.wait(10) == 0
+        eventually(lambda: "template API stopped" in api.log.read_text())
+        assert api.log.read_text().count("access log /dev/full cannot be written: No space left on device") == 1
+        assert "Traceback" not in api.log.read_text()
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, ending: signal.Signals) -> None:
     with (
