@@ -4,6 +4,7 @@ The module of a command is imported when the command is run.
 """
 
 import functools
+import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,8 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 when it is used wrongly or its files cannot be read."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error is: the name of a file may be any bytes
     if given[:1] == ["check"] and given[1:] and not any(argument.startswith("-") for argument in given):
         return _check(given[1:])
     if "_REST_BRIDGE_COMPLETE" in os.environ:  # asked by the shell, which has typed so far

@@ -121,7 +121,7 @@ def run(
     outcomes = [outcome for file in files for outcome in _run_file(file)]
     shown: set[str] = set()
     for outcome in outcomes:
-        print(f"{'ok  ' if outcome.passed else 'FAIL'} {outcome.file}: {outcome.name}")
+        print(f"{'ok  ' if outcome.passed else 'FAIL'} {visible(f'{outcome.file}: {outcome.name}')}")
         for line in outcome.lines(shown):
             print(line)
     failed = sum(not outcome.passed for outcome in outcomes)
@@ -149,7 +149,7 @@ def _write_junit(path: Path, outcomes: Sequence[_Outcome]) -> None:
     failed = sum(not outcome.passed for outcome in outcomes)
     suite = ET.Element("testsuite", name="rest-bridge test", tests=str(len(outcomes)), failures=str(failed))
     for outcome in outcomes:
-        case = ET.SubElement(suite, "testcase", classname=str(outcome.file), name=visible(outcome.name))
+        case = ET.SubElement(suite, "testcase", classname=visible(str(outcome.file)), name=visible(outcome.name))
         if not outcome.passed:
             failure = ET.SubElement(case, "failure", message="not as expected")
             failure.text = "\n".join(map(visible, outcome.lines(set())))

@@ -109,7 +109,10 @@ def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str,
         if key == "event":
             name = value
         elif key == "data":
-            members = json.loads(value)
+            try:
+                members = json.loads(value)
+            except ValueError:  # cut off, or of another server
+                members = None
             if isinstance(members, dict):
                 yield name, members
             name = "message"

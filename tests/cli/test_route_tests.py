@@ -89,6 +89,13 @@ def test_tests_that_hold_pass(folder: Path, capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.endswith("8 passed, 0 failed\n")
 
 
+def test_the_name_of_a_test_is_one_line_whatever_it_holds(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    named = TESTS.replace("- name: no reply\n", '- name: "\\ud800\\e[31m\\n"\n')
+    (folder / "r.test.yaml").write_text(named)
+    assert main(["test", str(folder), "--junit", str(folder / "report.xml")]) == 0
+    assert "r.test.yaml: \\ud800\\x1b[31m\\n\n" in capsys.readouterr().out
+
+
 def test_a_failure_shows_expected_and_actual_side_by_side(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "r.test.yaml").write_text(TESTS.replace("level: 2, from", "level: 3, from"))
     assert main(["test", str(folder / "r.test.yaml"), "--junit", str(folder / "report.xml")]) == 1

@@ -79,6 +79,9 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     target.answer = lambda _: (404, b"{}")
     assert main(["trace", "--admin", target.url]) == 1
     assert "it has no live stream; is it the admin port of a bridge?" in capsys.readouterr().err
+    target.answer = lambda _: (200, b'data: {"kind": "mess')
+    assert main(["trace", "--admin", target.url]) == 1
+    assert "closed the connection" in capsys.readouterr().err
     assert main(["trace", "--admin", "localhost"]) == 2
     with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
         first_line(process, host.client(), "other")

@@ -1,5 +1,8 @@
+import io
 import json
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import HTTPServer
@@ -10,7 +13,7 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from tests.cli.echoing_server import Handler
-from tests.support.route_text import write_secrets
+from tests.support.route_text import BASIC, write_secrets
 
 ROUTE = """\
 DEFINE ROUTE Weather WITH TYPE REST_API
@@ -253,7 +256,7 @@ def test_a_result_goes_to_the_topic_that_the_response_fills(
     assert "the response would go to weather/{topic.2}/{response.status}\n" in capsys.readouterr().out
     assert main([*arguments, "--send"]) == 0
     assert "the broker would publish this to weather/a/200\n" in capsys.readouterr().out
-    enveloped = mapped.replace('WITH METHOD', 'WITH RESPONSE_FORMAT "envelope" WITH METHOD', 1)
+    enveloped = mapped.replace("WITH METHOD", 'WITH RESPONSE_FORMAT "envelope" WITH METHOD', 1)
     (folder / "m.lot").write_text(enveloped.format(port=port, path="x", env="#"))
     assert main([*arguments, "--send"]) == 0
     shown = capsys.readouterr().out.partition("would publish this to weather/a/200\n# as:\n")[2]
@@ -262,3 +265,13 @@ def test_a_result_goes_to_the_topic_that_the_response_fills(
     (folder / "m.lot").write_text(delivered.format(port=port, path="x", env="#"))
     assert main([*arguments, "--send"]) == 0
     assert "would publish this to weather/a/200, retained, with QoS 1 at most\n" in capsys.readouterr().out
+
+
+def test_a_file_whose_name_is_not_utf_8_is_shown_in_any_locale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / os.fsdecode(b"a\xff.lot")
+    path.write_text(BASIC)
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="utf-8", errors="strict"))
+    assert main(["try", str(path), "--topic", "in"]) == 0
+    sys.stdout.flush()
+    assert "a\\udcff.lot:1)" in written.getvalue().decode()

@@ -9,8 +9,13 @@ from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.sources import Report, Source
 from amqtt_rest_bridge.spelling import question
 
-_FIRST_LINE = re.compile(r"(DEFINE)\s+(ROUTE)\s+\S+\s+(WITH)\s+(TYPE)\s+[\"']?(\w+)", re.IGNORECASE)
-_KEYWORDS = re.compile(r"(WITH|ADD)(?:\s+(HEADERS|EVENT|\w+_CONFIG)(?![\w-]))?", re.IGNORECASE)
+_KEYWORDS = (
+    re.compile(r"(DEFINE)\s+(ROUTE)\s+\S+\s+(WITH)\s+(TYPE)\s+[\"']?(\w+)", re.IGNORECASE),
+    re.compile(r"(ADD)(?:\s+(EVENT|\w+_CONFIG)(?![\w-]))?", re.IGNORECASE),
+    re.compile(r"(WITH)(?:\s+(HEADERS)(?![\w-]))?", re.IGNORECASE),
+    re.compile(r"(ADD)", re.IGNORECASE),  # the name of a header is its author's
+)
+"""Those of a statement, by its level."""
 _GET = re.compile(r"(GET)\s+(ENV|SECRET)", re.IGNORECASE)
 _EXTENSION = "an extension of this bridge; leave it out where Coreflux reads the file too"
 
@@ -39,7 +44,7 @@ class _Statements:
             elif one.level > 1 and extensions is None:
                 continue
             self._check_layout(one.offset, one.level)
-            self._check_case(_KEYWORDS if one.level else _FIRST_LINE, one.offset)
+            self._check_case(_KEYWORDS[one.level], one.offset)
             if one.level == 1 and name.upper() == BlockKind.ROUTE_CONFIG:
                 self._warn(one.offset, f"{name.upper()} is not portable", _EXTENSION)
             if one.level == 2 and one.name is not None:
