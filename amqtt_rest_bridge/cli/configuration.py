@@ -140,6 +140,8 @@ def read(path: Path) -> Configuration:
         raise ConfigurationError(f"{path}{where}: {error.problem or reason(error)}") from error
     except (yaml.YAMLError, ValueError) as error:  # a control character; a date such as 2026-13-45
         raise ConfigurationError(f"{path}: {reason(error)}") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{path} is nested too deeply") from error
     if not isinstance(root, yaml.MappingNode):
         kind = "is empty" if values is None else f"holds {'a list' if isinstance(values, list) else 'a single value'}"
         raise ConfigurationError(

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -132,8 +132,13 @@ class Case(_Member, frozen=True):
 
     @property
     def now(self) -> float:
-        """Return when the message or request arrives, in Unix seconds."""
-        return NOW if self.time is None else self.time.timestamp()
+        """Return when the message or request arrives, in Unix seconds.
+
+        Decision: a `time` without a zone is in UTC, so that a test holds on any machine.
+        """
+        if self.time is None:
+            return NOW
+        return (self.time if self.time.tzinfo else self.time.replace(tzinfo=UTC)).timestamp()
 
 
 class _File(_Member, frozen=True):
@@ -195,6 +200,8 @@ def read(path: Path) -> CaseFile:
         raise ConfigurationError(f"cannot read {path}: {error}") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{path} is nested too deeply") from error
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path}: {_explained(error)}") from error
     routes = [file.routes] if isinstance(file.routes, str) else file.routes

@@ -2,13 +2,16 @@
 
 import json
 import re
+import time
 import xml.etree.ElementTree as ET
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.replay import messages_of
+from amqtt_rest_bridge.cli.route_test_files import Case, SourceMessage
 from amqtt_rest_bridge.model import Publication
 from tests.support.commands import SERVER_ROUTE
 from tests.support.documents import FENCED, RECIPES, page
@@ -144,6 +147,7 @@ def test_a_failure_shows_values_as_the_test_file_has_them(
         ("- name: a call", "- time: noon", "tests[0].time: Invalid RFC3339"),
         ("secrets: {key", "secrets: {../key", "cannot be the name of a secret"),
         ("- name: no reply", "- name: {{{", "is not YAML"),
+        pytest.param("- name: no reply", f"- name: {'[' * 3000}", "is nested too deeply", id="nested"),
     ],
 )
 def test_what_a_test_file_does_not_have_is_wrong_usage(
@@ -152,6 +156,15 @@ def test_what_a_test_file_does_not_have_is_wrong_usage(
     (folder / "r.test.yaml").write_text(TESTS.replace(before, after, 1))
     assert main(["test", str(folder)]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_time_without_a_zone_is_in_utc_wherever_the_test_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        given = [datetime(2026, 2, 1, 12), datetime(2026, 2, 1, 12, tzinfo=UTC)]  # noqa: DTZ001
+        assert {Case(message=SourceMessage(topic="a"), time=one).now for one in given} == {1_769_947_200}
+    time.tzset()
 
 
 def test_dates_of_yaml_are_the_texts_that_json_has_for_them(folder: Path) -> None:

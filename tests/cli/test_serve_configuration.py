@@ -27,6 +27,7 @@ MALFORMED = [
     pytest.param("a: 'b\n", "broker.yaml:2:1: found unexpected end of stream", id="open-quote"),
     pytest.param("a: \x01\n", "broker.yaml: unacceptable character #x0001", id="control-character"),
     pytest.param("a: 2026-13-45\n", "broker.yaml: month must be in 1..12", id="no-date"),
+    pytest.param("[" * 3000, "broker.yaml is nested too deeply", id="nested"),
     pytest.param("", "broker.yaml is empty; a configuration is a mapping", id="empty"),
     pytest.param("- a\n", "broker.yaml holds a list; a configuration is a mapping", id="list"),
     pytest.param("a\n", "broker.yaml holds a single value; a configuration is a mapping", id="single-value"),
@@ -104,7 +105,7 @@ def test_unusable_listener_is_named(place: Workplace, setting: str, fault: str) 
 
 
 SHAPES = [
-    pytest.param("type: tcp", "type: tpc", '3:5: error: listener default: type must be tcp or ws, not', id="type"),
+    pytest.param("type: tcp", "type: tpc", "3:5: error: listener default: type must be tcp or ws, not", id="type"),
     pytest.param("default:", "web:", "1:1: error: no listener is named default", id="no-default"),
     pytest.param("listeners:", "listeners: 3\nauth:", "1:1: error: wrong value type for listeners", id="number"),
     pytest.param("listeners:", "listeners: {}\nauth:", "1:1: error: no listener is named default", id="empty"),
