@@ -16,7 +16,7 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.grammar import MOST_UNREADABLE
 from amqtt_rest_bridge.language.loader import LoadedText, join, load_text
 from amqtt_rest_bridge.language.reading import Block, Definition
-from amqtt_rest_bridge.language.sources import Source, is_notebook, of_content
+from amqtt_rest_bridge.language.sources import Source, is_notebook, of_content, split_cell
 
 MAX_TEXT = 1 << 20
 """Characters of a file beyond which it is not read while it is typed."""
@@ -72,23 +72,18 @@ class RouteText:
 
     def offset_in_file(self, source: str, offset: int) -> int:
         """Return where a character of a source is in the file: of a notebook in its JSON."""
-        cell = self.cells.get(_cell_number(source))
+        cell = self.cells.get(split_cell(source)[1])
         return offset if cell is None else cell.offset(offset)
 
     def part_at(self, offset: int) -> tuple[Part, int] | None:
         """Return the part at an offset of the file, and the offset in it."""
         found = None
         for part in self.parts:
-            cell = self.cells.get(_cell_number(part.source))
+            cell = self.cells.get(split_cell(part.source)[1])
             index = offset if cell is None else cell.index(offset)
             if index is not None and part.offset <= index <= part.offset + len(part.text):
                 found = part, index - part.offset
         return found
-
-
-def _cell_number(source: str) -> int:
-    number = source.rpartition("#")[2]
-    return int(number) if number.isdecimal() else 0
 
 
 def folder_of(path: str) -> str:
@@ -155,7 +150,7 @@ class Project:
             files = [file for path, file in self.files.items() if folder_of(path) == folder]
             loaded = [text for file in files for text in (file.unread, *(part.loaded for part in file.parts))]
             for fault in join(loaded).faults:
-                path = fault.path if fault.path in self.files else fault.path.rpartition("#")[0]
+                path = fault.path if fault.path in self.files else split_cell(fault.path)[0]
                 if path in places:
                     found[path].append(places[path].finding(fault))
         return found
@@ -242,7 +237,7 @@ class _Places:
 
     def finding(self, fault: Fault) -> Finding:
         """Return a fault as an editor shows it."""
-        number = _cell_number(fault.path) if fault.path != self._file.path else 0
+        number = split_cell(fault.path)[1] if fault.path != self._file.path else 0
         # What GET reads is there on the broker's machine, perhaps not on this one.
         severity = Severity.NOTICE if fault.code is FaultCode.UNAVAILABLE else fault.severity
         message = f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message

@@ -125,18 +125,19 @@ class Report:
         return offset + 1 if found is None else offset + len(found[0].rstrip())
 
 
-_CELL = re.compile(r"(.*?)(?:#(\d+))?", re.DOTALL)
-
-
 def in_order(faults: list[Fault]) -> tuple[Fault, ...]:
     """Sort faults by file, cell, line and column, and drop duplicates."""
 
     def place(fault: Fault) -> tuple[str, int, Position, Severity, str]:
-        cell = _CELL.fullmatch(fault.path)
-        file, number = cell.groups() if cell else (fault.path, None)
-        return file, int(number or 0), fault.position, fault.severity, fault.message
+        return *split_cell(fault.path), fault.position, fault.severity, fault.message
 
     return tuple(sorted(dict.fromkeys(faults), key=place))
+
+
+def split_cell(path: str) -> tuple[str, int]:
+    """Return the file of a source, and the number of its cell, 0 for one that is not the cell of a notebook."""
+    file, _, number = path.rpartition("#")
+    return (file, int(number)) if number.isdecimal() and is_notebook(file) else (path, 0)
 
 
 def read(
