@@ -216,7 +216,7 @@ class BridgePool:
             self._bridges[index : index + 1] = [bridge]
             try:
                 if self._admin is not None and index == 0:
-                    bridge.serve_admin_now(self._admin)
+                    bridge.link.send_now(ServeAdmin(), [self._admin])
                 bridge.configure_now(self._routes, self._ports_of(index))
             except (BrokenPipeError, ConnectionResetError):
                 self._bury(bridge, deadline, DiedError())

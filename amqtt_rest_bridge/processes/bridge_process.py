@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link.admin_frames import EndedRequest, ServeAdmin
+from amqtt_rest_bridge.link.admin_frames import EndedRequest
 from amqtt_rest_bridge.link.frames import (
     BreakerChange,
     Claim,
@@ -115,10 +115,6 @@ class BridgeProcess:
         self._open_breakers: set[str] = set()  # by route
         self._gone = False
         self._early: list[Publications | Claim | PublishOnce | Settle] = []  # what came before `attach`
-
-    def serve_admin_now(self, sock: socket.socket) -> None:
-        """Send the listening socket of the admin port; blocks, for the plugin's constructor."""
-        self.link.send_now(ServeAdmin(), [sock])
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
