@@ -100,6 +100,7 @@ def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[s
     assert json.loads(capsys.readouterr().out) == [
         {
             "path": "a.lot",
+            "uri": "a.lot",
             "line": 7,
             "column": 14,
             "end_line": 7,
@@ -112,6 +113,7 @@ def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[s
         },
         {
             "path": "a.lot",
+            "uri": "a.lot",
             "line": 9,
             "column": 1,
             "end_line": 9,
