@@ -247,7 +247,7 @@ def test_at_most_200_faults_are_listed_errors_first_and_the_others_are_counted(
     [
         pytest.param("        WITH METOD 1\n", id="unknown settings"),
         pytest.param('        WITH METHOD "GET"\n', id="one setting again and again"),
-        pytest.param("        and so on\n", id="text"),
+        pytest.param('        and "so" on\n', id="text with strings"),
         pytest.param("        ADD EVENTS\n", id="unknown blocks"),
         pytest.param("        /* \n", id="comments that are never closed"),
         pytest.param("DEFINE ROUTE R WITH TYPE REST_API\n", id="routes of one line"),
