@@ -150,7 +150,8 @@ class FailureFile:
                     database.execute("BEGIN")
                     database.execute(_TABLE)
                     database.execute(f"PRAGMA user_version = {_VERSION}")
-                self._write_again()
+                with self._changed:  # all that is kept is written again
+                    self._written, self._waiting = set(), dict(self._kept)
             yield database
 
     def _take_lock(self) -> None:
@@ -179,11 +180,6 @@ class FailureFile:
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)
-
-    def _write_again(self) -> None:
-        with self._changed:
-            self._written = set()
-            self._waiting = dict(self._kept)
 
     def _begin(self) -> None:
         thread = threading.Thread(target=self._write_all, name="failures-file", daemon=True)

@@ -114,7 +114,9 @@ class KeptRuns:
             self._drop(next(iter(part)))
         while self.bytes > self._most:
             route = max(self._bytes, key=self._bytes.__getitem__)
-            self._drop(min(self._oldest(route), key=lambda one: self._runs[one].record.time))
+            both = [self._parts.get((route, is_failure)) for is_failure in (True, False)]
+            oldest = [next(iter(part)) for part in both if part]
+            self._drop(min(oldest, key=lambda one: self._runs[one].record.time))
         return run
 
     def retried(self, name: str, run: str) -> None:
@@ -152,9 +154,6 @@ class KeptRuns:
         self._bytes[route] = self._bytes.get(route, 0) + size
         self.bytes += size
         return part
-
-    def _oldest(self, route: str) -> list[str]:
-        return [next(iter(part)) for kind in (True, False) if (part := self._parts.get((route, kind)))]
 
     def _drop(self, name: str) -> None:
         self._remove(name)
