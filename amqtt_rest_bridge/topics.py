@@ -53,6 +53,11 @@ def widest_filter(text: str) -> str:
     return "/".join(["+" if "{" in level else level for level in text.split("/")])
 
 
+def sample_topic(topic_filter: str) -> str:
+    """Return a topic that a filter matches."""
+    return topic_filter.replace("+", "x").replace("#", "x")
+
+
 def loggable(topic: str) -> str:
     """Return a topic name for a log line: on one line and not endless, so that a publisher cannot forge a record."""
     return on_one_line(topic, _LOGGED)

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.language.loops import may_match, topic_pattern
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.topics import sample_topic
 
 _PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
@@ -128,7 +129,7 @@ def _written(node: SettingNode | None) -> str | None:
 def _trial(route: str, block: Block, span: Span) -> Iterator[Trial]:
     source, method, endpoint = (_written(block.settings.get(name)) for name in ("SOURCE_TOPIC", "METHOD", "ENDPOINT"))
     if source:
-        yield Trial(span, route, block.name, topic=source.replace("+", "x").replace("#", "x"))
+        yield Trial(span, route, block.name, topic=sample_topic(source))
     elif method and endpoint and "EVERY" not in block.settings:
         yield Trial(span, route, block.name, request=f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}")
 

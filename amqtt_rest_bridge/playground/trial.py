@@ -24,7 +24,7 @@ from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
 from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, Tried
-from amqtt_rest_bridge.topics import check_topic_name, filter_matches
+from amqtt_rest_bridge.topics import check_topic_name, filter_matches, sample_topic
 
 _PATH: Final = "definition"
 _SAMPLES: Final = ("1", "true", "http://example.com", "10 SECONDS")
@@ -102,17 +102,13 @@ def _exchanges(routes: Sequence[Route], trial: Trial) -> Iterator[Exchange]:
         yield _taken(routes, _request_of(trial.request.strip(), trial.payload), trial, "")
     for route in routes:
         for event in route.client_events:
-            topic = trial.topic or _sample(event.source_topic)
+            topic = trial.topic or sample_topic(event.source_topic)
             if filter_matches(event.source_topic, topic):
                 yield _sent(route, event, topic, trial)
         if not trial.request.strip() and not trial.topic:
             for served in route.server_events:
                 line = f"{served.method} {_SEGMENT.sub('x', served.endpoint)}"
                 yield _taken([route], _request_of(line, trial.payload), trial, served.name)
-
-
-def _sample(topic_filter: str) -> str:
-    return topic_filter.replace("+", "x").replace("#", "x")
 
 
 def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchange:

@@ -11,10 +11,10 @@ from urllib.parse import quote
 from amqtt_rest_bridge.cli import without_controls
 from amqtt_rest_bridge.errors import Fault, Position, Severity, utf_8
 from amqtt_rest_bridge.language.parameters import PARAMETERS
+from amqtt_rest_bridge.language.sources import split_cell
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.system import own_version
 
-_CELL = re.compile(r"(?P<file>.*\.lotnb)#(?P<cell>[0-9]+)", re.IGNORECASE | re.DOTALL)
 _WORD = re.compile(r"[\w-]+")
 _SECRET = {name for rows in PARAMETERS.values() for name, row in rows.items() if row.secret}
 _TAB = 4
@@ -84,8 +84,8 @@ def json_of(faults: Sequence[Fault]) -> str:
 
 def _uri(path: str) -> str:
     """Return a path as a relative reference (RFC 3986), whatever bytes its names are made of."""
-    cell = _CELL.fullmatch(path)
-    file, fragment = (cell["file"], f"#{cell['cell']}") if cell is not None else (path, "")
+    file, cell = split_cell(path)
+    fragment = f"#{cell}" if cell else ""
     return quote(file.replace("\\", "/") if os.name == "nt" else file, errors="surrogateescape") + fragment
 
 
@@ -113,11 +113,11 @@ def _escaped(text: str, more: str = "") -> str:
 def _in_file(fault: Fault) -> tuple[str, Position, Position, str]:
     """Return file, place, end and message with the hint; lines of a cell are not lines of its file."""
     message = f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message
-    cell = _CELL.fullmatch(fault.path)
-    if cell is None:
+    file, cell = split_cell(fault.path)
+    if not cell:
         return fault.path, fault.position, fault.end, message
     top, place = Position(1, 1), fault.position
-    return cell["file"], top, top, f"cell {cell['cell']}, line {place.line}, column {place.column}: {message}"
+    return file, top, top, f"cell {cell}, line {place.line}, column {place.column}: {message}"
 
 
 # SARIF 2.1.0.
