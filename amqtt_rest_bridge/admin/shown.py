@@ -49,8 +49,8 @@ def problem_members(numbers: Numbers) -> list[dict[str, Any]]:
     unmatched = [
         Problem(
             (NOT_FOUND if one.status == 404 else METHOD_NOT_ALLOWED).code, f"{one.method} :{one.port}{one.path}",
-            one.status, [one.nearest.route], one.count, one.first, one.last, "no endpoint has this method and path",
-            f"the nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}", None,
+            one.status, [one.nearest.route], one.count, one.first, one.last, "No endpoint has this method and path",
+            f"The nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}", None,
         )
         for one in broker.unmatched_paths
         if one.nearest is not None and one.status in (404, 405) and time.time() - one.last < LISTED_SECONDS

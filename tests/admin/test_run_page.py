@@ -297,10 +297,14 @@ def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder)
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", HOSTILE.encode())
         client.message()
-        (run,) = runs(admin)
-        page = admin.get(f"/runs/{run['id']}").text
-        assert "<img" not in page
-        assert page.count("<script") == 2
+        client.publish("orders/8", json.dumps({HOSTILE: {HOSTILE: [HOSTILE]}}).encode())
+        client.message()
+        run, *_ = runs(admin)
+        for path in [f"/runs/{one['id']}" for one in runs(admin)]:
+            page = admin.get(path).text
+            assert "<img" not in page
+            assert page.count("<script") == 2
+            assert page.count('class="json"') == (2 if "{ 1 member }" in page else 0)
         connection = http.client.HTTPConnection("127.0.0.1", admin.port, timeout=10)
         headers = {"Authorization": f"Bearer {TOKEN}"}
         connection.request("POST", f"/runs/{run['id']}%0d%0aX-Evil:1/retry", headers=headers)

@@ -51,6 +51,7 @@ async function copy(element) {
   try {
     await navigator.clipboard.writeText(element.textContent);
   } catch { // no permission, or a page that came over http from another machine
+    element.closest("details")?.setAttribute("open", ""); // what is folded cannot be selected
     getSelection().selectAllChildren(element);
     document.execCommand("copy");
     getSelection().removeAllRanges();
