@@ -49,9 +49,9 @@ def load(mode: str, *numbers: float) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
-def counting(port: int, seconds: float) -> subprocess.Popen[str]:
+def counting(port: int, seconds: float, idle: float = 2.0) -> subprocess.Popen[str]:
     """Start a process that counts what arrives on `out`, and wait until it has subscribed."""
-    running = load("count", port, seconds)
+    running = load("count", port, seconds, idle)
     assert running.stdout is not None
     assert running.stdout.readline() == "ready\n"
     return running
@@ -234,7 +234,7 @@ def count(
 def lossless() -> None:
     """Acknowledged QoS 1 publications to a lossless route, against the same route without it."""
     plain, ratios = [], []
-    policy = '    ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY \'1000000\' WITH OVERLOAD_POLICY "{}"\n'
+    policy = "    ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1000000' WITH OVERLOAD_POLICY \"{}\"\n"
     with rig.echo_server() as target:
         for _ in range(RUNS):
             with rig.bridge_broker(route(target) + policy.format("balanced")) as (port, _):

@@ -112,14 +112,14 @@ def rate(port: int, seconds: float, per_second: float) -> dict[str, object]:
     return {"latencies": latencies, "failed": failed, "sent": sent}
 
 
-def count(port: int, seconds: float) -> dict[str, object]:
-    """Count messages on `out` for some seconds from the first one, or until none comes for two seconds."""
+def count(port: int, seconds: float, idle: float) -> dict[str, object]:
+    """Count messages on `out` for some seconds from the first one, or until none comes for `idle` seconds."""
     receiver = Wire(port, "count-receiver")
     receiver.subscribe("out")
     print("ready", flush=True)
     received = len(receiver.messages())
     started = last = time.perf_counter()
-    receiver.sock.settimeout(2.0)
+    receiver.sock.settimeout(idle)
     while last - started < seconds:
         try:
             received += len(receiver.messages())
@@ -198,7 +198,7 @@ def main(mode: str, numbers: list[float]) -> dict[str, object]:
         case "rate":
             return rate(port, numbers[1], numbers[2])
         case "count":
-            return count(port, numbers[1])
+            return count(port, numbers[1], numbers[2])
         case "acknowledged":
             return acknowledged(port, numbers[1], int(numbers[2]))
         case "requests":
