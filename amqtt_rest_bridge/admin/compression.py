@@ -3,8 +3,9 @@
 import gzip
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.http_server import Response
 

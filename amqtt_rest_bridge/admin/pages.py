@@ -8,7 +8,6 @@ and nothing load but our own scripts and style sheet. What pages show is shaped 
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -17,6 +16,7 @@ from typing import Any, Final
 import msgspec
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin import charts, flow
 from amqtt_rest_bridge.admin.command_lines import curl_line, try_line

@@ -11,10 +11,11 @@ import re
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from email.utils import formatdate
 from functools import lru_cache, partial
 from typing import Any, Final, Protocol
+
+from msgspec import Struct
 
 from amqtt_rest_bridge.http_server.channel_loop import Timer
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal, internal_error, overloaded
@@ -27,8 +28,7 @@ _COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head; l
 Labels = tuple[tuple[str, str], ...]  # of an answer: fields of its line in the access log
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """A request as it came, its body complete.
 
     Texts hold the octets that were sent as Latin-1, since HTTP leaves their encoding open (RFC 9110 section 5.5).
@@ -73,8 +73,7 @@ class Stream(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(Struct, frozen=True):
     """A complete answer, or with a `stream` the beginning of one.
 
     The server adds Content-Length, Date, Connection and X-Request-ID. `code` is an error's, for the access log, where

@@ -14,10 +14,11 @@ import logging
 import sys
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from queue import SimpleQueue
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.http_server.exchange import Refuse, Request, Response, path_of
 from amqtt_rest_bridge.http_server.refusals import Refusal, internal_error

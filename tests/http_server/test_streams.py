@@ -5,8 +5,9 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
 from tests.support.http_ports import PATIENCE, Raw, get, listening_socket

@@ -10,9 +10,10 @@ a thread or be asked for twice, and of Falcon one sink for all paths was used. A
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Final
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ServedEvent, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
