@@ -5,8 +5,10 @@ server and of the broker. Main thread.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, Once, ServedEvent, TopicPayload, Wake

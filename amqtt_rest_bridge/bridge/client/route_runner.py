@@ -238,7 +238,7 @@ class RouteRunner:
 
     def _follow(self, call: OpenCall, verdict: Verdict, also: list[int] = _NONE) -> None:
         failure = verdict.failure
-        if verdict.step is Step.AGAIN and failure is not None:
+        if failure is not None and verdict.step is Step.AGAIN:
             self._retry(call, failure, verdict)
             return
         waited = call.waited(time.time())
