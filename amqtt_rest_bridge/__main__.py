@@ -4,7 +4,6 @@ The module of a command is imported when the command is run.
 """
 
 import functools
-import io
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,10 +11,9 @@ from importlib import import_module
 from typing import Annotated, Any, Final
 
 import typer
-import typer.core
 
 import amqtt_rest_bridge
-from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.cli import Command, CommandError, as_written, on_any_streams
 from amqtt_rest_bridge.errors import BridgeError
 
 _DESCRIPTION = """\
@@ -46,11 +44,10 @@ _COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Commands by name: their modules below `cli`, and what they do."""
 
 
+@on_any_streams("rest-bridge", unwritten=2)
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status: 2 when it is used wrongly or its files cannot be read."""
+    """Run one command and return its exit status: 2 when it is used wrongly, or cannot read or write its files."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error is: the name of a file may be any bytes
     if given[:1] == ["check"] and given[1:] and not any(argument.startswith("-") for argument in given):
         return _check(given[1:])
     if "_REST_BRIDGE_COMPLETE" in os.environ:  # asked by the shell, which has typed so far
@@ -58,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     wanted = next((argument for argument in given if not argument.startswith("-")), None)
     # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
     application = typer.Typer(rich_markup_mode=None, context_settings={"max_content_width": 120})
-    application.callback(help=_as_written(_DESCRIPTION))(_shared_options)
+    application.callback(help=as_written(_DESCRIPTION))(_shared_options)
     for name, (_, summary) in _COMMANDS.items():
         if name == wanted:
             _add(application, name)
@@ -74,27 +71,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _check(paths: list[str]) -> int:
     """Check without options, and without typer, whose validators (of pydantic) take longer than the check of a file."""
     try:
-        exit_status = _run("check", paths)
-        sys.stdout.flush()
-    except BrokenPipeError:  # as typer: who reads has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return _run("check", paths)
     except KeyboardInterrupt:
         return 130
-    return exit_status
-
-
-class _Command(typer.core.TyperCommand):
-    """A command that refuses a value in the words of a command line, not in those of typer's validators."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            said = error.message.removeprefix("Value error, ").partition(", unable to parse")[0]
-            error.message = said.replace("Input should be", "it must be")
-            raise
 
 
 def _never_run() -> None:
@@ -120,14 +99,9 @@ def _add(application: typer.Typer, name: str) -> None:
     def command(**options: Any) -> None:
         raise typer.Exit(_run(name, **options))
 
-    description, epilog = _as_written(module.DESCRIPTION), _as_written(module.EPILOG)
+    description, epilog = as_written(module.DESCRIPTION), as_written(module.EPILOG)
     summary = _COMMANDS[name][1]
-    application.command(name, cls=_Command, help=description, short_help=summary, epilog=epilog)(command)
-
-
-def _as_written(text: str) -> str:
-    """Mark each paragraph so that its lines are kept; typer would rewrap them."""
-    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip().split("\n\n"))
+    application.command(name, cls=Command, help=description, short_help=summary, epilog=epilog)(command)
 
 
 def _show_version(wanted: bool) -> None:

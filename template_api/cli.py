@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
-import typer.core
 
+from amqtt_rest_bridge.cli import Command, as_written, on_any_streams
 from template_api import __version__
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, option_of, read_settings, row_of, variable_of
 from template_api.errors import SettingsError, TemplateApiError, visible
@@ -91,6 +91,7 @@ LogLevel = Literal["DEBUG", "INFO", "WARNING", "ERROR"]
 Descriptor = Annotated[int | None, typer.Option(hidden=True)]
 
 
+@on_any_streams("template-api", unwritten=1)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status: 0 done, 1 failed, 2 usage, 130 interrupted from the terminal."""
     try:
@@ -103,7 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _application() -> typer.Typer:
     # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
     application = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
-    application.callback(help=_as_written(_DESCRIPTION), epilog=_as_written(_EPILOG))(_shared_options)
+    application.callback(help=as_written(_DESCRIPTION), epilog=as_written(_EPILOG))(_shared_options)
     for name, run, summary, epilog in (
         ("serve", serve_library, "serve the API over HTTP", _SERVE_EPILOG),
         ("import", import_paths, "bring template folders or .jsonl files into the library", _IMPORT_EPILOG),
@@ -113,23 +114,10 @@ def _application() -> typer.Typer:
         ("list", list_templates, "show the templates of the library, in every state", _STATES_EPILOG),
     ):
         description = summary[0].upper() + summary[1:] + "."
-        shown = _as_written(epilog)
-        command = application.command(name, cls=_Command, help=description, short_help=summary, epilog=shown)
+        shown = as_written(epilog)
+        command = application.command(name, cls=Command, help=description, short_help=summary, epilog=shown)
         command(_reported(run))
     return application
-
-
-class _Command(typer.core.TyperCommand):
-    """A command that refuses a value in the words of a command line, not in those of typer's validators."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the arguments."""
-        try:
-            return super().parse_args(ctx, args)
-        except typer.BadParameter as error:
-            said = error.message.removeprefix("Value error, ").partition(", unable to parse")[0]
-            error.message = said.replace("Input should be", "it must be")
-            raise
 
 
 def _reported(run: Callable[..., int]) -> Callable[..., None]:
@@ -145,17 +133,9 @@ def _reported(run: Callable[..., int]) -> Callable[..., None]:
         except KeyboardInterrupt:  # what was imported until then stays
             print("template-api: interrupted", file=sys.stderr)
             exit_status = 130
-        except BrokenPipeError:  # the reader of our output went away, as `head` does
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            exit_status = 1
         raise typer.Exit(exit_status)
 
     return command
-
-
-def _as_written(text: str) -> str:
-    """Mark each paragraph so that its lines are kept; typer would rewrap them."""
-    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip().split("\n\n"))
 
 
 def _show_version(wanted: bool) -> None:

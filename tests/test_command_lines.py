@@ -1,12 +1,17 @@
 """What both command lines do where a user or a shell gives them what they cannot use: a clear line, no trace."""
 
+import contextlib
+import os
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import template_api.cli
 from amqtt_rest_bridge import __main__ as rest_bridge
 
+DEMO = Path(__file__).parent.parent / "conf" / "routes" / "demo.lot"
 BRIDGE, API = rest_bridge.main, template_api.cli.main
 
 
@@ -14,6 +19,7 @@ BRIDGE, API = rest_bridge.main, template_api.cli.main
     ("main", "arguments", "said"),
     [
         pytest.param(BRIDGE, "check --format xml .", "'--format': 'xml' is not one of 'text', 'json',", id="choice"),
+        pytest.param(BRIDGE, "check --format sariff .", "'github'. Did you mean 'sarif'?", id="misspelt choice"),
         pytest.param(BRIDGE, "replay --from x --seconds a", "'--seconds': it must be a valid number", id="number"),
         pytest.param(BRIDGE, "replay --from x --seconds 0", "it must be greater than or equal to 0.1", id="too small"),
         pytest.param(BRIDGE, "check --nonsense .", "No such option: --nonsense", id="option"),
@@ -29,3 +35,38 @@ def test_wrong_arguments_are_named_with_what_may_be_written(
     output = capsys.readouterr()
     assert said in output.err and "--help' for help" in output.err and "Value error" not in output.err
     assert output.out == ""
+
+
+OUTPUTS = [
+    pytest.param(BRIDGE, ["check", str(DEMO)], 2, id="check"),
+    pytest.param(BRIDGE, ["check", "--json", str(DEMO)], 2, id="check --json"),
+    pytest.param(BRIDGE, ["help", "METHOD"], 2, id="help"),
+    pytest.param(BRIDGE, ["try", "--help"], 2, id="--help"),
+    pytest.param(BRIDGE, ["--version"], 2, id="--version"),
+    pytest.param(API, ["import", "--help"], 1, id="--help of the API"),
+    pytest.param(API, ["--version"], 1, id="--version of the API"),
+]
+
+
+@pytest.mark.parametrize(("main", "arguments", "exit_status"), OUTPUTS)
+def test_an_output_that_is_full_gone_or_closed_is_said_in_a_line_at_most(
+    main: Callable[[list[str]], int],
+    arguments: list[str],
+    exit_status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        assert main(arguments) == exit_status
+    assert capsys.readouterr().err.endswith(": cannot write to standard output: No space left on device\n")
+
+    reader, writer = os.pipe()
+    os.close(reader)
+    with contextlib.suppress(BrokenPipeError), os.fdopen(writer, "w") as gone:  # typer leaves the rest in its buffer
+        monkeypatch.setattr(sys, "stdout", gone)
+        assert main(arguments) == 1
+    monkeypatch.setattr(sys, "stdout", None)
+    assert main(arguments) == 0
+    sys.stdout.close()
+    assert capsys.readouterr().err == ""

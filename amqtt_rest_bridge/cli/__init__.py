@@ -1,22 +1,34 @@
-"""The commands of `rest-bridge`, one module each, and the options that several of them share. Main thread.
+"""The commands of `rest-bridge`, one module each, and what several of them share. Main thread.
+
+`on_any_streams`, `Command` and `as_written` are those of `template-api` too.
 
 A command is a function whose annotations describe its options to typer; it returns the exit status. Results go to
 standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.
 """
 
+import contextlib
+import errno
+import functools
+import io
+import os
+import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Final, ParamSpec
 
 import typer
+import typer.core
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, HintedError, Severity
+from amqtt_rest_bridge.spelling import closest
 
 SECRETS_DIR = "/run/secrets"
 MOST_LISTED = 200
 """Faults that a check lists; the others are counted."""
+_Arguments = ParamSpec("_Arguments")
+_OUTPUT_ERRORS: Final = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
@@ -24,6 +36,65 @@ SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which G
 
 class CommandError(HintedError):
     """A command cannot do what it was asked: its message, and hint, are printed, and the exit status is 1."""
+
+
+def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
+    """Return the decorator of a `main` whose standard streams may be closed, full or of any encoding: no traceback.
+
+    Its exit status is 1 when who reads its output has seen enough, `unwritten` when the output cannot be written.
+    """
+
+    def decorator(run: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
+        @functools.wraps(run)
+        def main(*args: _Arguments.args, **options: _Arguments.kwargs) -> int:
+            for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+                if getattr(sys, name) is None:  # the shell closed it: no other file may get its descriptor
+                    setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process
+            if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+                # As standard error: the name of a file may be any bytes.
+                sys.stdout.reconfigure(errors="backslashreplace")
+            try:
+                exit_status = run(*args, **options)
+                sys.stdout.flush()
+            except OSError as error:
+                if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
+                    raise
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is not written is not tried again
+                if isinstance(error, BrokenPipeError):
+                    return 1
+                with contextlib.suppress(OSError):  # it may be what cannot be written
+                    print(f"{program}: cannot write to standard output: {error.strerror}", file=sys.stderr)
+                return unwritten
+            return exit_status
+
+        return main
+
+    return decorator
+
+
+class Command(typer.core.TyperCommand):
+    """A command that refuses a value in the words of a command line, not in those of typer's validators."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments."""
+        try:
+            return super().parse_args(ctx, args)
+        except typer.BadParameter as error:
+            error.message = _refusal(error.message)
+            raise
+
+
+def _refusal(message: str) -> str:
+    said = message.removeprefix("Value error, ").partition(", unable to parse")[0]
+    choices = re.fullmatch(r"'(.*)' is not one of (.*)\.", said)
+    if choices and (meant := closest(choices[1], re.findall("'([^']*)'", choices[2]))):
+        return f"{said} Did you mean '{meant}'?"
+    return said.replace("Input should be", "it must be")
+
+
+def as_written(text: str) -> str:
+    """Mark each paragraph so that its lines are kept; typer would rewrap them."""
+    return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip().split("\n\n"))
 
 
 def read_bytes(path: Path) -> bytes:

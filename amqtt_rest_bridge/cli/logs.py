@@ -85,6 +85,11 @@ class Handler(logging.StreamHandler[TextIO]):
         else:
             super().emit(record)
 
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
+        """Show no trace where nothing can be written: who reads has gone, or the disk is full."""
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
+
     def write_held(self, last_line: str | None = None) -> None:
         """Write the record that waits, but not when the process's last line gives the same reason."""
         held, self._held = self._held, None
