@@ -104,6 +104,13 @@ def opened(url: str, *, as_it_is: bool = False) -> Iterator[Engine]:
 
 
 @contextmanager
+def reading(engine: Engine) -> Iterator[Connection]:
+    """Open a connection for SELECTs; raise the errors of its driver translated."""
+    with translated(engine), engine.connect() as connection:
+        yield connection
+
+
+@contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
     """Open a transaction that writes; on SQLite it takes the write lock at once, so that it never fails half-way."""
     with engine.execution_options(writes=True).connect() as connection, connection.begin():

@@ -26,7 +26,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from template_api.errors import DamagedIndexError, StartError
 from template_api.library import statements
-from template_api.library.database import SCHEMA_VERSION, parsed_url, translated
+from template_api.library.database import SCHEMA_VERSION, parsed_url, reading
 from template_api.library.statements import document, is_published
 from template_api.ranking import FORMAT, KeptIndex, Ranking, SearchIndex, Synonyms
 from template_api.records import SynonymRule
@@ -286,7 +286,7 @@ class Indexer:
     @contextmanager
     def _reading(self) -> Iterator[Connection]:
         """Open one transaction that sees one state of the database throughout."""
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             if connection.dialect.name == "postgresql":
                 connection.execution_options(isolation_level="REPEATABLE READ")
             with connection.begin():

@@ -16,7 +16,7 @@ from typing import Any
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
 from template_api.library import statements
-from template_api.library.database import open_database, translated
+from template_api.library.database import open_database, reading
 from template_api.library.indexing import Indexer, Pace
 from template_api.library.statements import filters, is_published, summary
 from template_api.ranking import Ranking
@@ -166,7 +166,7 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             named = {
                 name: [(row._asdict(), counts.get(f"{kind}:{row.id}", 0)) for row in connection.execute(statement)]
                 for name, (kind, statement) in statements.FACETS.items()
@@ -205,7 +205,7 @@ class TemplateLibrary:
             DatabaseUnavailableError: the database does not answer.
         """
         self.current()
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
             rows = list(filter(is_published, connection.execute(statements.ONE, wanted)))
             if not rows:
@@ -222,7 +222,7 @@ class TemplateLibrary:
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             connection.execute(statements.VERSION)
         self._ranking()
 
@@ -236,7 +236,7 @@ class TemplateLibrary:
 
     def _latest(self, query: TemplateQuery) -> Page:
         page, counted = statements.listed(query)
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             rows = connection.execute(page).all()
             total = connection.execute(counted).scalar_one()
         shown = rows[: query.limit]
@@ -260,7 +260,7 @@ class TemplateLibrary:
         """Read the published ones among some templates: what was hidden a moment ago is not shown."""
         if not ids:
             return {}
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             rows = connection.execute(statements.SOME, {"ids": ids}).all()
         return {row.id: summary(row) for row in rows if is_published(row)}
 
@@ -278,7 +278,7 @@ class TemplateLibrary:
             self._checking.release()
 
     def _read_version(self) -> int:
-        with translated(self._engine), self._engine.connect() as connection:
+        with reading(self._engine) as connection:
             return int(connection.execute(statements.VERSION).scalar_one())
 
     def _note(self, fault: DatabaseUnavailableError | None) -> None:
