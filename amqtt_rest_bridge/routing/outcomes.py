@@ -151,16 +151,14 @@ class Outcomes:
         if result.publication is not None:
             self._publish(result.publication, call.hops + 1, call.delivery, release_credits)
         if result.code is None:
-            changed = statistics.success(result.waited, result.took, now)
+            statistics.success(result.waited, result.took, now)
         elif result.code == SKIPPED:
-            changed = False
             statistics.skip()
         else:
-            changed = statistics.failure(result.code, result.message, now)  # which the bridge process has logged
+            statistics.failure(result.code, result.message, now)  # which the bridge process has logged
         if self.records is not None:
             self.records.ended(listening.name, listening.event, call.run, call.message, result)
-        if changed:
-            self._report_health(statistics)
+        self.noted(statistics)
 
     def lost(self, call: Call, failure: CallError) -> None:
         """Note a call whose bridge process died, or whose event is gone."""
@@ -168,8 +166,8 @@ class Outcomes:
         self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic, run=call.run)
         if self.records is not None:
             self.records.lost(listening.name, listening.event, call.run, call.message, failure)
-        if listening.statistics.failure(failure.code, failure.message, time.time()):
-            self._report_health(listening.statistics)
+        listening.statistics.failure(failure.code, failure.message, time.time())
+        self.noted(listening.statistics)
         # Admitted messages are few enough for their failures to have room, and those cost no credits.
         self._publish_failure(call, failure, lambda _: None)
 
@@ -182,8 +180,8 @@ class Outcomes:
         )  # fmt: skip
         if self.records is not None:
             self.records.refused(listening.name, listening.event, call.run, message, failure)
-        if listening.statistics.refuse(failure.code, failure.message, message.timestamp):
-            self._report_health(listening.statistics)
+        listening.statistics.refuse(failure.code, failure.message, message.timestamp)
+        self.noted(listening.statistics)
         if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
             self._publish_failure(call, failure, None)
 
@@ -198,7 +196,12 @@ class Outcomes:
         if self.records is not None and not of_server:
             self.records.problems.failed_try(route, code, message, status, time.time())
         note = statistics.server_error if of_server else statistics.try_failed
-        if note(code, message, time.time()):
+        note(code, message, time.time())
+        self.noted(statistics)
+
+    def noted(self, statistics: RouteStatistics) -> None:
+        """Report the health of a route if what was noted has changed it; a route that is gone has no status."""
+        if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
             self.on_health(statistics)
 
     def _publish_failure(self, of: Call, failure: CallError, release_credits: ReleaseCredits | None) -> None:
@@ -224,10 +227,6 @@ class Outcomes:
             delivery.hold()
             release_credits = _releasing(delivery, release_credits)
         return self.publisher.put(publication, hops, release_credits)
-
-    def _report_health(self, statistics: RouteStatistics) -> None:
-        if self.statistics.get(statistics.name) is statistics:  # a route that is gone has no status
-            self.on_health(statistics)
 
 
 def _releasing(delivery: Delivery, release_credits: ReleaseCredits | None) -> ReleaseCredits:

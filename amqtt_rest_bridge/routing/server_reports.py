@@ -64,8 +64,9 @@ class ServerReports:
             self._outcomes.records.served(report.requests, report.times)
         for route, answers in report.routes.items():
             statistics = self._outcomes.statistics.get(route)
-            if statistics is not None and statistics.served(answers, time.time()):
-                self._outcomes.on_health(statistics)
+            if statistics is not None:
+                statistics.served(answers, time.time())
+                self._outcomes.noted(statistics)
 
     def ended(self, request: EndedRequest) -> None:
         """Keep a request."""
@@ -138,8 +139,9 @@ class ServerReports:
     def breaker(self, route: str, reason: str | None) -> None:
         """Note that the breaker of a route is open, and why, or that it is closed."""
         statistics = self._outcomes.statistics.get(route)
-        if statistics is not None and statistics.note_breaker(reason):
-            self._outcomes.on_health(statistics)
+        if statistics is not None:
+            statistics.note_breaker(reason)
+            self._outcomes.noted(statistics)
 
     def readers(self, process: int, readers: Mapping[str, int]) -> None:
         """Note how many streams a bridge process serves, by route."""
@@ -150,18 +152,17 @@ class ServerReports:
     def unserved(self, process: int, ports: Mapping[int, str]) -> None:
         """Note the ports that a bridge process cannot serve, and why: their routes are Red until it serves them."""
         self._unserved[process] = ports
-        reasons = {port: reason for faults in self._unserved.values() for port, reason in faults.items()}
-        down = {
-            route.name: f"SERVER_PORT {port} is not served: {reasons[port]}"
-            for port, routes in routes_by_port(self._routes, reasons).items()
-            for route in routes
-        }
-        now = time.time()
+        troubles, now = self._troubles(), time.time()
+        by_port = routes_by_port(self._routes, troubles)
+        down = {route.name: troubles[port] for port, routes in by_port.items() for route in routes}
         for name, statistics in self._outcomes.statistics.items():
-            if statistics.note_down(down.get(name), now):
-                self._outcomes.on_health(statistics)
+            statistics.note_down(down.get(name), now)
+            self._outcomes.noted(statistics)
 
     def troubles(self) -> list[str]:
         """Return which ports are not served, and why, in sentences."""
-        reasons = {port: reason for faults in self._unserved.values() for port, reason in faults.items()}
-        return [f"SERVER_PORT {port} is not served: {reason}" for port, reason in sorted(reasons.items())]
+        return [trouble for _, trouble in sorted(self._troubles().items())]
+
+    def _troubles(self) -> dict[int, str]:
+        found = (one for faults in self._unserved.values() for one in faults.items())
+        return {port: f"SERVER_PORT {port} is not served: {reason}" for port, reason in found}

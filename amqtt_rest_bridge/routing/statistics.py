@@ -1,4 +1,7 @@
-"""What has become of the messages and requests of a route, counted, and its health. The broker's loop only."""
+"""What has become of the messages and requests of a route, counted, and its health. The broker's loop only.
+
+After each change of it `Outcomes.noted` asks whether the health is another one.
+"""
 
 from collections import deque
 from collections.abc import Iterable
@@ -45,6 +48,7 @@ class RouteStatistics:
         self._down: str | None = None  # why its port is not served
         self._open: str | None = None  # why its breaker is open
         self._readers = 0
+        self._known_health = self.health
         self._since = now
         self.update(route)
 
@@ -55,11 +59,16 @@ class RouteStatistics:
         self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
         self.admission.update(route.route_config)
 
-    def refuse(self, code: str, message: str, now: float) -> bool:
-        """Note a message that was not admitted; return whether the health changed."""
+    def health_changed(self) -> bool:
+        """Return whether the health is another one than when this was asked last."""
+        before, self._known_health = self._known_health, self.health
+        return self._known_health != before
+
+    def refuse(self, code: str, message: str, now: float) -> None:
+        """Note a message that was not admitted."""
         self._others += 1
         self.refused += 1
-        return self._error(code, message, now)
+        self._error(code, message, now)
 
     def wait(self, change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
@@ -67,33 +76,27 @@ class RouteStatistics:
         if change > 0 and for_try:
             self.retried += 1
 
-    def success(self, waited: float, took: float, now: float) -> bool:
-        """Note an admitted call that ended well; see `CallResult`. Return whether the health changed."""
+    def success(self, waited: float, took: float, now: float) -> None:
+        """Note an admitted call that ended well; see `CallResult`."""
         self.admission.outstanding -= 1
         self.succeeded += 1
         self._took.append(took)
         self._waited.append(waited)
         self.last_success = now
         self._connection = "connected"
-        if not self._recent_errors and not self._streak:  # nearly always; the health stays what it is
-            self._recent.append(True)
-            return False
-        before = self.health
         self._note(well=True)
-        return self.health != before
 
     def skip(self) -> None:
         """Note an admitted call that has ended because WHEN is false; it says nothing about the server."""
         self.admission.outstanding -= 1
         self.skipped += 1
 
-    def served(self, answers: RouteAnswers, now: float) -> bool:
-        """Count requests of server mode; return whether the health changed.
+    def served(self, answers: RouteAnswers, now: float) -> None:
+        """Count requests of server mode.
 
         Decision: a caller's mistake (a 4xx) is not a fault of the route: it makes its health Yellow, never Red, is no
         error of its, and leaves `last_error` as it is.
         """
-        before = self.health
         self._others += answers.answered + answers.failed + answers.skipped + answers.refused
         self.skipped += answers.skipped
         self.succeeded += answers.answered
@@ -114,45 +117,38 @@ class RouteStatistics:
             self.last_success = now
             if not self._calls_out:
                 self._connection = "connected"
-        return self.health != before
 
-    def server_error(self, code: str, message: str, now: float) -> bool:
-        """Note an error of server mode that ended no request; return whether the health changed."""
-        before = self.health
+    def server_error(self, code: str, message: str, now: float) -> None:
+        """Note an error of server mode that ended no request."""
         self._other_errors += 1
         self._failed_requests += 1
         self._requests = (self._requests + NOT_SERVED)[-HEALTH_WINDOW:]
         self._last_error = (now, code, message)
-        return self.health != before
 
-    def failure(self, code: str, message: str, now: float) -> bool:
-        """Note an admitted call that failed; return whether the health changed."""
+    def failure(self, code: str, message: str, now: float) -> None:
+        """Note an admitted call that failed."""
         self.admission.outstanding -= 1
         self.failed += 1
-        return self._error(code, message, now)
+        self._error(code, message, now)
 
-    def try_failed(self, code: str, message: str, now: float) -> bool:
-        """Note a failed try of a call that is retried; return whether the health changed.
+    def try_failed(self, code: str, message: str, now: float) -> None:
+        """Note a failed try of a call that is retried.
 
         Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
         a route whose server is down for a week would be Green all the while.
         """
         self._other_errors += 1
-        return self._error(code, message, now)
+        self._error(code, message, now)
 
-    def note_down(self, reason: str | None, now: float) -> bool:
-        """Note that the port of the route is not served, or (None) that it is; return whether the health changed."""
-        before = self.health
+    def note_down(self, reason: str | None, now: float) -> None:
+        """Note that the port of the route is not served, or (None) that it is."""
         if reason is not None and reason != self._down:
             self._last_error = (now, INTERNAL_ERROR.code, reason)
         self._down = reason
-        return self.health != before
 
-    def note_breaker(self, reason: str | None) -> bool:
-        """Note that the breaker of the route is open, or (None) closed; return whether the health changed."""
-        before = self.health
+    def note_breaker(self, reason: str | None) -> None:
+        """Note that the breaker of the route is open, or (None) closed."""
         self._open = reason
-        return self.health != before
 
     @property
     def breaker(self) -> str | None:
@@ -168,15 +164,13 @@ class RouteStatistics:
         """Return how many streams of the route are open, None for a route without STREAM."""
         return self._readers if self._has_stream else None
 
-    def _error(self, code: str, message: str, now: float) -> bool:
-        before = self.health
+    def _error(self, code: str, message: str, now: float) -> None:
         self._note(well=False)
         if code in _DISCONNECTED:
             self._connection = "failing"
         elif code in _ANSWERED:
             self._connection = "connected"
         self._last_error = (now, code, message)
-        return self.health != before
 
     def _note(self, *, well: bool) -> None:
         if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice

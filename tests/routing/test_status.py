@@ -108,7 +108,11 @@ def test_a_call_between_two_tries_holds_no_worker_of_a_realtime_route() -> None:
 def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None:
     one = account(policy=OverloadPolicy.LOSSLESS)
     assert one.admission.admit(0) is None
-    assert [one.try_failed("connection_failed", "refused", 102.0) for _ in range(3)] == [True, False, True]
+    changed = []
+    for _ in range(3):
+        one.try_failed("connection_failed", "refused", 102.0)
+        changed.append(one.health_changed())
+    assert changed == [True, False, True]
     status = one.status(103.0)
     assert (status["health"], status["connection"]) == ("Red", "failing")
     assert status["errors"] == {"total": 3, "consecutive": 3}
