@@ -51,10 +51,12 @@ class AnswerRow(Row):
     Args:
         status: Its status line.
         published: Whether the request has published something, as the reference has it.
+        for_operator: What an operator does about it, where `hint` is for its caller.
     """
 
     status: str
     published: str = "no"
+    for_operator: str | None = None
 
     @property
     def anchor(self) -> str:
@@ -313,6 +315,7 @@ INVALID_REQUEST: Final = AnswerRow(
     "topic",
     "Send a request as RFC 9112 has it; an HTTP library does",
     _BAD,
+    for_operator="Compare what the caller sends with the placeholders of the event",
 )
 NOT_A_PATH: Final = INVALID_REQUEST.hinting("Send the path of an endpoint")
 FRAGMENT: Final = INVALID_REQUEST.hinting("Write '#' as %23")
@@ -337,6 +340,7 @@ UNAUTHORIZED: Final = AnswerRow(
     "credentials missing or wrong (with `WWW-Authenticate`)",
     "Send the credentials that `WWW-Authenticate` names",
     _UNAUTHORIZED,
+    for_operator="Compare the caller's with SERVER_USERNAME, SERVER_PASSWORD or SERVER_TOKEN",
 )
 ADMIN_TOKEN: Final = UNAUTHORIZED.hinting(
     "Send admin_token as Authorization: Bearer ..., or as the password in a browser, with any name"
@@ -347,6 +351,7 @@ INVALID_SIGNATURE: Final = AnswerRow(
     "the signature header does not match the body",
     "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds",
     _UNAUTHORIZED,
+    for_operator="Compare the caller's with SIGNATURE_SECRET and SIGNATURE_SCHEME",
 )
 INVALID_SCHEME: Final = INVALID_SIGNATURE.hinting(
     "Sign as the route's SIGNATURE_SCHEME does, timestamp and body byte for byte, with the secret of SIGNATURE_SECRET"
@@ -358,6 +363,7 @@ ORIGIN_NOT_ALLOWED: Final = AnswerRow(
     "`ENABLE_CORS` is on and the request's Origin is not listed",
     "Ask the operator to add the origin, with its scheme and port, to CORS_ORIGINS",
     "403 Forbidden",
+    for_operator="Add the origin of these pages to CORS_ORIGINS if they may use this route",
 )
 ADMIN_ORIGIN: Final = ORIGIN_NOT_ALLOWED.hinting("Open the status page itself")
 NO_ADMIN_TOKEN: Final = AnswerRow(
@@ -390,6 +396,7 @@ NO_MESSAGE: Final = AnswerRow(
     "a read event before the first message",
     "Repeat the request after something was published there",
     "404 Not Found",
+    for_operator="Find out why nothing is published on SOURCE_TOPIC, or publish it retained",
 )
 METHOD_NOT_ALLOWED: Final = AnswerRow(
     "method_not_allowed",
@@ -401,19 +408,25 @@ ADMIN_METHOD: Final = METHOD_NOT_ALLOWED.hinting("Use GET")
 RETRY_METHOD: Final = METHOD_NOT_ALLOWED.hinting("Use POST")
 
 REQUEST_TIMEOUT: Final = AnswerRow(
-    "request_timeout", "the request did not come as a whole within 30 s", "Send it faster", "408 Request Timeout"
+    "request_timeout",
+    "the request did not come as a whole within 30 s",
+    "Send it faster",
+    "408 Request Timeout",
+    for_operator="Look at the network between the caller and this machine",
 )
 PAYLOAD_TOO_LARGE: Final = AnswerRow(
     "payload_too_large",
     "the body, or what PAYLOAD makes of it, is over `max_body_bytes`; answered as soon as Content-Length says so",
     "Send less, or ask the operator to raise max_body_bytes",
     "413 Content Too Large",
+    for_operator="Raise max_body_bytes, or have the caller send less",
 )
 UNSUPPORTED_MEDIA_TYPE: Final = AnswerRow(
     "unsupported_media_type",
     "the body has a Content-Encoding",
     "Send the body as it is, without Content-Encoding",
     "415 Unsupported Media Type",
+    for_operator="Have the caller send its body without Content-Encoding",
 )
 MISDIRECTED_REQUEST: Final = AnswerRow(
     "misdirected_request",
@@ -444,6 +457,7 @@ NO_ROOM: Final = AnswerRow(
     "no room within a second, too many waiting requests, or too many connections (with `Retry-After`)",
     _SEND_AGAIN,
     _UNAVAILABLE,
+    for_operator="Find out what keeps the broker or its subscribers busy",
 )
 TOO_MANY_FOLLOW: Final = NO_ROOM.hinting("End another rest-bridge trace, or close the status pages in another browser")
 BROKER_UNAVAILABLE: Final = AnswerRow(
@@ -452,6 +466,7 @@ BROKER_UNAVAILABLE: Final = AnswerRow(
     "Send it again later; where doing it twice does harm, let the subscribers tell repeated ones apart",
     _UNAVAILABLE,
     "unknown: sent, but not acknowledged",
+    for_operator="Look at the broker, and at the connection of this worker",
 )
 SHUTTING_DOWN: Final = AnswerRow(
     "shutting_down", "the bridge is closing (with `Retry-After`)", _SEND_AGAIN, _UNAVAILABLE
@@ -474,6 +489,7 @@ REPLY_TIMEOUT: Final = AnswerRow(
     "See whether something that replies is subscribed; a reply that comes now is dropped",
     "504 Gateway Timeout",
     "**yes**",
+    for_operator="Check that what replies runs, and replies on REPLY_TOPIC within REQUEST_TIMEOUT",
 )
 STOPPED_BEFORE_REPLY: Final = REPLY_TIMEOUT.hinting(
     "The responder may have received it: repeat the request only where that does no harm"

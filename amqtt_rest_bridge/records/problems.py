@@ -5,7 +5,6 @@ The broker process counts them as they fail, so that their numbers are exact, wh
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
@@ -18,23 +17,6 @@ LISTED_SECONDS: Final = 600.0
 """A problem is listed for so long after its last message, and until each of its routes has had a success since."""
 _MOST: Final = 200  # kinds that are counted; those that have been quiet for the longest are forgotten
 _MOST_ROUTES: Final = 1000
-
-_OPERATOR_HINTS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        catalogue.UNAUTHORIZED.code: "Compare the caller's with SERVER_USERNAME, SERVER_PASSWORD or SERVER_TOKEN",
-        catalogue.INVALID_SIGNATURE.code: "Compare the caller's with SIGNATURE_SECRET and SIGNATURE_SCHEME",
-        catalogue.ORIGIN_NOT_ALLOWED.code: "Add the origin of these pages to CORS_ORIGINS if they may use this route",
-        catalogue.INVALID_REQUEST.code: "Compare what the caller sends with the placeholders of the event",
-        catalogue.NO_MESSAGE.code: "Find out why nothing is published on SOURCE_TOPIC, or publish it retained",
-        catalogue.REQUEST_TIMEOUT.code: "Look at the network between the caller and this machine",
-        catalogue.PAYLOAD_TOO_LARGE.code: "Raise max_body_bytes, or have the caller send less",
-        catalogue.UNSUPPORTED_MEDIA_TYPE.code: "Have the caller send its body without Content-Encoding",
-        catalogue.NO_ROOM.code: "Find out what keeps the broker or its subscribers busy",
-        catalogue.BROKER_UNAVAILABLE.code: "Look at the broker, and at the connection of this worker",
-        catalogue.REPLY_TIMEOUT.code: "Check that what replies runs, and replies on REPLY_TOPIC within REQUEST_TIMEOUT",
-    }
-)
-"""What an operator does about an answer whose own hint is for its caller."""
 
 _Kind = tuple[str, str, int | None]
 """Code, target, status."""
@@ -143,7 +125,8 @@ def hint_of(code: str | None, status: int | None) -> str | None:
     """Return what an operator does about failures or answers with a code, None for a code that is not known."""
     if code == catalogue.HTTP_STATUS.code and status is not None and status in catalogue.STATUSES:
         return catalogue.STATUSES[status].hint
-    if code is None or code in _OPERATOR_HINTS:
-        return _OPERATOR_HINTS.get(code or "")
-    row = catalogue.FAILURES.get(code) or catalogue.ANSWERS.get(code)
+    failure, answer = catalogue.FAILURES.get(code or ""), catalogue.ANSWERS.get(code or "")
+    if answer is not None and answer.for_operator is not None:
+        return answer.for_operator
+    row = failure or answer
     return None if row is None else row.hint
