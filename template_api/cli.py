@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import Field, asdict, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
@@ -186,7 +186,6 @@ def import_paths(
 ) -> int:
     """Import, report what was read, and print the summary; return 1 when a template failed."""
     from template_api.library import import_templates
-    from template_api.progress import Progress
 
     url = read_settings({"database_url": database_url}, os.environ).database_url
     readings: list[Reading] = []
@@ -207,6 +206,47 @@ def import_paths(
     if not report.pruned:
         print("template-api: nothing was pruned, because a template failed", file=sys.stderr)
     return 1 if report.failed else 0
+
+
+class Progress:
+    """What an import reports meanwhile: a bar on a terminal, and a line for each warning and fault. A context manager.
+
+    Args:
+        stream: where to write, normally standard error.
+        quiet: never draw the bar.
+    """
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
+        from rich.progress import Progress as Bar
+
+        # Plain text: paths and keys may read as rich's markup, and a line that is wrapped cannot be searched for.
+        self._console = Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
+        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+        shown = stream.isatty() and not quiet
+        self._bar = Bar(*columns, console=self._console, transient=True, disable=not shown)
+        self._task = self._bar.add_task("importing", total=None)
+
+    def __enter__(self) -> "Progress":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self._bar.stop()
+
+    def show_waiting(self) -> None:
+        """Report that another import runs, which this one waits for."""
+        self._console.print("another import into this library is running; waiting until it has ended")
+
+    def show(self, reading: "Reading") -> None:
+        """Report one template that was read."""
+        for warning in reading.warnings:
+            self._console.print(warning)
+        for fault in reading.faults:
+            self._console.print(f"{fault.where}: error: {fault.reason}")
+        if not self._bar.disable:
+            self._bar.update(self._task, completed=reading.done, total=reading.total)
 
 
 def _report_members(report: "Report", readings: Sequence["Reading"], dry_run: bool) -> dict[str, Any]:

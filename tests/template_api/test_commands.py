@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from template_api.cli import main
-from template_api.progress import Progress
+from template_api.cli import Progress, main
 
 Make = Callable[..., dict[str, Any]]
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from template_api.cli import Progress
 from template_api.errors import StartError
 from template_api.library import import_templates
-from template_api.progress import Progress
 from template_api.sources.reading import Reading, read_templates
 from tests.template_api.library.imports import faults, read_one, statuses, write_folder
 
