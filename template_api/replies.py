@@ -19,6 +19,7 @@ try:  # three times as fast; the extra `fast`
 except ImportError:
     import gzip  # type: ignore[no-redef]
 
+from amqtt_rest_bridge.http_server import takes_gzip
 from template_api.errors import ApiError
 from template_api.query import SEARCH_PATH
 
@@ -132,20 +133,6 @@ def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply)
         response.data = reply.compressed()
     else:
         response.data = reply.body
-
-
-def takes_gzip(accept_encoding: str | None) -> bool:
-    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3).
-
-    A weight of 0 forbids a coding; `*` holds for those that are not named.
-    """
-    if not accept_encoding:
-        return False
-    taken: dict[str, bool] = {}
-    for item in accept_encoding.lower().replace(" ", "").split(","):
-        coding, _, weight = item.partition(";")
-        taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
-    return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
 
 
 class Get:

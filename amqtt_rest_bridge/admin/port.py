@@ -4,6 +4,7 @@ Requests are answered on the port's thread; nothing blocks. What the broker or a
 pending answer.
 """
 
+import gzip
 import socket
 import threading
 import time
@@ -13,10 +14,10 @@ from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
 import msgspec
+from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
-from amqtt_rest_bridge.admin.compression import compressed, takes_gzip
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.live import Followers
@@ -32,7 +33,7 @@ from amqtt_rest_bridge.admin.questions import (
 )
 from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, shown, unmatched_members, whole_run
-from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream
+from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream, takes_gzip
 from amqtt_rest_bridge.http_server.exchange import refused
 from amqtt_rest_bridge.http_server.refusals import refuse, too_large
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_LATE, WrongCredentials
@@ -74,6 +75,8 @@ _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", 
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
 _FORM_BYTES: Final = 1 << 20  # of a playground
+_COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway
+_LEVEL: Final = 7  # of gzip
 
 Wake = Callable[[], None]
 
@@ -181,7 +184,7 @@ class AdminServer:
         is_page = path not in _FOR_PROGRAMS and not path.startswith("/api/")
         if is_page and response.code is not None and "text/html" in request.headers.get("accept", ""):
             response = self._pages.error(response)
-        return compressed(response) if takes_gzip(request.headers) else response
+        return compressed(response) if takes_gzip(request.headers.get("accept-encoding")) else response
 
     def _find(self, path: str, request: Request, wake: Wake) -> Response | Pending:
         match path.split("/")[1:]:
@@ -271,9 +274,7 @@ class AdminServer:
 
         return _Waiting(look, without or _no_answer, since + WAIT_SECONDS)
 
-    def _with_runs(
-        self, query: RunQuery, wake: Wake, finish: Callable[[Runs], Response | None]
-    ) -> Response | Pending:
+    def _with_runs(self, query: RunQuery, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
         number, runs = self._runs.begin(query, wake)
         return _Waiting(
             lambda: finish(runs) if runs.is_complete else None,
@@ -376,9 +377,7 @@ class AdminServer:
                 return self._with_retries(WantRetry(0, [run]), wake, lambda answer: _retried_here(run, answer))
         return refused(_NOT_FOUND, SAFE)
 
-    def _with_retries(
-        self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]
-    ) -> Response | Pending:
+    def _with_retries(self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]) -> Response | Pending:
         number, answer = self._runs.retry(wanted, wake)
         return _Waiting(
             lambda: finish(answer[0]) if answer else None,
@@ -462,6 +461,14 @@ def _metrics(numbers: Numbers) -> Response:
 def _readiness(reasons: list[str]) -> Response:
     status = "503 Service Unavailable" if reasons else "200 OK"
     return json_answer({"ready": not reasons, "reasons": reasons}, status)
+
+
+def compressed(response: Response) -> Response:
+    """Return an answer with its body in gzip format; a small one, and a stream, as it is."""
+    if len(response.body) < _COMPRESSED_FROM:
+        return response
+    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return replace(response, headers=headers, body=gzip.compress(response.body, _LEVEL, mtime=0))
 
 
 def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:

@@ -26,7 +26,16 @@ What is ours, and why:
 """
 
 from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.exchange import Application, Pending, Refuse, Request, Response, Stream, path_of
+from amqtt_rest_bridge.http_server.exchange import (
+    Application,
+    Pending,
+    Refuse,
+    Request,
+    Response,
+    Stream,
+    path_of,
+    takes_gzip,
+)
 from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
 from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles
@@ -48,4 +57,5 @@ __all__ = [
     "WsgiDoor",
     "path_info",
     "path_of",
+    "takes_gzip",
 ]

@@ -58,6 +58,20 @@ def path_of(target: str) -> str:
     return target.partition("?")[0]
 
 
+def takes_gzip(accept_encoding: str | None) -> bool:
+    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3).
+
+    A weight of 0 forbids a coding; `*` holds for those that are not named.
+    """
+    if not accept_encoding:
+        return False
+    taken: dict[str, bool] = {}
+    for item in accept_encoding.lower().replace(" ", "").split(","):
+        coding, _, weight = item.partition(";")
+        taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
+    return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
+
+
 class Stream(Protocol):
     """A body that comes piece by piece, such as server-sent events. Every method is called on the port's thread.
 
