@@ -24,8 +24,8 @@ from amqtt_rest_bridge.http_client.origin import (
     find_proxy,
     may_follow,
     origin_of,
-    printable,
     resolve,
+    target_of,
 )
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
@@ -201,7 +201,7 @@ class HttpClient:
         parts = urlsplit(url)
         if origin_of(parts) != self._server.origin:
             raise ValueError(f"this client only sends to {prefix}")
-        return printable((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+        return target_of(parts)
 
     def _following(self, url: str, received: Received) -> tuple[Origin, str] | None:
         """Return where a redirect leads, None when it may not be followed."""

@@ -65,14 +65,18 @@ def printable(text: str) -> str:
     return quote(text, safe=_KEPT)
 
 
+def target_of(parts: SplitResult) -> str:
+    """Return the path and query of a split URL, as a request line has them."""
+    return printable((parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+
+
 def resolve(url: str, location: str) -> tuple[Origin, str] | None:
     """Resolve a Location field against `url`: origin and request target, None when it is unusable."""
     try:
         parts = urlsplit(urljoin(url, location))
         if parts.username is not None:
             return None
-        query = f"?{parts.query}" if parts.query else ""
-        return origin_of(parts), printable((parts.path or "/") + query)
+        return origin_of(parts), target_of(parts)
     except ValueError:
         return None
 
