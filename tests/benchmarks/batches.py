@@ -3,7 +3,9 @@
     python -m tests.benchmarks.batches [ROUNDS]
 
 4,000 messages of 100 bytes are under way at any time: a response that arrives is followed by as many messages as it
-answers. The first second is left out; medians of 3 rounds. What the broker takes in bounds the batches.
+answers. The first second is left out; medians of 3 rounds. Batches are to take ten times as many with any number of
+workers up to the default of `workers`. There it is the broker's one processor that bounds them, three quarters of it
+amqtt's own work for a message: the ratio holds where the broker takes in 12,800 messages/s.
 """
 
 import json
@@ -58,15 +60,20 @@ def main() -> None:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     for workers in WORKERS:
         found: dict[str, list[float]] = {name: [] for name in ARMS}
+        busy: dict[str, float] = {}
         with rig.echo_server(DELAY) as target:
             for _ in range(rounds):
                 for name, arm in ARMS.items():
-                    with rig.bridge_broker(_ROUTE.format(port=target, **arm), workers=workers) as (port, _broker):
+                    with rig.bridge_broker(_ROUTE.format(port=target, **arm), workers=workers) as (port, broker):
+                        used, began = rig.cpu_seconds(broker.pid), time.perf_counter()
                         found[name].append(rate(port))
+                        used = rig.cpu_seconds(broker.pid) - used
+                        busy[name] = used / (time.perf_counter() - began)
         ratio = rig.median([batches / singles for batches, singles in zip(*found.values(), strict=True)])
         shown = " / ".join(f"{rig.median(runs):.0f}" for runs in found.values())
         rig.report(f"{workers} workers: messages/s, {' / '.join(found)}", shown)
-        rig.report("  ratio", f"{ratio:.1f}", "at least 10 where workers, not the broker, are the bound")
+        rig.report("  ratio", f"{ratio:.1f}", "at least 10")
+        rig.report("  the broker's processor, of one", " / ".join(f"{one:.0%}" for one in busy.values()))
 
 
 if __name__ == "__main__":
