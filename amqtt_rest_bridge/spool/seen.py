@@ -5,6 +5,7 @@ It is written without a flush, so that the loop waits for no disk; a power cut m
 not seen. A file that cannot be used costs the keys only: it is logged, and what has been is forgotten.
 """
 
+import contextlib
 import logging
 import sqlite3
 import time
@@ -19,6 +20,7 @@ MOST_KEYS: Final = 1_000_000
 MOST_BYTES: Final = 64 << 20
 """Of answers; in the place of those beyond it an empty one is kept."""
 _QUIET_SECONDS: Final = 60.0
+_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # the second for an error whose text quotes a damaged schema
 _TABLE: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = OFF;
@@ -28,7 +30,9 @@ _TABLE: Final = """
 
 
 class SeenKeys:
-    """Keys and answers; opened with the first key. Each method blocks for one small write at most.
+    """Keys and answers. Each method blocks for one small write at most.
+
+    A file that exists is opened at once, since a million keys are counted in 0.1 s; any other with the first key.
 
     Time is that of the start, and from then on what nothing sets.
 
@@ -55,12 +59,14 @@ class SeenKeys:
         self._count = self._bytes = 0
         self._database: sqlite3.Connection | None = None
         self._failed_at: float | None = None  # the last time
+        if path is not None and path.exists():
+            self.answer(b"")
 
     def answer(self, key: bytes) -> bytes | None:
         """Return the answer of a key, None for one that was not seen or too long ago."""
         try:
             found = self._open().execute("SELECT until, answer FROM seen WHERE key = ?", (key,)).fetchone()
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self._failed(error)
             return None
         return None if found is None or found[0] <= self._now() else bytes(found[1])
@@ -77,7 +83,7 @@ class SeenKeys:
             self._count, self._bytes = self._count + 1, self._bytes + len(kept)
             if self._count > self._most:
                 self._forget(database, "ORDER BY until")
-        except sqlite3.Error as error:
+        except _ERRORS as error:
             self._failed(error)
         else:
             if self._failed_at is not None and now - self._failed_at > _QUIET_SECONDS:
@@ -101,7 +107,7 @@ class SeenKeys:
                 database.executescript(_TABLE)
                 counts = "SELECT count(*), coalesce(sum(length(answer)), 0) FROM seen"
                 self._count, self._bytes = database.execute(counts).fetchone()
-            except sqlite3.Error:
+            except _ERRORS:
                 database.close()
                 raise
             self._database = database
@@ -114,7 +120,7 @@ class SeenKeys:
             database.execute("DELETE FROM seen WHERE key = ?", (key,))
             self._count, self._bytes = self._count - 1, self._bytes - size
 
-    def _failed(self, error: sqlite3.Error) -> None:
+    def _failed(self, error: Exception) -> None:
         """Go on with an empty file where this one is damaged; on a full disk new keys are not kept.
 
         It is logged once, until there has been no failure for a minute.
@@ -122,7 +128,9 @@ class SeenKeys:
         if self._failed_at is None:
             log.error("keys of DEDUPE_KEY cannot be kept in %s: %s", self._path or "memory", error)
         self._failed_at = self._now()
-        if self._path is not None and isinstance(error, sqlite3.DatabaseError) and error.sqlite_errorcode in (11, 26):
+        is_of_disk = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
+        if self._path is not None and not is_of_disk:
             self.close()
-            for suffix in ("", "-wal", "-shm"):
-                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                for suffix in ("", "-wal", "-shm"):
+                    Path(f"{self._path}{suffix}").unlink(missing_ok=True)

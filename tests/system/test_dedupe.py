@@ -96,6 +96,42 @@ def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(cloc
     keys.close()
 
 
+@pytest.mark.parametrize(
+    ("at", "damage"),
+    [
+        pytest.param(0, b"no database", id="header"),
+        pytest.param(8192, b"", id="cut off"),
+        pytest.param(8192, b"\x00" * 65_536, id="empty pages"),
+        pytest.param(b"WITHOUT ROWID", b"WITHOUT ROW\xe1D", id="schema that is not UTF-8"),
+        pytest.param(b"answer BLOB", b"answes BLOB", id="schema"),
+    ],
+)
+def test_a_damaged_file_keeps_keys_again_after_a_few(
+    clock: Clock, tmp_path: Path, at: int | bytes, damage: bytes
+) -> None:
+    path = tmp_path / "seen"
+    keys = clock.keys(path)
+    for number in range(500):
+        keys.put(b"%d" % number, 1000.0, b"x" * 100)
+    keys.close()
+    whole = path.read_bytes()
+    where = at if isinstance(at, int) else whole.index(at)
+    path.write_bytes(whole[:where] + damage + (whole[where + len(damage) :] if damage else b""))
+    keys = clock.keys(path)
+    for number in range(500, 700):
+        keys.put(b"%d" % number, 1000.0, b"")
+    assert all(keys.answer(b"%d" % number) is not None for number in range(510, 700))
+
+
+def test_a_damaged_file_that_cannot_be_removed_costs_its_keys_only(clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "seen"
+    path.write_bytes(b"no database" * 1000)
+    Path(f"{path}-shm").mkdir()
+    keys = clock.keys(path)
+    keys.put(b"a", 10.0, b"")
+    assert keys.answer(b"a") in (None, b"")
+
+
 def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
