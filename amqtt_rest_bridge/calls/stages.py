@@ -104,16 +104,16 @@ class When(Stage):
             raise SkippedError
 
 
-def dedupe_key(route: str, event: str, text: bytes) -> bytes:
-    """Return the key of a text of DEDUPE_KEY: that of an event, which others do not share."""
-    return _digest("\0".join((route, event, "")).encode() + text)
+def dedupe_key(route: str, event: str, text: bytes) -> bytes | None:
+    """Return the key of a text of DEDUPE_KEY: that of an event, which others do not share; None for an empty text."""
+    return _digest("\0".join((route, event, "")).encode() + text) if text else None
 
 
 class Deduplicated(Stage):
     """DEDUPE_KEY: a call whose key was seen sends nothing.
 
     Whether it was seen decides the broker process, for all bridge processes (`routing.claims`); a driver asks it
-    between the first time that a call is begun, which fills its key, and the second.
+    between the first time that a call is begun, which fills its key, and the second. A call without a key goes on.
     """
 
     def __init__(self, route: str, event: str, text: PlaceholderText) -> None:

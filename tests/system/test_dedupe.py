@@ -260,6 +260,12 @@ def test_a_key_that_cannot_be_filled_is_refused_and_an_ignored_request_is_not_se
     assert twice('WITH WHEN "{body.json.n} = 2"').response.body == b'{"status": "ignored"}'
 
 
+@pytest.mark.parametrize("more", ["", 'WITH REPLY_TOPIC "reply/{request_id}"'])
+def test_requests_whose_text_is_empty_are_all_published(more: str) -> None:
+    tried = twice(more, headers={"webhook-id": ""}, reply=b"reply" if more else None)
+    assert (tried.response.status, len(tried.publications)) == ("200 OK", 2)
+
+
 def test_a_reply_that_is_too_large_to_be_kept_is_replaced() -> None:
     tried = twice('WITH REPLY_TOPIC "reply/{request_id}"', reply=b"x" * 70_000)
     assert (tried.response.body, len(tried.publications)) == (b'{"status": "duplicate"}', 1)
@@ -380,6 +386,7 @@ def test_a_message_whose_key_was_seen_sends_nothing_and_one_that_failed_was_not_
         *(Step.FAILED, Step.DONE, Step.SKIPPED, Step.DONE, Step.SKIPPED)
     ]
     assert steps(b"{}") == [Step.FAILED]
+    assert steps(*[b'{"id": ""}'] * 3) == [Step.FAILED, Step.DONE, Step.DONE]
 
 
 @pytest.mark.parametrize(("policy", "pace"), [("balanced", ""), ("balanced", 'WITH RATE_LIMIT "500/s"')])
@@ -392,9 +399,10 @@ def test_messages_that_come_twice_over_two_bridge_processes_are_sent_once(
             for topic in ("in/a", "in/b"):
                 client.publish(topic, b'{"id": %d}' % number)
         client.messages(20)
-        client.publish("in/a", b'{"id": "last"}')
-        assert client.message()[1] == b'{"id": "last"}'
-    assert len({seen.body for seen in target.take_all()}) == 21
+        for no_key in (b'{"id": ""}', b'{"id": ""}', b'{"id": "last"}'):
+            client.publish("in/a", no_key)
+            assert client.message()[1] == no_key
+    assert len({seen.body for seen in target.take_all()}) == 22
     assert target.arrived.empty()
 
 

@@ -30,7 +30,9 @@ class DedupeRunner(BatchRunner):
             verdict = call.event.check(call)  # fills its key
         if verdict is not None:
             self._follow(call, verdict)
-        elif call.key is not None and self._begin_wait(call, for_try=False):
+        elif call.key is None:
+            return super()._begin(call)
+        elif self._begin_wait(call, for_try=False):
             self._context.claims.ask(call.key, partial(self._claimed, call))
         return None
 

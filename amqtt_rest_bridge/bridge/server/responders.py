@@ -323,7 +323,8 @@ class _Deduplicating:
         self._seconds = event.dedupe_for
         self._patience = route.config.request_timeout + HOLD_SECONDS + CONFIRM_SECONDS
         self._publishing = publishing
-        self._respond = None if event.reply_topic is None else respond
+        self._respond = respond
+        self._has_reply = event.reply_topic is not None
 
     def respond(self, request: EventRequest) -> Response | Steps:
         values = request.values(self._publishing.read_body(request))
@@ -331,6 +332,8 @@ class _Deduplicating:
             key = dedupe_key(*self._names, self._text.fill_bytes(values))
         except CallError as failure:
             raise cannot_fill(failure) from failure
+        if key is None:
+            return self._respond(request)
         prepared = self._publishing.prepared(request)  # a request that is refused claims nothing
         return prepared[1] if request.method == "HEAD" else self._once(request, key, *prepared)
 
@@ -348,7 +351,7 @@ class _Deduplicating:
         if claim.answer is not None:
             request.publication = None
             return _kept(claim.answer) or self._publishing.answer or answer
-        if self._respond is None:
+        if not self._has_reply:
             same = self._publishing.answer is not None
             once = key, float(self._seconds), b"" if same else _keep(answer)
             yield from self._publishing.send(request, publication, once)
