@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypedDict
 
 from amqtt_rest_bridge.commands.command import Command
 from amqtt_rest_bridge.errors import Fault
@@ -21,25 +21,14 @@ _MOST_IN_A_TEXT: Final = 20
 _LINE: Final = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A fault of a text that was sent, at its place in the arguments of the command."""
+class Problem(TypedDict):
+    """A fault of a text that was sent, at its place in the arguments of the command, as the envelope has it."""
 
     message: str
     line: int
     column: int
-    source_lines: tuple[str, ...] = ()
-    suggestions: tuple[str, ...] = ()
-
-    def members(self) -> dict[str, Any]:
-        """Return the members of the envelope's entry."""
-        return {
-            "message": self.message,
-            "line": self.line,
-            "column": self.column,
-            "sourceLines": self.source_lines,
-            "suggestions": self.suggestions,
-        }
+    sourceLines: list[str]  # noqa: N815
+    suggestions: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +42,17 @@ class CommandAnswer:
     problems: tuple[Problem, ...] = ()
 
 
-def failure(command: Command, subject: str, why: str, problems: tuple[Problem, ...] = ()) -> CommandAnswer:
+def failure(command: Command, subject: str, why: str) -> CommandAnswer:
     """Return the answer to a command that changed nothing; it names what it is about, and holds the word error."""
     about = f" {subject}" if subject else ""
-    return CommandAnswer(f"Error: {command.word}{about} failed: {why}", False, subject or None, {}, problems)
+    return CommandAnswer(f"Error: {command.word}{about} failed: {why}", False, subject or None)
 
 
 def refusal(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnswer:
     """Return the answer to a text with faults; `before` comes before it in the arguments, and counts."""
     lines = text.split("\n")
     problems = tuple([_problem(fault, lines, before) for fault in faults])
-    first = problems[0]
-    return CommandAnswer(f"Parsing error: {_shown(first)}", False, None, {}, problems)
+    return CommandAnswer(f"Parsing error: {_shown(problems[0])}", False, problems=problems)
 
 
 def write(command: Command, answer: CommandAnswer) -> bytes:
@@ -72,9 +60,6 @@ def write(command: Command, answer: CommandAnswer) -> bytes:
     if command.request_id is None:
         text = _text(answer)
         return (text if answer.is_success else _IN_TEXT.sub(_SOFT_HYPHEN, text)).encode()
-    problems = [one.members() for one in answer.problems]
-    if not (answer.is_success or problems):
-        problems = [{"message": answer.message}]
     envelope = {
         "success": answer.is_success,
         "command": command.name,
@@ -83,18 +68,18 @@ def write(command: Command, answer: CommandAnswer) -> bytes:
         "entityType": None if answer.route is None else "Route",
         "entityName": answer.route,
         "data": answer.data,
-        "errors": problems,
+        "errors": answer.problems or ([] if answer.is_success else [{"message": answer.message}]),
     }
     written = json.dumps(envelope, ensure_ascii=False, separators=(",", ":"))
-    return (written if answer.is_success else _WORD.sub(_escaped, written)).encode()
+    return (written if answer.is_success else _WORD.sub(lambda letter: f"\\u{ord(letter[0]):04x}", written)).encode()
 
 
 def _text(answer: CommandAnswer) -> str:
     lines = [answer.message]
     if answer.problems:
         first, *more = answer.problems
-        hints = [*first.suggestions]
-        hints += [" ".join(["also:", _shown(one), *one.suggestions]) for one in more[: _MOST_IN_A_TEXT - 1]]
+        hints = [*first["suggestions"]]
+        hints += [" ".join(["also:", _shown(one), *one["suggestions"]]) for one in more[: _MOST_IN_A_TEXT - 1]]
         if len(answer.problems) > _MOST_IN_A_TEXT:
             hints.append(f"{len(answer.problems) - _MOST_IN_A_TEXT} more are not listed")
         lines += ["Suggestions: " + "\n".join(hints)] if hints else []
@@ -103,8 +88,8 @@ def _text(answer: CommandAnswer) -> str:
 
 def _shown(problem: Problem) -> str:
     """Write message and place; the extension takes the first (LINE,COLUMN) for the place."""
-    message = _LIKE_A_PLACE.sub(r"(\1, \2)", problem.message)
-    return f"{message} ({problem.line},{problem.column})"
+    message = _LIKE_A_PLACE.sub(r"(\1, \2)", problem["message"])
+    return f"{message} ({problem['line']},{problem['column']})"
 
 
 def _problem(fault: Fault, lines: Sequence[str], before: str) -> Problem:
@@ -112,9 +97,10 @@ def _problem(fault: Fault, lines: Sequence[str], before: str) -> Problem:
     source = lines[line - 1].rstrip("\r")[:_LINE] if line <= len(lines) else ""
     if line == 1:
         column += len(before) - (before.rfind("\n") + 1)
-    hints = () if fault.hint is None else (fault.hint,)
-    return Problem(fault.message, line + before.count("\n"), column, (source,), hints)
-
-
-def _escaped(letter: re.Match[str]) -> str:
-    return f"\\u{ord(letter[0]):04x}"
+    return {
+        "message": fault.message,
+        "line": line + before.count("\n"),
+        "column": column,
+        "sourceLines": [source],
+        "suggestions": [] if fault.hint is None else [fault.hint],
+    }
