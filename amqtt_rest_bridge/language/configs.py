@@ -22,7 +22,6 @@ def read_config(settings: BlockSettings) -> RestApiConfig:
     """Check the settings of REST_API_CONFIG; return a config even if it has faults, so that events can be checked."""
     client, server = _is_on(settings, "ENABLE_CLIENT"), _is_on(settings, "ENABLE_SERVER")
     _check_address(settings, needed=client and settings.has("ENABLE_CLIENT"))
-    settings.check_media_type("DEFAULT_CONTENT_TYPE")
     settings.secrets.update(settings.values.get("SERVER_TOKEN", ()))
     _check_credentials(settings, client=client, server=server)
     _check_oauth2(settings)
@@ -67,8 +66,7 @@ def _check_address(settings: BlockSettings, *, needed: bool) -> None:
 
 
 def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
-    shown = _USER_INFO.sub("***@", settings.texts[name].shown)
-    settings.error(FaultCode.INVALID_VALUE, name, f'{name} "{shown}" {refused.message}', refused.hint)
+    settings.refuse(name, refused, _USER_INFO.sub("***@", settings.texts[name].shown))
 
 
 def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:

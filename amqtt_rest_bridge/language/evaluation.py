@@ -322,6 +322,11 @@ class BlockSettings:
             hint = hint and self.texts[name].hide(hint)
         self.report.error(code, self.offset(name), message, hint, end=self.end(name))
 
+    def refuse(self, name: str, refused: HintedError, shown: str = "") -> None:
+        """Report a value that cannot be used; a fault has it as it is written, or as it is `shown`."""
+        message = f'{name} "{shown or self.texts[name].shown}" {refused.message}'
+        self.error(FaultCode.INVALID_VALUE, name, message, refused.hint)
+
     def warning(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
         """Report that a setting is not used as was meant."""
         self.report.warning(code, self.offset(name), message, hint, end=self.end(name))
@@ -377,12 +382,6 @@ class BlockSettings:
             self.error(FaultCode.EXCLUDES, name, f"{name} and {other} are both set", rule.hint)
         else:
             self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect with {rule.name}", rule.hint)
-
-    def check_media_type(self, name: str) -> None:
-        """Refuse the value of a setting that is not a media type."""
-        if name in self.texts and not forms.is_media_type(self.texts[name].text):
-            message = f'{name} "{self.texts[name].shown}" is not a media type'
-            self.error(FaultCode.INVALID_VALUE, name, message, "as in application/json or text/plain; charset=utf-8")
 
     def warn_of_unused(self, mode: Mode) -> None:
         """Warn of settings that mean nothing in a mode."""

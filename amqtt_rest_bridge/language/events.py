@@ -336,9 +336,7 @@ def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
     try:
         return forms.read_server_endpoint(endpoint.text)
     except FormError as refused:
-        settings.error(
-            FaultCode.INVALID_VALUE, "ENDPOINT", f'ENDPOINT "{endpoint.shown}" {refused.message}', refused.hint
-        )
+        settings.refuse("ENDPOINT", refused)
         return None
 
 
@@ -386,5 +384,4 @@ def _read_signature(settings: BlockSettings) -> Signature | None:
 def _read_content_type(settings: BlockSettings) -> str:
     """Read RESPONSE_CONTENT_TYPE: the type of what PAYLOAD makes of a response, or RESPONSE of a request."""
     name = "RESPONSE_CONTENT_TYPE"
-    settings.check_media_type(name)
     return str(settings.values.get(name, PARAMETERS[BlockKind.EVENT][name].default))

@@ -245,11 +245,6 @@ def is_token(text: str) -> bool:
     return _TOKEN.fullmatch(text) is not None
 
 
-def is_media_type(text: str) -> bool:
-    """Return whether a text can be a Content-Type (RFC 9110 section 8.3.1)."""
-    return _MEDIA_TYPE.fullmatch(text) is not None
-
-
 def is_base64(text: str) -> bool:
     """Return whether a text is Base64 (RFC 4648 section 4) of at least one byte."""
     return re.fullmatch(r"(?=.)(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?", text) is not None
@@ -353,6 +348,13 @@ def read_header_value(_: Parameter, text: str, __: str) -> str:
     return text
 
 
+def read_media_type(_: Parameter, text: str, shown: str) -> str:
+    """Return a Content-Type (RFC 9110 section 8.3.1)."""
+    if not _MEDIA_TYPE.fullmatch(text):
+        raise FormError(f'"{shown}" is not a media type', "as in application/json or text/plain; charset=utf-8")
+    return text
+
+
 def read_file(_: Parameter, text: str, shown: str) -> str:
     """Return the path of a file that is there."""
     if not os.path.isfile(text):  # noqa: PTH113  # Path.is_file raises for a name that is too long
@@ -370,6 +372,7 @@ _READERS: Final[Mapping[Kind, Callable[[Parameter, str, str], object]]] = Mappin
         Kind.FILTER: read_filter,
         Kind.HEADER_NAME: read_header_name,
         Kind.HEADER_VALUE: read_header_value,
+        Kind.MEDIA_TYPE: read_media_type,
         Kind.FILE: read_file,
         Kind.ORIGINS: lambda _, text, __: read_origins(text),
         Kind.TOKENS: lambda _, text, __: read_tokens(text),

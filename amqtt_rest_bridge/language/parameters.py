@@ -39,6 +39,7 @@ class Kind(StrEnum):
     ORIGINS = "origins, comma-separated"
     HEADER_NAME = "header name"
     HEADER_VALUE = "header value"
+    MEDIA_TYPE = "media type"
     HEADERS = "ADD lines below it"
     FILE = "PEM file"
     SCHEMA = "JSON Schema file"
@@ -164,7 +165,7 @@ _CONFIG = (
         portable=True,
     ),
     Parameter(
-        "DEFAULT_CONTENT_TYPE", _TEXT, "application/json", _B,
+        "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, "application/json", _B,
         "Content-Type of a body when HEADERS has none; decides how placeholders in BODY and PAYLOAD are escaped",
         '"text/plain"',
         portable=True,
@@ -445,7 +446,7 @@ _EVENT = (
         excludes=(Rule("RESPONSE_FORMAT", (ResponseFormat.ENVELOPE,), "a result has one form", _C),),
     ),
     Parameter(
-        "RESPONSE_CONTENT_TYPE", _TEXT, "application/json", _B,
+        "RESPONSE_CONTENT_TYPE", Kind.MEDIA_TYPE, "application/json", _B,
         "decides how placeholders are escaped in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
         '"text/plain"',
         requires=(Rule("PAYLOAD", applies=_C, strict=False), Rule("RESPONSE", applies=_S, strict=False)),
