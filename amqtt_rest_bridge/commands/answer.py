@@ -27,7 +27,7 @@ class Problem(TypedDict):
     message: str
     line: int
     column: int
-    sourceLines: list[str]  # noqa: N815
+    sourceLines: list[str]
     suggestions: list[str]
 
 

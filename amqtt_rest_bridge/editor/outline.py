@@ -64,8 +64,7 @@ def symbols(file: RouteText) -> list[Symbol]:
     for part in file.parts:
         definitions, last = part.parsed.definitions, len(part.text.rstrip())
         for definition, following in zip_longest(definitions, definitions[1:]):
-            end = following.offset if following is not None else last
-            blocks = definition.blocks()
+            blocks, end = definition.blocks, following.offset if following is not None else last
             events = tuple(
                 Symbol(block.name or str(block.kind), str(block.kind), *_spans(file, part, block.offset, behind))
                 for block, behind in zip(blocks, [*(block.offset for block in blocks[1:]), end], strict=False)

@@ -56,7 +56,7 @@ class Part:
     def blocks(self) -> Iterator[tuple[Definition, Block]]:
         """Yield the blocks with their definitions, in the order of the text."""
         for definition in self.parsed.definitions:
-            yield from ((definition, block) for block in definition.blocks())
+            yield from ((definition, block) for block in definition.blocks)
 
 
 @dataclass(slots=True)

@@ -97,7 +97,7 @@ class _BlockReader(Reading):
     def _open_event(self, node: BlockNode) -> None:
         block = self.block = Block(BlockKind.EVENT, node.offset)
         self.skipping = False
-        self.definition.events.append(block)
+        self.definition.blocks.append(block)
         if not node.pieces:
             self.report.error(FaultCode.MISSING, node.offset, "this event has no name", "write ADD EVENT MyEvent")
             return
@@ -137,7 +137,7 @@ class _BlockReader(Reading):
             self.report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
             return
         kind = BlockKind(name)
-        first = self.definition.config if kind is BlockKind.CONFIG else self.definition.route_config
+        first = next((block for block in self.definition.blocks if block.kind is kind), None)
         if first is not None:
             line = self.report.position(first.offset).line
             self.report.error(
@@ -146,10 +146,7 @@ class _BlockReader(Reading):
             return
         self.skipping = False
         self.block = Block(kind, node.offset, broken={first_word} if without_with else set())
-        if kind is BlockKind.CONFIG:
-            self.definition.config = self.block
-        else:
-            self.definition.route_config = self.block
+        self.definition.blocks.append(self.block)
 
     def _unknown_block(self, node: BlockNode) -> None:
         name, plain = node.name.text, node.name.text.strip("'\"").upper()

@@ -6,14 +6,14 @@ Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity, visible
+from amqtt_rest_bridge.errors import Fault, FaultCode, Severity, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.configs import read_config, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.language.definitions import ParsedText, ParsedTexts
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.language.events import read_event
 from amqtt_rest_bridge.language.loops import PlacedEvent, loop_warnings
-from amqtt_rest_bridge.language.parameters import ROUTE_TYPE, BlockKind
+from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.reading import Block, Definition
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
 from amqtt_rest_bridge.language.writer import write_definition
@@ -83,16 +83,14 @@ def load(sources: Iterable[Source], environment: Environment, parsed: ParsedText
 def load_text(source: Source, parsed: ParsedText, environment: Environment) -> LoadedText:
     """Read the definitions of one text, which is `parsed`, each by itself."""
     loader = _TextLoader(source, environment)
-    loader.faults += [replace(fault, path=source.path) for fault in parsed.faults]
     for definition in parsed.definitions:
         loader.read(definition)
-    without_define = tuple(_without_define(source.path, *place) for place in parsed.without_define)
     return LoadedText(
         tuple(loader.routes),
-        (*loader.faults, *loader.report.faults),
+        (*source.faults, *(replace(fault, path=source.path) for fault in parsed.faults), *loader.report.faults),
         tuple(loader.claims),
         tuple(loader.events),
-        without_define,
+        tuple(replace(fault, path=source.path) for fault in parsed.without_define),
         len(parsed.definitions),
         frozenset(loader.report.files),
     )
@@ -117,13 +115,6 @@ def join(texts: Sequence[LoadedText]) -> LoadResult:
     return LoadResult(tuple(routes), in_order(faults), files)
 
 
-def _without_define(path: str, position: Position, name: str) -> Fault:
-    message = visible(f"ROUTE {name} is skipped: DEFINE is missing before it")
-    end = Position(position.line, position.column + len("ROUTE"))
-    hint = visible(f"write DEFINE ROUTE {name} WITH TYPE {ROUTE_TYPE}")
-    return Fault(path, position, Severity.WARNING, message, hint, FaultCode.MISSING_KEYWORD, end)
-
-
 def title_of(definition: Definition) -> str:
     """Return what a message calls a definition."""
     return f"route {definition.name}" if definition.name is not None else "this route"
@@ -134,7 +125,6 @@ class _TextLoader:
 
     def __init__(self, source: Source, environment: Environment) -> None:
         self.routes: list[Route] = []
-        self.faults = list(source.faults)
         self.claims: list[Claim] = []
         self.events: list[PlacedEvent] = []
         self.report = Report(source.path, source.text)
@@ -143,28 +133,28 @@ class _TextLoader:
 
     def read(self, definition: Definition) -> None:
         before = self.report.errors
-        route = self._read_definition(definition, self.report)
+        route = self._read_definition(definition)
         if route is not None and self.report.errors == before and not definition.is_faulty:
             self.routes.append(route)
         self.claims += [Claim(key, route, refused) for key, refused in self._claims]
         self._claims.clear()
 
-    def _read_definition(self, definition: Definition, report: Report) -> Route | None:
+    def _read_definition(self, definition: Definition) -> Route | None:
+        report = self.report
         if definition.name is not None:
             self._claim("route", definition.name, definition, f"there are two routes {definition.name}")
-        route_config, shaping = RouteConfig(), None
-        if definition.route_config is not None:
-            shaping = BlockSettings(definition.route_config, report, self._environment)
-            route_config = read_route_config(shaping)
-        events = [BlockSettings(block, report, self._environment) for block in definition.events]
-        if definition.config is None:
+        blocks = [BlockSettings(block, report, self._environment) for block in definition.blocks]
+        events = [one for one in blocks if one.block.kind is BlockKind.EVENT]
+        by_kind = {one.block.kind: one for one in blocks}
+        settings, shaping = by_kind.get(BlockKind.CONFIG), by_kind.get(BlockKind.ROUTE_CONFIG)
+        route_config = RouteConfig() if shaping is None else read_route_config(shaping)
+        if settings is None:
             if BlockKind.CONFIG not in definition.broken:
                 hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
                 report.error(
                     FaultCode.MISSING, definition.offset, f"{title_of(definition)} has no REST_API_CONFIG", hint
                 )
             return None
-        settings = BlockSettings(definition.config, report, self._environment)
         config, name = read_config(settings), definition.name or ""
         read = [(event, read_event(event, config, name)) for event in events]
         for of, event in read:
@@ -193,9 +183,7 @@ class _TextLoader:
         )
 
     def _claim(self, noun: str, key: object, at: Definition | Block, message: str) -> None:
-        position, end = self.report.position(at.offset), self.report.behind(self.report.end_of(at.offset))
-        code = FaultCode.DUPLICATE
-        refused = Fault(self.report.path, position, Severity.ERROR, visible(message), code=code, end=end)
+        refused = self.report.fault(Severity.ERROR, FaultCode.DUPLICATE, at.offset, message)
         self._claims.append(((noun, key), refused))
 
 

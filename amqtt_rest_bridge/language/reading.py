@@ -41,24 +41,16 @@ class Block:
 
 @dataclass(slots=True)
 class Definition:
-    """One `DEFINE ROUTE ... WITH TYPE REST_API`: its blocks; `name` is None when it cannot be read.
+    """One `DEFINE ROUTE ... WITH TYPE REST_API`: its blocks in their order; `name` is None when it cannot be read.
 
-    REST_API_CONFIG and ROUTE_CONFIG are None when they are missing. `broken` names blocks whose first line could not be
-    read. `is_faulty`: its text has an error already.
+    `broken` names blocks whose first line could not be read. `is_faulty`: its text has an error already.
     """
 
     name: str | None
     offset: int
-    config: Block | None = None
-    route_config: Block | None = None
-    events: list[Block] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     is_faulty: bool = False
-
-    def blocks(self) -> list[Block]:
-        """Return the blocks in the order of the text."""
-        blocks = [self.config, self.route_config, *self.events]
-        return sorted(filter(None, blocks), key=lambda block: block.offset)
 
 
 @dataclass(slots=True)
@@ -142,7 +134,7 @@ def unknown_setting(reading: Reading, node: SettingNode, block: Block) -> None:
     elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
     if elsewhere is not None:
         hint = f"it belongs in {elsewhere}"
-        if elsewhere is BlockKind.EVENT and not reading.definition.events:
+        if elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in reading.definition.blocks):
             hint += ": write ADD EVENT <name> before it"
         reading.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
         reading.loose_headers = plain.upper() == HEADERS

@@ -57,16 +57,14 @@ class Report:
     """The faults of one source; `offset`s count characters of its text from 0.
 
     A fault ends where the string, word, placeholder or statement that begins at its offset does, unless it is reported
-    with an `end`, and has the replacement that its hint asks for. `without_define` are the lines that look like a route
-    of ours whose DEFINE is missing: offset and name; `files` are those that its routes refer to and
-    that were read.
+    with an `end`, and has the replacement that its hint asks for. `files` are those that its routes refer to and that
+    were read.
     """
 
     def __init__(self, path: str, text: str) -> None:
         self.path = path
         self.faults: list[Fault] = []
         self.errors = 0
-        self.without_define: list[tuple[int, str]] = []
         self.files: set[FileState] = set()
         self._text = text
 
@@ -97,27 +95,34 @@ class Report:
         self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
     ) -> None:
         """Note something that keeps the route from working."""
-        self._add(Severity.ERROR, code, offset, message, hint, end)
+        self.faults.append(self.fault(Severity.ERROR, code, offset, message, hint, end))
+        self.errors += 1
 
     def warning(
         self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
     ) -> None:
         """Note something that works, but hardly as it was meant."""
-        self._add(Severity.WARNING, code, offset, message, hint, end)
+        self.faults.append(self.fault(Severity.WARNING, code, offset, message, hint, end))
 
     def notice(self, offset: int, message: str, hint: str | None = None) -> None:
         """Note something that is skipped."""
-        self._add(Severity.NOTICE, FaultCode.SKIPPED, offset, message, hint, None)
+        self.faults.append(self.fault(Severity.NOTICE, FaultCode.SKIPPED, offset, message, hint))
 
-    def _add(
-        self, severity: Severity, code: FaultCode, offset: int, message: str, hint: str | None, end: int | None
-    ) -> None:
+    def fault(
+        self,
+        severity: Severity,
+        code: FaultCode,
+        offset: int,
+        message: str,
+        hint: str | None = None,
+        end: int | None = None,
+    ) -> Fault:
+        """Return a fault, which is not noted."""
         behind = self.behind(self.end_of(offset) if end is None else end)
         replacement = hint.meant if isinstance(hint, Question) else None
         # Messages hold names and texts of a file: these must not break the log line they end in.
         message, hint = visible(message), hint and visible(hint)
-        self.errors += severity is Severity.ERROR
-        self.faults.append(Fault(self.path, self.position(offset), severity, message, hint, code, behind, replacement))
+        return Fault(self.path, self.position(offset), severity, message, hint, code, behind, replacement)
 
     def end_of(self, offset: int) -> int:
         """Return where the string, word, placeholder or statement that begins at an offset ends."""
@@ -261,9 +266,8 @@ def _cells(path: str, text: str) -> Iterator[Source]:
     try:
         notebook = json.loads(text)
     except json.JSONDecodeError as error:
-        report = Report(path, text)
-        report.error(FaultCode.UNREADABLE, error.pos, f"the notebook is not JSON: {error.msg}")
-        yield Source(path, "", tuple(report.faults))
+        message = f"the notebook is not JSON: {error.msg}"
+        yield Source(path, "", (Report(path, text).fault(Severity.ERROR, FaultCode.UNREADABLE, error.pos, message),))
         return
     except (ValueError, RecursionError):  # numbers of thousands of digits, a thousand brackets
         yield _faulty(path, Severity.ERROR, "the notebook is not JSON that can be read")
@@ -294,14 +298,9 @@ def _cell(path: str, value: object) -> Source:
     try:
         value.encode()
     except UnicodeEncodeError as error:  # "\ud800" is JSON
-        report = Report(path, value)
-        report.error(
-            FaultCode.UNREADABLE,
-            error.start,
-            "the cell holds half a surrogate pair, which has no UTF-8 form",
-            "leave it out",
-        )
-        return Source(path, "", tuple(report.faults))
+        message, code = "the cell holds half a surrogate pair, which has no UTF-8 form", FaultCode.UNREADABLE
+        fault = Report(path, value).fault(Severity.ERROR, code, error.start, message, "leave it out")
+        return Source(path, "", (fault,))
     return Source(path, value)
 
 

@@ -13,8 +13,9 @@ from amqtt_rest_bridge.secret_search import MASK
 
 _MASKED_NAMES = ("USERNAME", "SERVER_USERNAME")
 _MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
-_FREE_TEXTS = frozenset(
-    {Kind.STRING, Kind.MEDIA_TYPE, Kind.TEMPLATE, Kind.TOPIC, Kind.TOPIC_TEMPLATE, Kind.FILTER, Kind.ADDRESS, Kind.CONDITION}
+_FREE_TEXTS = (
+    *(Kind.STRING, Kind.TEMPLATE, Kind.ADDRESS, Kind.CONDITION, Kind.MEDIA_TYPE),
+    *(Kind.TOPIC, Kind.TOPIC_TEMPLATE, Kind.FILTER),
 )
 _QUERY_VALUE = re.compile(r"(?<=[?&;])([^=&;]+)=([^&]+)")
 _ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", "\t": "\\t"})

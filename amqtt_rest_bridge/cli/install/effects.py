@@ -39,16 +39,14 @@ class Effects:
 
     def add(self, definition: Definition) -> None:
         """Add those of a route."""
-        config = definition.config
-        if config is not None:
-            if _is_on(config, "ENABLE_CLIENT"):
-                addresses = (_shown(config, name) for name in _CALLED)
+        for block in definition.blocks:
+            if _is_on(block, "ENABLE_CLIENT"):
+                addresses = (_shown(block, name) for name in _CALLED)
                 self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
-            if _is_on(config, "ENABLE_SERVER"):
-                self.ports.add(_shown(config, "SERVER_PORT") or str(RestApiConfig().server_port))
-        for event in definition.events:
-            self.reads |= {topic for name in _READ if (topic := _shown(event, name))}
-            self.writes |= {topic for name in _WRITTEN if (topic := _shown(event, name))}
+            if _is_on(block, "ENABLE_SERVER"):
+                self.ports.add(_shown(block, "SERVER_PORT") or str(RestApiConfig().server_port))
+            self.reads |= {topic for name in _READ if (topic := _shown(block, name))}
+            self.writes |= {topic for name in _WRITTEN if (topic := _shown(block, name))}
 
     def lines(self) -> Iterator[str]:
         """Yield what an operator is shown."""
@@ -67,9 +65,7 @@ def published_credentials(definition: Definition, environment: Environment) -> I
 
     Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
     """
-    for block in (definition.config, *definition.events):
-        if block is None:
-            continue
+    for block in definition.blocks:
         for name in _CREDENTIALS:
             node = block.settings.get(name)
             if node is not None and _is_literal(evaluate(node.pieces, environment, Report("", ""))):

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.calls.requests import _trailing, split_base_address
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, evaluate
 from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report, Source, read
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
@@ -53,9 +54,9 @@ def check_read(source: Source) -> None:
     theirs = [
         (
             one.name,
-            settings(one.config),
-            [(event.name, settings(event)) for event in one.events],
-            [(written((line.name,)), plain(written(line.pieces))) for each in one.events for line in each.headers],
+            settings(next((block for block in one.blocks if block.kind is BlockKind.CONFIG), None)),
+            [(block.name, settings(block)) for block in one.blocks if block.kind is BlockKind.EVENT],
+            [(written((line.name,)), plain(written(line.pieces))) for each in one.blocks for line in each.headers],
         )
         for one in PARSED.parse(source.text).definitions
     ]
