@@ -5,15 +5,16 @@ server and of the broker. Main thread.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-from msgspec.structs import replace
+from msgspec import structs
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
 from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, Once, ServedEvent, TopicPayload, Wake
 from amqtt_rest_bridge.calls.batches import halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
+from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_server import Pending, Request, Response
@@ -29,6 +30,17 @@ REQUEST_ID = "00000000-0000-4000-8000-000000000000"
 
 MAX_BYTES: Final = BridgeSettings().max_body_bytes
 """The default of max_body_bytes, and of max_response_bytes."""
+
+ANY_KEY: Final = "<a UUID, the same for every try>"
+"""The Idempotency-Key of a request that is only shown."""
+
+
+def shown_request(route: Route, request: HttpRequest) -> HttpRequest:
+    """Return a request with the scheme of the Authorization that is added where it is sent."""
+    scheme = scheme_of_sender(route.config, request)
+    if scheme is None:
+        return request
+    return replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
 
 
 def try_call(
@@ -135,7 +147,7 @@ def try_request(
         response = answer if isinstance(answer, Response) else _awaited(answer, passed)
     if response.stream is not None:
         piece = response.stream.take()
-        response = replace(response, body=piece if isinstance(piece, bytes) else b"", stream=None)
+        response = structs.replace(response, body=piece if isinstance(piece, bytes) else b"", stream=None)
     return RequestTrial(response, answers.served, tuple(broker.link.published))
 
 

@@ -5,16 +5,14 @@ import sys
 import time
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from amqtt_rest_bridge.bridge.client.senders import sender_of
-from amqtt_rest_bridge.bridge.trial import MAX_BYTES, try_request
+from amqtt_rest_bridge.bridge.trial import ANY_KEY, MAX_BYTES, shown_request, try_request
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict, masker_for
-from amqtt_rest_bridge.calls.requests import scheme_of_sender
 from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
@@ -34,9 +32,6 @@ from amqtt_rest_bridge.model import (
 )
 from amqtt_rest_bridge.placeholders import Condition, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
-
-ANY_KEY = "<a UUID, the same for every try>"
-"""Shown in place of the Idempotency-Key of a request that is only shown."""
 
 DESCRIPTION = """\
 Show the exact requests that a message on a topic would send, for every client event of the routes that it triggers:
@@ -74,7 +69,7 @@ def run(
     ] = None,
     payload_file: Annotated[Path | None, typer.Option(metavar="FILE", help="file that holds the payload")] = None,
     send: Annotated[bool, typer.Option("--send", help="send the requests and show the responses")] = False,
-    secrets_dir: SecretsDir = Path(SECRETS_DIR),
+    secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Show, and with --send send, what a message triggers; faults of the route files go to standard error."""
     if payload is not None and payload_file is not None:
@@ -156,10 +151,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     begun = prepared.begin(call)
     if isinstance(begun, Verdict):
         return _show_end(begun, prepared, message, prepared.masker)
-    request = begun.request
-    if scheme := scheme_of_sender(route.config, request):
-        request = replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
-    print("\n".join(request_lines(request, prepared.masker)))
+    print("\n".join(request_lines(shown_request(route, begun.request), prepared.masker)))
     if not send:
         goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)
         print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, prepared.masker)}\n")

@@ -13,8 +13,7 @@ from typing import Final
 import msgspec
 
 from amqtt_rest_bridge.admin import flow
-from amqtt_rest_bridge.bridge.trial import REQUEST_ID, try_call, try_request
-from amqtt_rest_bridge.calls.requests import scheme_of_sender
+from amqtt_rest_bridge.bridge.trial import ANY_KEY, REQUEST_ID, shown_request, try_call, try_request
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader
@@ -35,7 +34,6 @@ _LONGEST: Final = 8192  # characters of a body
 _BEFORE: Final = 24  # characters of a line before a fault, few enough for a phone
 _BEHIND: Final = 80
 _SEGMENT: Final = re.compile(r"\{[^{}/]*\}")
-_ANY_KEY: Final = "<a UUID, the same for every try>"
 
 
 def tried(trial: Trial) -> Tried:
@@ -122,10 +120,8 @@ def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchang
     if fault := check_topic_name(topic):
         return Exchange(route.name, event.name, False, topic, "", f"The topic {fault}.", "")
     message = Message(topic, trial.payload.encode(), time.time())
-    verdict = try_call(route, event, message, answer, key=_ANY_KEY if route.is_lossless else None)
-    request = requests[0] if requests else None
-    if request is not None and (scheme := scheme_of_sender(route.config, request)):
-        request = replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
+    verdict = try_call(route, event, message, answer, key=ANY_KEY if route.is_lossless else None)
+    request = shown_request(route, requests[0]) if requests else None
     shown = "" if request is None else _lines(f"{request.method} {request.url}", request.headers, request.body)
     if verdict.failure is not None:
         outcome = f"It fails with {verdict.failure.code}: {verdict.failure.message}. {verdict.failure.hint}"
