@@ -24,7 +24,7 @@ import typer.core
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, HintedError, Severity
 from amqtt_rest_bridge.spelling import closest
 
-SECRETS_DIR = "/run/secrets"
+SECRETS_DIR = Path("/run/secrets")
 MOST_LISTED = 200
 """Faults that a check lists; the others are counted."""
 _Arguments = ParamSpec("_Arguments")

@@ -5,7 +5,6 @@ import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -53,7 +52,7 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="print a JSON array of faults: --format json")] = False,
     form: Annotated[Format, typer.Option("--format", help="print lines, JSON, SARIF or annotations")] = Format.TEXT,
     portable: Annotated[bool, typer.Option("--portable", help="warn of what Coreflux's parser refuses")] = False,
-    secrets_dir: SecretsDir = Path(SECRETS_DIR),
+    secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Print the faults of all files, sorted."""
     from amqtt_rest_bridge.language import loader, sources  # which --help does not need

@@ -171,8 +171,7 @@ class Execution:
     # Reports of routes.
 
     async def _list_routes(self, _: Command) -> CommandAnswer:
-        members = ("name", "type", "connection", "health")
-        rows = [{member: status[member] for member in members} for status in self._statuses()]
+        rows = self._statuses("name", "type", "connection", "health")
         return _listed("route", rows, "{name} ({type}): {connection}, {health}")
 
     async def _list_entities(self, _: Command) -> CommandAnswer:
@@ -184,8 +183,7 @@ class Execution:
         return _listed("route", rows, "{name}: {origin}")
 
     async def _connections(self, _: Command) -> CommandAnswer:
-        rows = [{member: one[member] for member in ("name", "connection", "last_error")} for one in self._statuses()]
-        return _listed("route", rows, "{name}: {connection}")
+        return _listed("route", self._statuses("name", "connection", "last_error"), "{name}: {connection}")
 
     async def _check_connection(self, command: Command) -> CommandAnswer:
         """Return how the last tries went: one that is made for this would be a request that no message asked for."""
@@ -218,8 +216,9 @@ class Execution:
         names = (await self._service.trial({})).secrets
         return _listed("secret", [{"name": name} for name in sorted(names)], "{name}")
 
-    def _statuses(self) -> list[dict[str, Any]]:
-        return [self._service.status(name) for name in self._routes]
+    def _statuses(self, *members: str) -> list[dict[str, Any]]:
+        """Return these members of the status of each route."""
+        return [{member: status[member] for member in members} for status in map(self._service.status, self._routes)]
 
     def _named(self, arguments: str) -> Route:
         name = arguments.strip()

@@ -54,9 +54,8 @@ class Part:
     loaded: LoadedText
 
     def blocks(self) -> Iterator[tuple[Definition, Block]]:
-        """Yield the blocks with their definitions, in the order of the text."""
-        for definition in self.parsed.definitions:
-            yield from ((definition, block) for block in definition.blocks)
+        """Return the blocks with their definitions, in the order of the text."""
+        return ((definition, block) for definition in self.parsed.definitions for block in definition.blocks)
 
 
 @dataclass(slots=True)

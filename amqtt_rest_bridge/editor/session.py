@@ -30,17 +30,17 @@ class TextChange:
     end: EditorPlace | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Document:
     """A text that the editor has open: a file, or a cell of a notebook."""
 
-    def __init__(self, uri: str, path: str, text: str, version: int | None, notebook: str = "") -> None:
-        self.uri = uri
-        self.path = path
-        self.text = text
-        self.version = version
-        self.notebook = notebook
-        self.reading: asyncio.Task[None] | None = None
-        self.published: list[Finding] | None = None
+    uri: str
+    path: str
+    text: str
+    version: int | None
+    notebook: str = ""
+    reading: asyncio.Task[None] | None = None
+    published: list[Finding] | None = None
 
 
 class Session:

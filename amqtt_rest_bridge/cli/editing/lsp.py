@@ -2,7 +2,6 @@
 
 import importlib.util
 import logging
-from pathlib import Path
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, SecretsDir
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -22,7 +21,7 @@ exit status:
 """
 
 
-def run(secrets_dir: SecretsDir = Path(SECRETS_DIR)) -> int:
+def run(secrets_dir: SecretsDir = SECRETS_DIR) -> int:
     """Serve until the editor ends it."""
     if importlib.util.find_spec("pygls") is None:
         raise ConfigurationError("pygls is not installed: pip install 'amqtt-rest-bridge[lsp]'")

@@ -75,7 +75,7 @@ def run(
         bool,
         typer.Option("--allow-sample-credentials", help="install a template whose text holds credentials"),
     ] = False,
-    secrets_dir: SecretsDir = Path(SECRETS_DIR),
+    secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
     template = Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug)
