@@ -4,7 +4,7 @@ Blocks for the file of a secret.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -34,6 +34,10 @@ class Environment:
 
     environment: Mapping[str, str]
     secrets_dir: Path
+
+    def value(self, what: str, name: str) -> str:
+        """Return a variable ("env") or a secret; raises `NotAvailableError`."""
+        return self.secret(name) if what == "secret" else self.variable(name)
 
     def variable(self, name: str) -> str:
         """Return the value of an environment variable; raises `NotAvailableError` when it is not set or not text."""
@@ -82,29 +86,20 @@ class RecordingEnvironment(Environment):
     variables: dict[str, NotAvailableError | None] = field(default_factory=dict)
     secrets: dict[str, NotAvailableError | None] = field(default_factory=dict)
 
-    def variable(self, name: str) -> str:
-        """Return and record a variable, as `Environment.variable`."""
-        return self._recorded(self.variables, name, Environment.variable)
-
-    def secret(self, name: str) -> str:
-        """Read and record a secret, as `Environment.secret`."""
-        return self._recorded(self.secrets, name, Environment.secret)
+    def value(self, what: str, name: str) -> str:
+        """Return and record a variable or a secret, as `Environment.value`."""
+        record = self.secrets if what == "secret" else self.variables
+        record[name] = None
+        try:
+            return Environment.value(self, what, name)
+        except NotAvailableError as error:
+            record[name] = error
+            raise
 
     @property
     def missing(self) -> frozenset[str]:
         """Return the messages of the faults that report what is not available."""
         return frozenset(str(error) for error in (*self.variables.values(), *self.secrets.values()) if error)
-
-    def _recorded(
-        self, record: dict[str, NotAvailableError | None], name: str, read: Callable[[Environment, str], str]
-    ) -> str:
-        try:
-            value = read(self, name)
-        except NotAvailableError as error:
-            record[name] = error
-            raise
-        record[name] = None
-        return value
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +108,9 @@ class NameEnvironment(Environment):
 
     values: dict[str, str] = field(default_factory=dict)
 
-    def variable(self, name: str) -> str:
+    def value(self, what: str, name: str) -> str:  # noqa: ARG002  # one name for both
         """Return the value of a variable or secret, which `values` has from now on."""
         return self.values.setdefault(name, name)
-
-    secret = variable
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +214,7 @@ def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
 
 def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
     try:
-        text = environment.secret(name) if what == "secret" else environment.variable(name)
+        text = environment.value(what, name)
     except NotAvailableError:
         if default is None:
             raise
