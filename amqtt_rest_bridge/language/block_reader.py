@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
-from amqtt_rest_bridge.language import hints, reading
+from amqtt_rest_bridge.language import hints
 from amqtt_rest_bridge.language.grammar import (
     BlockNode,
     HeadersNode,
@@ -20,7 +20,7 @@ from amqtt_rest_bridge.language.grammar import (
     parse_condition,
 )
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.reading import HEADERS, Block, Definition, Reading
+from amqtt_rest_bridge.language.reading import HEADERS, Block, Definition, Reading, report_open_strings
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
@@ -54,7 +54,7 @@ class _BlockReader(Reading):
     def read(self, node: BlockNode | Line) -> None:
         if isinstance(node, Junk):
             if self.skipping:
-                reading.report_open_strings(node.open_strings, self.report)
+                report_open_strings(node.open_strings, self.report)
             else:
                 self._read_junk(node)
             self.last, self.rest_is_known = None, False
@@ -79,7 +79,7 @@ class _BlockReader(Reading):
 
     def _check_strings(self, pieces: Iterable[Piece]) -> None:
         if open_strings := [piece for piece in pieces if piece.open_at is not None]:
-            reading.report_open_strings(open_strings, self.report)
+            report_open_strings(open_strings, self.report)
 
     # Blocks.
 
@@ -212,7 +212,7 @@ class _BlockReader(Reading):
         if self.skipping:
             return
         if self.block is None:
-            reading.report_outside(self, written)
+            self.report_outside(written)
             return
         node = self._straightened(written, "WITH")
         if node is None:
@@ -220,7 +220,7 @@ class _BlockReader(Reading):
         name = node.name
         parameter = PARAMETERS[self.block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
-            reading.unknown_setting(self, node, self.block)
+            self.unknown_setting(node, self.block)
         elif name.is_string:
             message = f"the name of a setting is not quoted: {name.text}"
             self.refuse(FaultCode.QUOTES, parameter.name, name.offset, message, f"write {parameter.name}")
@@ -312,7 +312,7 @@ class _BlockReader(Reading):
             if not self.skipping and self.block is not None:
                 self.last = SettingNode(Piece(HEADERS, node.offset), (), node.offset)
                 self.block.settings.setdefault(HEADERS, self.last)
-            reading.add_is_missing(self, first.offset, first.text)
+            self.add_is_missing(first.offset, first.text)
             self.rest_is_known = True
         else:
             self.last = SettingNode(Piece(HEADERS, node.offset), node.pieces, node.offset)
@@ -338,7 +338,7 @@ class _BlockReader(Reading):
                 key, _, value = name[1:-1].partition(":")
                 hint = f'write ADD "{key.strip()}" "{value.strip()}"'
             end = node.name.offset + len(name)
-            self.refuse(FaultCode.MISSING, HEADERS, node.offset, f"the header {name} has no value", hint, end=end)
+            self.refuse(FaultCode.MISSING, HEADERS, node.offset, f"the header {name} has no value", hint, end)
         elif name.upper() == "HEADER":
             hint = f"write ADD {node.pieces[0].text}"
             self.refuse(
@@ -362,9 +362,9 @@ class _BlockReader(Reading):
                 end = start - junk.offset
             offset += len(line) + 1
         if end is None:
-            reading.explain(self, junk)
+            self.explain(junk)
         elif text := junk.text[:end].rstrip():
-            reading.explain(self, Junk(text, (), junk.offset))
+            self.explain(Junk(text, (), junk.offset))
 
     def _lacks_keyword(self, text: str, offset: int) -> bool:
         """Report a line that only lacks its WITH or ADD; return whether it is one."""
@@ -386,7 +386,7 @@ class _BlockReader(Reading):
             )
             self.loose_headers = name == HEADERS
         elif self.in_headers and begins_line and (header := _HEADER_LINE.match(text)):
-            reading.add_is_missing(self, offset, header["name"])
+            self.add_is_missing(offset, header["name"])
         else:
             return False
         return True
