@@ -66,20 +66,17 @@ def _check_address(settings: BlockSettings, *, needed: bool) -> None:
 
 
 def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
-    settings.refuse(name, refused, _USER_INFO.sub("***@", settings.texts[name].shown))
+    shown = _USER_INFO.sub("***@", settings.texts[name].shown)
+    settings.invalid(name, f'"{shown}" {refused.message}', refused.hint)
 
 
 def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
     for name in (name for pair in _BASIC for name in pair if name in settings.texts):
         if forms.has_control(settings.texts[name].text):
-            settings.error(
-                FaultCode.INVALID_VALUE, name, f"{name} holds a control character, which a header cannot carry"
-            )
+            settings.invalid(name, "holds a control character, which a header cannot carry")
     for user, _ in _BASIC:
         if ":" in settings.values.get(user, ""):  # RFC 7617 section 2
-            settings.error(
-                FaultCode.INVALID_VALUE, user, f"{user} holds a colon, which ends the user name in Basic credentials"
-            )
+            settings.invalid(user, "holds a colon, which ends the user name in Basic credentials")
     asks = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
     if client and server and settings.has("USERNAME") and not asks:
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
@@ -98,13 +95,9 @@ def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
             continue
         label = next((part.label for part in settings.texts[name].parts if isinstance(part, Fixed)), None)
         if label is not None:
-            settings.error(
-                FaultCode.INVALID_VALUE, name, f"{name} is empty: {label} holds nothing", "put a value into it"
-            )
+            settings.invalid(name, f"is empty: {label} holds nothing", "put a value into it")
         elif name in asked:
-            settings.error(
-                FaultCode.INVALID_VALUE, name, f"{name} is empty", "it would admit callers without a password"
-            )
+            settings.invalid(name, "is empty", "it would admit callers without a password")
 
 
 def _check_oauth2(settings: BlockSettings) -> None:

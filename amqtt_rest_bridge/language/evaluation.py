@@ -315,10 +315,9 @@ class BlockSettings:
             hint = hint and self.texts[name].hide(hint)
         self.report.error(code, self.offset(name), message, hint, end=self.end(name))
 
-    def refuse(self, name: str, refused: HintedError, shown: str = "") -> None:
-        """Report a value that cannot be used; a fault has it as it is written, or as it is `shown`."""
-        message = f'{name} "{shown or self.texts[name].shown}" {refused.message}'
-        self.error(FaultCode.INVALID_VALUE, name, message, refused.hint)
+    def invalid(self, name: str, why: str, hint: str | None = None) -> None:
+        """Report a value that cannot be used; `why` continues the name of its setting."""
+        self.error(FaultCode.INVALID_VALUE, name, f"{name} {why}", hint)
 
     def warning(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
         """Report that a setting is not used as was meant."""

@@ -74,12 +74,8 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     _check_result(settings)
     settings.check_rules([Mode.CLIENT])
     if body is not None and values.get("METHOD") == Method.GET:
-        settings.warning(
-            FaultCode.DOUBTFUL,
-            "BODY",
-            "a GET with a BODY: many servers refuse or ignore it",
-            "write POST, or leave BODY out",
-        )
+        message, hint = "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out"
+        settings.warning(FaultCode.DOUBTFUL, "BODY", message, hint)
     differs = "write what is to differ, as in {payload} or {value.json.state}"
     for name, effect in (("ON_CHANGE", "of each topic"), ("DEDUPE_KEY", "within DEDUPE_FOR")):
         _warn_of_constant(settings, name, texts[name], f"only the first message {effect} is sent", differs)
@@ -134,7 +130,7 @@ def _read_schema(settings: BlockSettings) -> Schema | None:
     try:
         return read_schema(value.text, settings.report.files)
     except SchemaFileError as error:
-        settings.error(FaultCode.INVALID_VALUE, name, f'{name} "{value.shown}": {error}', error.hint)
+        settings.invalid(name, f'"{value.shown}": {error}', error.hint)
         return None
 
 
@@ -156,8 +152,8 @@ def _check_batch(settings: BlockSettings) -> None:
             settings.failed.add(name)
     body = settings.texts.get("BODY")
     if body is None or not {"batch", "batch.lines"} & {*names_in(body, Mode.BATCH)}:
-        message = "BATCH_SIZE is set, but BODY does not hold the messages"
-        settings.error(FaultCode.INVALID_VALUE, "BATCH_SIZE", message, "write {batch} or {batch.lines} in BODY")
+        hint = "write {batch} or {batch.lines} in BODY"
+        settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)
 
 
 def _check_result(settings: BlockSettings) -> None:
@@ -191,22 +187,14 @@ def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, Place
     headers: list[tuple[str, PlaceholderText]] = []
     seen: set[str] = set()
     if written is not None and not settings.block.headers and "HEADERS" not in settings.failed:
-        report.warning(
-            FaultCode.NO_EFFECT,
-            written.offset,
-            "HEADERS has no header below it",
-            "write ADD <name> <value> lines below it",
-        )
+        hint = "write ADD <name> <value> lines below it"
+        report.warning(FaultCode.NO_EFFECT, written.offset, "HEADERS has no header below it", hint)
     for name, value in settings.headers:
         lower = name.text.lower()
         template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, mode, report)
         if not forms.is_token(name.text):
-            report.error(
-                FaultCode.INVALID_NAME,
-                name.offset,
-                f'"{name.shown}" is not a header name',
-                "letters, digits and - are safe",
-            )
+            message, hint = f'"{name.shown}" is not a header name', "letters, digits and - are safe"
+            report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
         elif lower in forms.OWN_HEADERS:
             report.error(
                 FaultCode.INVALID_VALUE, name.offset, f"the header {name.text} is set by the connection", "leave it out"
@@ -247,9 +235,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         needed["DESTINATION_TOPIC"] = _why_it_publishes(settings, config)
     complete = settings.require(Mode.SERVER, needed)
     if values.get("METHOD") == Method.PATCH:
-        settings.error(
-            FaultCode.INVALID_VALUE, "METHOD", "METHOD must be GET, POST, PUT or DELETE in server mode, not PATCH"
-        )
+        settings.invalid("METHOD", "must be GET, POST, PUT or DELETE in server mode, not PATCH")
     segments = _read_segments(settings)
     published: dict[str, Any] = {}
     for name, place in (
@@ -271,11 +257,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
     _check_segments(settings, "WHEN", published["when"], segments)
     reply, destination = published["reply_topic"], published["destination_topic"]
     if reply is not None and destination is not None and reply.source == destination.source:
-        settings.error(
-            FaultCode.INVALID_VALUE,
-            "REPLY_TOPIC",
-            "REPLY_TOPIC is DESTINATION_TOPIC: a request would be taken for its own reply",
-        )
+        settings.invalid("REPLY_TOPIC", "is DESTINATION_TOPIC: a request would be taken for its own reply")
     if not complete or settings.failed.intersection(needed):
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
@@ -336,7 +318,7 @@ def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
     try:
         return forms.read_server_endpoint(endpoint.text)
     except FormError as refused:
-        settings.refuse("ENDPOINT", refused)
+        settings.invalid("ENDPOINT", f'"{endpoint.shown}" {refused.message}', refused.hint)
         return None
 
 
@@ -367,16 +349,10 @@ def _read_signature(settings: BlockSettings) -> Signature | None:
     if secret is None:
         return None
     if not secret:
-        settings.error(
-            FaultCode.INVALID_VALUE, "SIGNATURE_SECRET", "SIGNATURE_SECRET is empty", "such a signature proves nothing"
-        )
+        settings.invalid("SIGNATURE_SECRET", "is empty", "such a signature proves nothing")
     scheme = SignatureScheme(settings.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
     if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
-        settings.error(
-            FaultCode.INVALID_VALUE,
-            "SIGNATURE_SECRET",
-            "SIGNATURE_SECRET is not whsec_ and Base64, as standard-webhooks has it",
-        )
+        settings.invalid("SIGNATURE_SECRET", "is not whsec_ and Base64, as standard-webhooks has it")
     default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default
     return Signature(secret, str(settings.values.get("SIGNATURE_HEADER", default)), scheme)
 
