@@ -156,13 +156,8 @@ class _BlockReader(Reading):
             self.refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
             self.loose_headers = self.rest_is_known = True
         elif self.block is not None and any(plain in PARAMETERS[home] for home in homes):
-            self.refuse(
-                FaultCode.MISPLACED,
-                HEADERS,
-                node.offset,
-                f"{name} is a setting, which begins with WITH",
-                f"write WITH {plain}",
-            )
+            message = f"{name} is a setting, which begins with WITH"
+            self.refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
             self.skipping = False
             self._read_setting(SettingNode(node.name, node.pieces, node.offset))
         elif not self.loose_headers:
@@ -190,12 +185,8 @@ class _BlockReader(Reading):
             home = inside.most_common(1)[0][0]
             hint = question(home)
             self.definition.broken.add(home)
-        self.report.error(
-            FaultCode.UNKNOWN_BLOCK,
-            node.name.offset,
-            f"unknown block {name}",
-            hint or f"known: {', '.join(_BLOCK_NAMES)}",
-        )
+        hint = hint or f"known: {', '.join(_BLOCK_NAMES)}"
+        self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
         self.skipping = True
 
     # Settings.
@@ -263,13 +254,9 @@ class _BlockReader(Reading):
         plain = re.split("[=:(]", name.text, maxsplit=1)[0]
         if not name.is_string and plain and plain != name.text:
             mark, value = name.text[len(plain)], name.text[len(plain) + 1 :]  # not shown: it may be a password
+            message = f"no {mark} belongs between {plain} and its value"
             hint = f"write {verb} {plain} and the value, with a space between"
-            self.report.error(
-                FaultCode.UNEXPECTED_TEXT,
-                name.offset + len(plain),
-                f"no {mark} belongs between {plain} and its value",
-                hint,
-            )
+            self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
             self.rest_is_known = mark == "("
             if pieces and not value:
                 return SettingNode(Piece(plain, name.offset), pieces, node.offset)

@@ -277,14 +277,9 @@ class BlockSettings:
                 self.in_addresses.update(form for text in value.variables for form in forms.address_forms(text))
         except FormError as refused:
             self.failed.add(parameter.name)
-            hint = refused.hint and value.hide(refused.hint)
-            self.report.error(
-                FaultCode.INVALID_VALUE,
-                value.offset,
-                value.hide(f"{parameter.name} {refused.message}"),
-                hint,
-                end=end_of(value.pieces[-1], self.report),
-            )
+            message, hint = value.hide(f"{parameter.name} {refused.message}"), refused.hint and value.hide(refused.hint)
+            end = end_of(value.pieces[-1], self.report)
+            self.report.error(FaultCode.INVALID_VALUE, value.offset, message, hint, end=end)
 
     def __contains__(self, name: str) -> bool:
         """Return whether a setting is there or was perhaps meant to be: then it is not missed."""
@@ -293,6 +288,10 @@ class BlockSettings:
     def has(self, name: str) -> bool:
         """Return whether a setting is certainly there, even if its value cannot be used."""
         return name in self.block.settings or name in self.block.broken
+
+    def value(self, name: str) -> Any:
+        """Return the value of a setting, its default as the table has it where it is missing or at fault."""
+        return self.values.get(name, PARAMETERS[self.block.kind][name].default)
 
     def offset(self, name: str) -> int:
         """Return the offset of a setting's value; that of the block when it has none."""
@@ -359,7 +358,7 @@ class BlockSettings:
 
     def _written(self, name: str) -> str:
         """Return a value as its row has it."""
-        return str(self.values.get(name, PARAMETERS[self.block.kind][name].default)).lower()
+        return str(self.value(name)).lower()
 
     def _report_lack(self, name: str, rule: Rule) -> None:
         if rule.strict:
@@ -404,12 +403,8 @@ def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders
     what = found["name"] or found["shell"] or found["windows"]
     source = found["source"] or "ENV"
     hint = f'write GET {source} "{what}", without quotes around it'
-    report.warning(
-        FaultCode.OTHER_SYNTAX,
-        value.offset,
-        f"{name} is the text that is written here: nothing is read of the environment",
-        hint,
-    )
+    message = f"{name} is the text that is written here: nothing is read of the environment"
+    report.warning(FaultCode.OTHER_SYNTAX, value.offset, message, hint)
 
 
 def _convert(parameter: Parameter, value: Value) -> object:

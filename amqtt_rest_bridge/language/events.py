@@ -12,7 +12,6 @@ from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, place_in
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.loops import warn_of_own_loop
-from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.texts import (
     names_in,
     placeholder_text_of,
@@ -101,7 +100,7 @@ def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> d
         "ENDPOINT": (Place.ENDPOINT, mode),
         "BODY": (place_of(next(given, config.default_content_type)), mode),
         "DESTINATION_TOPIC": (Place.TOPIC, Mode.RESULT),
-        "PAYLOAD": (place_of(_read_content_type(settings)), Mode.RESULT),
+        "PAYLOAD": (place_of(settings.value("RESPONSE_CONTENT_TYPE")), Mode.RESULT),
         "ON_CHANGE": (Place.TEXT, Mode.CLIENT),
         "DEDUPE_KEY": (Place.TEXT, Mode.CLIENT),
     }
@@ -243,7 +242,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         ("PAYLOAD", place_of(config.default_content_type)),
         ("REPLY_TOPIC", Place.TOPIC),
         ("DEDUPE_KEY", Place.TEXT),
-        ("RESPONSE", place_of(_read_content_type(settings))),
+        ("RESPONSE", place_of(settings.value("RESPONSE_CONTENT_TYPE"))),
     ):
         published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
         _check_segments(settings, name, template, segments)
@@ -350,14 +349,7 @@ def _read_signature(settings: BlockSettings) -> Signature | None:
         return None
     if not secret:
         settings.invalid("SIGNATURE_SECRET", "is empty", "such a signature proves nothing")
-    scheme = SignatureScheme(settings.values.get("SIGNATURE_SCHEME", SignatureScheme.HMAC))
+    scheme = SignatureScheme(settings.value("SIGNATURE_SCHEME"))
     if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
         settings.invalid("SIGNATURE_SECRET", "is not whsec_ and Base64, as standard-webhooks has it")
-    default = PARAMETERS[BlockKind.EVENT]["SIGNATURE_HEADER"].default
-    return Signature(secret, str(settings.values.get("SIGNATURE_HEADER", default)), scheme)
-
-
-def _read_content_type(settings: BlockSettings) -> str:
-    """Read RESPONSE_CONTENT_TYPE: the type of what PAYLOAD makes of a response, or RESPONSE of a request."""
-    name = "RESPONSE_CONTENT_TYPE"
-    return str(settings.values.get(name, PARAMETERS[BlockKind.EVENT][name].default))
+    return Signature(secret, settings.value("SIGNATURE_HEADER"), scheme)
