@@ -283,25 +283,17 @@ def group_tables(group: GroupOverview) -> Group:
         for one in group.workers
     ]
     parts: list[RenderableType] = [_uncut(("SLOT", "HOLDER", "SINCE"), slots), Text()] if slots else []
-    return Group(*parts, _uncut(("WORKER", "SINCE", "ROUTE SET", "VERSION"), workers), *_differing_sets(group), Text())
-
-
-def _differing_sets(group: GroupOverview) -> Iterable[Text]:
+    parts.append(_uncut(("WORKER", "SINCE", "ROUTE SET", "VERSION"), workers))
     if len(group.route_sets) > 1:
-        sets = (f"{routes} on {', '.join(workers)}" for routes, workers in sorted(group.route_sets.items()))
-        yield Text(without_controls(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR)
+        sets = (f"{routes} on {', '.join(names)}" for routes, names in sorted(group.route_sets.items()))
+        parts.append(Text(without_controls(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR))
+    return Group(*parts, Text())
 
 
 def _uncut(titles: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
     """Return a table in which nothing is cut, however narrow the console is."""
-    table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
-    for number, title in enumerate(titles):
-        width = max(len(title), *(row[number].cell_len for row in rows))
-        table.add_column(title, no_wrap=True, width=width)
-    for row in rows:
-        table.add_row(*row)
-    table.width = sum(column.width + 2 for column in table.columns if column.width is not None)
-    return table
+    columns = [_Column(title, [row[number] for row in rows]) for number, title in enumerate(titles)]
+    return _Band(columns, 2, 0).grid(len(rows))
 
 
 def _since(since: str | None, away: str | None) -> Text:
