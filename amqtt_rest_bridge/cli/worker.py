@@ -193,22 +193,27 @@ def _check(path: Path, options: Mapping[str, Any]) -> int:
     return 0
 
 
+def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Address]:
+    """Return the settings and the broker's address; raises `ConfigurationError` for what is wrong with them."""
+    read = _read(path, options)
+    if read.faults:
+        raise ConfigurationError(in_one_line(read.faults))
+    return read.settings, broker_address(read.settings)
+
+
 def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:
     from amqtt_rest_bridge.bridge import main
     from amqtt_rest_bridge.processes.route_service import BridgeCode
     from amqtt_rest_bridge.worker import service
 
-    read = _read(path, options)
-    if read.faults:
-        raise ConfigurationError(in_one_line(read.faults))
-    address = broker_address(read.settings)
+    settings, address = _usable(path, options)
 
     def broker() -> Address:
-        return replace(address, password=_password(read.settings))
+        return replace(address, password=_password(settings))
 
     code = BridgeCode(main.check_routes, main.run)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(service.serve(read.settings, broker, code, signals, logs.stop_holding))
+        runner.run(service.serve(settings, broker, code, signals, logs.stop_holding))
     return 0
 
 
@@ -217,10 +222,7 @@ def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
     from amqtt_rest_bridge.processes.reload import load_first
     from amqtt_rest_bridge.worker.probe import probe
 
-    read = _read(path, options)
-    if read.faults:
-        raise ConfigurationError(in_one_line(read.faults))
-    settings, address = read.settings, broker_address(read.settings)
+    settings, address = _usable(path, options)
     routes = load_first(settings, main.check_routes).routes
     try:
         findings = asyncio.run(probe(address, settings, routes))

@@ -191,7 +191,6 @@ _OPERATORS: Final = {
     **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
     **{"~=": "!=", "&&": "AND", "&": "AND", "||": "OR", "|": "OR"},
 }
-_ANY_TYPE: Final = ("json",)
 _NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
 
 
@@ -340,7 +339,7 @@ class _ConditionReader:
             reason = explain_suspect(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
             _, hint = reason or ("", None)
             raise self._fault(term, f"{term.text} is not a placeholder", hint)
-        if found.root in _ANY_TYPE:
+        if found.root == "json":  # of any type
             return _Typed(found, None, term)
         return _Typed(found, "number" if found.root in _NUMBERS else "text", term)
 
