@@ -55,7 +55,8 @@ def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Argum
                 sys.stdout.reconfigure(errors="backslashreplace")
             try:
                 exit_status = run(*args, **options)
-                sys.stdout.flush()
+                if not sys.stdout.closed:  # the language server closes it
+                    sys.stdout.flush()
             except OSError as error:
                 if error.errno not in _OUTPUT_ERRORS or error.filename is not None:
                     raise
