@@ -108,13 +108,12 @@ def read_bytes(path: Path) -> bytes:
 
 def listed(faults: Sequence[Fault]) -> tuple[list[Fault], str | None]:
     """Return the faults to list, in their order, and how many more there are; errors are preferred to the others."""
-    if len(faults) <= MOST_LISTED:
-        return list(faults), None
     severities = list(Severity)
     by_severity = sorted(range(len(faults)), key=lambda number: severities.index(faults[number].severity))
-    chosen = set(by_severity[:MOST_LISTED])
     others = counted(faults[number] for number in by_severity[MOST_LISTED:])
-    return [fault for number, fault in enumerate(faults) if number in chosen], f"... and {others} more"
+    return [
+        faults[number] for number in sorted(by_severity[:MOST_LISTED])
+    ], f"... and {others} more" if others else None
 
 
 def counted(faults: Iterable[Fault]) -> str:

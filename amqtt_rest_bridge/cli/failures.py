@@ -116,21 +116,16 @@ def _whole(run: Mapping[str, Any]) -> Iterator[str]:
     for one in run["tries"]:
         came = " ".join(str(one[key]) for key in ("status", "code") if one[key] is not None)
         yield visible(f"try at {str(one['time'])[11:23]}: {came or 'succeeded'}, {one['ms']} ms")
-    message, request, response = run["message"], run["request"], run["response"]
-    if message is not None:
-        yield ""
-        yield visible(f"# message on {message['topic']}")
-        yield from _body(message, "payload")
-    if request is not None:
-        yield ""
-        yield visible(f"# request: {request['method']} {request['url']}")
-        yield from (visible(f"{name}: {value}") for name, value in request["headers"])
-        yield from _body(request, "body")
-    if response is not None:
-        yield ""
-        yield visible(f"# response: {response['status']} {response['reason']}")
-        yield from (visible(f"{name}: {value}") for name, value in response["headers"])
-        yield from _body(response, "body")
+    for part, title, body in (
+        (run["message"], "message on {topic}", "payload"),
+        (run["request"], "request: {method} {url}", "body"),
+        (run["response"], "response: {status} {reason}", "body"),
+    ):
+        if part is not None:
+            yield ""
+            yield visible(f"# {title.format(**part)}")
+            yield from (visible(f"{name}: {value}") for name, value in part.get("headers", ()))
+            yield from _body(part, body)
 
 
 def _body(part: Mapping[str, Any], name: str) -> Iterator[str]:
