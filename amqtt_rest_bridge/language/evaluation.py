@@ -21,6 +21,7 @@ from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse
 from amqtt_rest_bridge.system import regular_file
 
 MAX_SECRET_BYTES = 65_536
+_Range = tuple[int, int | None]  # the offsets of a text, and behind it where that is known
 _ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
 
 
@@ -306,13 +307,16 @@ class BlockSettings:
         begin, end = self.offset(name), self.end(name)
         return self.report.position(begin), self.report.behind(self.report.end_of(begin) if end is None else end)
 
-    def error(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
-        """Report that a setting cannot be used together with the rest."""
+    def error(
+        self, code: FaultCode, name: str, message: str, hint: str | None = None, at: _Range | None = None
+    ) -> None:
+        """Report that a setting cannot be used, for what is `at` two offsets, by default its whole value."""
         self.failed.add(name)
         if name in self.texts:
             message = self.texts[name].hide(message)
             hint = hint and self.texts[name].hide(hint)
-        self.report.error(code, self.offset(name), message, hint, end=self.end(name))
+        begin, end = at or (self.offset(name), self.end(name))
+        self.report.error(code, begin, message, hint, end=end)
 
     def invalid(self, name: str, why: str, hint: str | None = None) -> None:
         """Report a value that cannot be used; `why` continues the name of its setting."""

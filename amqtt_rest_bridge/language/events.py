@@ -294,8 +294,7 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
             if meant:
                 hint = question(f"{{path.{meant}}}")
             message = f"SOURCE_TOPIC of a read event cannot hold {one}: it would never be filled"
-            settings.failed.add(name)
-            settings.report.error(FaultCode.PLACEHOLDER, place, message, hint, end=end)
+            settings.error(FaultCode.PLACEHOLDER, name, message, hint, (place, end))
     template = placeholder_text_of(settings, name, Place.TOPIC, Mode.SERVER)
     _check_segments(settings, name, template, segments)
     return template
@@ -338,8 +337,7 @@ def _check_segments(
             message = f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}"
             pattern = rf"(?<={{){re.escape(written)}(?=[|}}])"
             place, end = place_in(settings.texts[name], pattern, settings.report, end)
-            settings.failed.add(name)
-            settings.report.error(FaultCode.PLACEHOLDER, place, message, hint, end=end)
+            settings.error(FaultCode.PLACEHOLDER, name, message, hint, (place, end))
 
 
 def _read_signature(settings: BlockSettings) -> Signature | None:

@@ -202,9 +202,7 @@ def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
     try:
         return _ConditionReader(value, mode).read(settings.block.condition)
     except _AtError as fault:
-        settings.failed.add(_NAME)
-        message = value.hide(f"{_NAME}: {fault.message}")
-        settings.report.error(FaultCode.CONDITION, fault.offset, message, fault.hint, end=fault.end)
+        settings.error(FaultCode.CONDITION, _NAME, f"{_NAME}: {fault.message}", fault.hint, (fault.offset, fault.end))
         return None
 
 
