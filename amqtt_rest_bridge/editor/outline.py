@@ -10,12 +10,12 @@ from amqtt_rest_bridge.editor.project import Part, Project, RouteText
 from amqtt_rest_bridge.language.grammar import SettingNode, unescape
 from amqtt_rest_bridge.language.loops import may_match, topic_pattern
 from amqtt_rest_bridge.language.parameters import BlockKind
-from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.topics import sample_topic
 
 _PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
+_TRIED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
 _PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
 
 
@@ -81,23 +81,26 @@ def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
     if here is None:
         return []
     others = [end for name, one in project.files.items() for end in _topics(name, one)]
-    return [end for end in others if end.is_published != here.is_published and _meet(here, end)]
+    if here.is_published:
+        return [end for end in others if not end.is_published and end.topic and may_match(end.topic, here.topic)]
+    return [end for end in others if end.is_published and here.topic and may_match(here.topic, end.topic)]
 
 
 def trials(file: RouteText) -> list[Trial]:
     """Return the events of a file that can be tried."""
-    return [
-        trial
-        for part in file.parts
-        for definition, block in part.blocks()
-        if block.kind is BlockKind.EVENT and block.name and definition.name
-        for trial in _trial(definition.name, block, _spans(file, part, block.offset, block.offset + 1)[1])
-    ]
-
-
-def _meet(one: TopicEnd, other: TopicEnd) -> bool:
-    published, subscribed = (one, other) if one.is_published else (other, one)
-    return bool(subscribed.topic) and may_match(subscribed.topic, published.topic)
+    found = []
+    for part in file.parts:
+        for definition, block in part.blocks():
+            if block.kind is not BlockKind.EVENT or not (block.name and definition.name):
+                continue
+            span = _spans(file, part, block.offset, block.offset + 1)[1]
+            source, method, endpoint = (_written(block.settings.get(name)) for name in _TRIED)
+            if source:
+                found.append(Trial(span, definition.name, block.name, topic=sample_topic(source)))
+            elif method and endpoint and "EVERY" not in block.settings:
+                request = f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}"
+                found.append(Trial(span, definition.name, block.name, request=request))
+    return found
 
 
 def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
@@ -123,14 +126,6 @@ def _written(node: SettingNode | None) -> str | None:
     if node is None or not node.pieces or any(piece.source for piece in node.pieces):
         return None
     return "".join([unescape(piece.text[1:-1]) if piece.is_string else piece.text for piece in node.pieces])
-
-
-def _trial(route: str, block: Block, span: Span) -> Iterator[Trial]:
-    source, method, endpoint = (_written(block.settings.get(name)) for name in ("SOURCE_TOPIC", "METHOD", "ENDPOINT"))
-    if source:
-        yield Trial(span, route, block.name, topic=sample_topic(source))
-    elif method and endpoint and "EVERY" not in block.settings:
-        yield Trial(span, route, block.name, request=f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}")
 
 
 def _spans(file: RouteText, part: Part, start: int, end: int) -> tuple[Span, Span]:
