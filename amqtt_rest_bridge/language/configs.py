@@ -32,13 +32,13 @@ def read_config(settings: BlockSettings) -> RestApiConfig:
         )
     modes = [mode for mode, is_on in ((Mode.CLIENT, client), (Mode.SERVER, server)) if is_on]
     settings.check_rules(modes)
-    return RestApiConfig(**settings.members_of(RestApiConfig) | {"enable_client": client, "enable_server": server})
+    return settings.build(RestApiConfig, enable_client=client, enable_server=server)
 
 
 def read_route_config(settings: BlockSettings) -> RouteConfig:
     """Return the capacity and policy of a route, the defaults for what is missing or at fault."""
     settings.check_rules([Mode.CLIENT])
-    return RouteConfig(**settings.members_of(RouteConfig))
+    return settings.build(RouteConfig)
 
 
 def _is_on(settings: BlockSettings, name: str) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_line
 from amqtt_rest_bridge.language import forms
@@ -17,10 +17,12 @@ from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Par
 from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
+from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
 from amqtt_rest_bridge.placeholders import Fixed, Mode, Place, constants, parse
 from amqtt_rest_bridge.system import regular_file
 
 MAX_SECRET_BYTES = 65_536
+_Model = TypeVar("_Model", RestApiConfig, RouteConfig, ClientEvent, ServerEvent)
 _Range = tuple[int, int | None]  # the offsets of a text, and behind it where that is known
 _ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
 
@@ -393,10 +395,11 @@ class BlockSettings:
                 )
         return all(name in self.values and name not in self.failed for name in hints)
 
-    def members_of(self, kind: type[Any]) -> dict[str, Any]:
-        """Return the values that a class of the model has a field for: that of RETRY_ON goes to `retry_on`."""
+    def build(self, kind: type[_Model], **read: Any) -> _Model:
+        """Build a class of the model: each value goes to the field of its name in lower case, unless it was `read`."""
         usable = ((field.name, field.name.upper()) for field in fields(kind))
-        return {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
+        values = {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
+        return kind(**values | read)
 
 
 def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders: bool) -> None:

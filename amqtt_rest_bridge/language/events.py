@@ -47,6 +47,8 @@ def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> Cl
 
     With both modes on, an event that messages or its schedule trigger is a client event.
     """
+    if "QOS" in settings.values:
+        settings.values["QOS"] = int(settings.values["QOS"])
     triggered = "SOURCE_TOPIC" in settings or "EVERY" in settings
     if config.enable_client and (triggered or not config.enable_server):
         return _read_client_event(settings, config, route)
@@ -88,9 +90,8 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     if not complete or texts["ENDPOINT"] is None or "SOURCE_TOPIC" not in values:
         return None
     read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
-    read |= {"name": settings.block.name, "headers": headers, "signature": signature}
-    read |= {"schema_file": schema, "qos": _read_qos(settings)}
-    return ClientEvent(**settings.members_of(ClientEvent) | read)
+    read |= {"name": settings.block.name, "headers": headers, "signature": signature, "schema_file": schema}
+    return settings.build(ClientEvent, **read)
 
 
 def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> dict[str, PlaceholderText | None]:
@@ -131,11 +132,6 @@ def _read_schema(settings: BlockSettings) -> Schema | None:
     except SchemaFileError as error:
         settings.invalid(name, f'"{value.shown}": {error}', error.hint)
         return None
-
-
-def _read_qos(settings: BlockSettings) -> int | None:
-    qos = settings.values.get("QOS")
-    return None if qos is None else int(qos)
 
 
 def _check_batch(settings: BlockSettings) -> None:
@@ -261,8 +257,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         return None
     read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
     read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
-    read["qos"] = _read_qos(settings)
-    return ServerEvent(**settings.members_of(ServerEvent) | read)
+    return settings.build(ServerEvent, **read)
 
 
 def _check_read_event(settings: BlockSettings) -> None:
