@@ -28,6 +28,7 @@ from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, s
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
+from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
 from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
@@ -36,6 +37,8 @@ from amqtt_rest_bridge.site.playground import Trial, Tried
 
 CHANGE_SECONDS: Final = 2.0
 _CODE: Final = re.compile(r"`([^`]+)`")
+_WORD: Final = re.compile("[a-z]+ ")
+_REASON: Final = 240  # characters
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -135,7 +138,7 @@ class StatusPages:
         """Return the page of one route."""
         route = self.routes[name]
         shown = row(numbers.routes[name], self._samples)
-        found = [run_members(one) for one in runs.newest_tries()]
+        found = [_members(one) for one in runs.newest_tries()]
         return self._page(
             "route",
             row=shown,
@@ -164,7 +167,7 @@ class StatusPages:
         """Return the page of the runs of all routes."""
         return self._page(
             "runs",
-            runs=[run_members(one) for one in runs.newest_tries()],
+            runs=[_members(one) for one in runs.newest_tries()],
             query=query,
             outcomes=list(Outcome),
             names=sorted(self.routes, key=str.lower),
@@ -172,12 +175,15 @@ class StatusPages:
 
     def run(self, runs: Runs, *, is_refused: bool) -> Response:
         """Return the page of one run; `is_refused` is whether a retry of it was just refused."""
-        run = whole_run(runs, self.routes)
+        run = whole_run(runs, self.routes) | _members(runs.newest()[0])
+        again = None if runs.detail is None else runs.detail.again
         route = self.routes.get(run["route"])
         bars, seconds = charts.time_line(run["tries"], run["waited_ms"])
         return self._page(
             "run",
             run=run,
+            again=None if again is None else run_members(again),
+            reason=_reason(run),
             may_retry=self._may_retry and route is not None,
             is_refused=is_refused,
             bars=bars,
@@ -238,13 +244,37 @@ def page_environment() -> Environment:
         loader=ChoiceLoader([PackageLoader("amqtt_rest_bridge.admin"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    environment.filters |= {"prose": _prose, "moment": _moment, "json_lines": json_lines}
+    environment.filters |= {"prose": _prose, "sentence": _sentence, "moment": _moment, "duration": _duration}
+    environment.filters["json_lines"] = json_lines
     return environment
 
 
 def _prose(text: str) -> Markup:
     """Return a text as HTML, with code between backticks."""
     return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - all but our own tag is escaped
+
+
+def _sentence(text: str) -> str:
+    """Return a text that a log line quotes as a sentence of its own; an address or a name stays as it is."""
+    return text[:1].upper() + text[1:] if _WORD.match(text) else text
+
+
+def _members(record: Record) -> dict[str, Any]:
+    """Return a run as the members of its JSON object, but of one that has not ended the outcome `retrying`."""
+    return run_members(record) | ({"outcome": "retrying"} if record.kind == "retry" else {})
+
+
+def _duration(milliseconds: float) -> str:
+    return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
+
+
+def _reason(run: Mapping[str, Any]) -> str:
+    """Return how a response begins that may say why a call has failed; "" where it is a page or no text."""
+    response = run["response"]
+    if response is None or "path" in run or run["outcome"] != "failed" or response["body_encoding"] == "base64":
+        return ""
+    text = " ".join(response["body"].split())
+    return "" if text.startswith("<") else text if len(text) <= _REASON else f"{text[:_REASON]}…"
 
 
 def _moment(time: str) -> str:

@@ -70,7 +70,7 @@ _NOT_RETRIED: Final = {
     RETRY_RUNS: catalogue.RETRY_RUNS,
     BROKER_FULL: catalogue.BROKER_FULL,
 }
-_NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it is no longer known")
+_NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it has not ended, or is no longer known")
 _TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
 _LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
@@ -218,7 +218,7 @@ class AdminServer:
                 return self._with_runs(wanted, wake, lambda runs: self._pages.runs(runs, asked))
             case ["runs", run]:
                 is_refused = "refused" in _query(request)
-                return self._with_run(run, wake, lambda runs: self._pages.run(runs, is_refused=is_refused))
+                return self._with_run(run, wake, lambda runs: self._pages.run(runs, is_refused=is_refused), tries=True)
             case ["playground"]:
                 return self._pages.playground(Trial(FIRST_ROUTE), None)
         return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
@@ -295,8 +295,10 @@ class AdminServer:
             return refused(_NO_ROUTE, SAFE)
         return self._with_runs(RunQuery(route=name), wake, finish)
 
-    def _with_run(self, name: str, wake: Wake, finish: Callable[[Runs], Response]) -> Response | Pending:
-        query = RunQuery(id=name, limit=1)
+    def _with_run(
+        self, name: str, wake: Wake, finish: Callable[[Runs], Response], *, tries: bool = False
+    ) -> Response | Pending:
+        query = RunQuery(id=name, limit=1, tries=tries)
         return self._with_runs(query, wake, lambda runs: finish(runs) if runs.newest() else refused(_NO_RUN, SAFE))
 
     def _page_of(self, name: str, request: Request, wake: Wake) -> Response | Pending:

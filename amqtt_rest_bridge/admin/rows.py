@@ -25,7 +25,7 @@ def row(route: RouteNumbers, history: History) -> Row:
     """Return the cells of a route; `ok` and `bad` are lines in a drawing of 14 by 12."""
     status: Mapping[str, Any] = route.status or {}
     latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
-    samples, rate = history.of(route.name), history.rate(route.name)
+    reason, samples, rate = status.get("health_reason") or "", history.of(route.name), history.rate(route.name)
     ok, bad = sparks(samples, SAMPLES)
     return {
         "name": route.name,
@@ -45,13 +45,17 @@ def row(route: RouteNumbers, history: History) -> Row:
         "p99": _milliseconds(latency.get("p99")),
         "wait_p50": _milliseconds(wait.get("p50")),
         "wait_p99": _milliseconds(wait.get("p99")),
-        "reason": str(status.get("health_reason") or ""),
-        "error": "" if error is None else f"{error['code']}: {error['message']}",
+        "reason": reason,
+        "error": "" if error is None else _error(error, reason),
         "error_time": "" if error is None else str(error["time"]),
         "ok": ok,
         "bad": bad,
         "label": _label(samples),
     }
+
+
+def _error(error: Mapping[str, Any], reason: str) -> str:
+    return str(error["code"]) if error["message"] == reason else f"{error['code']}: {error['message']}"
 
 
 def rows(numbers: Numbers, history: History) -> list[Row]:

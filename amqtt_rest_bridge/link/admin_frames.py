@@ -129,6 +129,7 @@ class RunDetail(Struct, frozen=True, array_like=True):
 
     `payload` is the message's as it came, cut at `MASKED_BYTES`, for the reader to mask; None where `evidence` has it
     masked, or nothing can. `size` is that of the whole, None where no payload is kept, so that there is no retry.
+    `again` is the newest run that sends the message again, None while there is none that has ended.
     """
 
     topic: str
@@ -136,6 +137,7 @@ class RunDetail(Struct, frozen=True, array_like=True):
     payload: bytes | None
     size: int | None
     evidence: Evidence | None
+    again: Record | None = None
 
 
 class EventCounts(Struct, array_like=True):

@@ -125,8 +125,10 @@ class AdminAnswers:
         """Look through some more of the kept runs, and answer once there are enough or no more."""
         query, detail = wanted.query, None
         if query.id is not None:
-            own = self._records.kept.get(query.id)
-            kept, detail = iter(() if own is None else (own,)), None if own is None else own.detail()
+            own, kept = self._records.kept.get(query.id), iter(())
+            if own is not None:
+                again = self._records.kept.get(own.record.retried_as or "")
+                kept, detail = iter((own,)), own.detail(again)
         for looked, run in enumerate(kept, 1):
             record = run.record
             if is_wanted(query, record.time, record.kind, record.code, record.topic):

@@ -57,13 +57,15 @@ class KeptRun(Struct, frozen=True, array_like=True):
         """Return whether its message may be sent again."""
         return outcome_of(self.record.kind, self.record.code) in (Outcome.FAILED, Outcome.REFUSED)
 
-    def detail(self) -> RunDetail:
-        """Return what there is to show of it."""
+    def detail(self, again: "KeptRun | None") -> RunDetail:
+        """Return what there is to show of it; `again` is the run that sends its message again."""
         evidence = self.evidence
         is_open = evidence is None or (evidence.payload is None and not evidence.carries)
         shown = self.payload[:MASKED_BYTES] if self.payload is not None and is_open else None
         size = None if self.payload is None else len(self.payload)
-        return RunDetail(self.topic, self.timestamp, shown, size, self.evidence)
+        return RunDetail(
+            self.topic, self.timestamp, shown, size, self.evidence, None if again is None else again.record
+        )  # fmt: skip
 
 
 _Part = tuple[str, bool]

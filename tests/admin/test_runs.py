@@ -206,7 +206,7 @@ def test_problems_count_what_failed_alike_and_name_the_newest_run(target: Record
             assert problem["code"] == "not_found" or admin.get(f"/api/runs/{problem['run']}").status == 200
         page = admin.get("/").text
         assert page.index('id="problems"') < page.index("<table")
-        assert "the server answered 422" in page
+        assert "<p>The server answered 422" in page
 
 
 def test_a_problem_of_calls_that_are_tried_until_they_succeed_has_the_status(target: Recorder, tmp_path: Path) -> None:

@@ -268,7 +268,7 @@ def test_what_is_not_ready_and_which_routes_there_are_changes_live(page: Page, t
         )
         path.write_text(f"DEFINE ROUTE Broken WITH TYPE REST_API\n    ADD {HOSTILE}\n")
         page.wait("!document.querySelector('[data-trouble]').hidden")
-        assert page.text("[data-trouble] li").startswith("the last reload failed, the routes before it are in use: ")
+        assert page.text("[data-trouble] li").startswith("The last reload failed, the routes before it are in use: ")
         path.write_text(server_route("Kept"))
         page.wait(f"document.querySelector('[data-trouble]')?.hidden && {names} === 'Kept'")
         path.write_text(server_route("Kept") + FAILING)
@@ -420,12 +420,12 @@ def test_a_hostile_reason_phrase_runs_nothing_live_and_rendered(page: Page) -> N
         client.publish("orders/live", b"{}")
         client.message()
         problems = "document.querySelector('[data-problems]').textContent"
-        page.wait(f"{problems}.includes('the server answered 499')")
+        page.wait(f"{problems}.includes('server answered 499')")
         live = page.evaluate(problems)
         page.open(url(running))
         rendered = page.evaluate(problems)
         for shown in (live, rendered):
-            assert "the server answered 499" in shown
+            assert "server answered 499" in shown
         assert page.text("[data-route=Orders] [data-cell=error]").startswith("http_status: the server answered 499")
         assert page.evaluate("[document.scripts.length, document.images.length]") == [2, 0]
 

@@ -52,7 +52,7 @@ def seconds(page: Page, routes: str, act: Act, shown: str, folder: Path) -> floa
         page.open(f"http://127.0.0.1:{admin_of(host).port}/")
         page.wait("document.querySelector('[data-live]').innerText === 'live'")
         wait = f"document.querySelector('#attention').innerText.includes({shown!r})"
-        if shown == "the spool refuses messages":
+        if shown == "The spool refuses messages":
             with full_disk():
                 found = timed(page, host, act, wait)
             host.wait(tidy(host))
@@ -80,7 +80,7 @@ def main(rounds: int = 3) -> None:
             "wrong signature": (SIGNED, request(), "401 invalid_signature"),
             "wrong token": (GUARDED, request(), "401 unauthorized"),
             "wrong path": (server_route(), request("/hok"), "404 not_found"),
-            "full disk": (lossless, publish(b"1" * 10_000), "the spool refuses messages"),
+            "full disk": (lossless, publish(b"1" * 10_000), "The spool refuses messages"),
         }
         for name, (routes, act, shown) in kinds.items():
             found = []

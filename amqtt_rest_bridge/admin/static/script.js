@@ -10,6 +10,7 @@ const drawing = document.querySelector("[data-flow]");
 let drawn = null; // the names of all routes, once they are known
 const RETRY_MS = 5000;
 const CHART_MS = 10_000;
+const RETRIED_MS = 1000;
 let port = null; // to live.js
 let since = null; // when the connection was lost
 let isPaused = false; // by the one who looks: the page stays as it is
@@ -236,6 +237,19 @@ async function showChart() {
   showTimes(shown);
   merge(chart, shown);
 }
+
+// One run: how its retry has ended takes the place of the line that says that it has not.
+async function showRetry(pause) {
+  if (!document.querySelector("[data-open]")) return;
+  const shown = document.hidden ? null : (await load(location.href).catch(() => null))?.querySelector("main > [role=status]");
+  if (shown) {
+    showTimes(shown);
+    document.querySelector("[data-open]").replaceWith(shown);
+  }
+  setTimeout(showRetry, pause, pause * 1.5);
+}
+
+setTimeout(showRetry, RETRIED_MS, RETRIED_MS);
 
 if (page) {
   document.querySelector("[data-fresh]").addEventListener("click", showRuns);
