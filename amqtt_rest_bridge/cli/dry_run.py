@@ -4,7 +4,7 @@ import os
 import sys
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -23,7 +23,6 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import (
     ClientEvent,
-    HttpRequest,
     HttpResponse,
     Message,
     MessageProperties,
@@ -133,7 +132,7 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
     if tried.event is not None:
         print(f"# route {tried.event.route}, event {tried.event.event}: {tried.event.request}")
     print(masker.text(tried.response.status))
-    print("\n".join(_headers_and_body(tried.response.headers, tried.response.body, masker)))
+    _print_headers_and_body(tried.response.headers, tried.response.body, masker)
     for publication in tried.publications:
         print(f"# would be published on {_delivery(publication.topic, publication, masker)}:")
         print(_body_text(publication.payload, masker))
@@ -151,7 +150,9 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     begun = prepared.begin(call)
     if isinstance(begun, Verdict):
         return _show_end(begun, prepared, message, prepared.masker)
-    print("\n".join(request_lines(shown_request(route, begun.request), prepared.masker)))
+    request = shown_request(route, begun.request)
+    print(f"{request.method} {prepared.masker.address(request.url)}")
+    _print_headers_and_body(request.headers, request.body or b"", prepared.masker)
     if not send:
         goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)
         print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, prepared.masker)}\n")
@@ -165,7 +166,8 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     finally:
         sender.close()
     masker = masker_for(masker, begun.request, response)
-    print("\n".join(response_lines(response, masker)))
+    print(f"{response.status} {without_controls(masker.text(response.reason))}")
+    _print_headers_and_body(response.headers, response.body, masker)
     return _show_end(prepared.judge(call, response), prepared, message, masker, response)
 
 
@@ -210,25 +212,13 @@ def why_skipped(condition: Condition | None, message: Message) -> str:
     return f"WHEN {on_one_line(condition.source, 1000)} is false: {', '.join(given) or 'it holds no placeholder'}"
 
 
-def request_lines(request: HttpRequest, masker: Masker) -> Iterator[str]:
-    """Write a request as it is sent, but with the whole URL and with credentials masked."""
-    yield f"{request.method} {masker.address(request.url)}"
-    yield from _headers_and_body(request.headers, request.body or b"", masker)
-
-
-def response_lines(response: HttpResponse, masker: Masker) -> Iterator[str]:
-    """Write a response as it came, after content decoding, with secrets masked in every form that servers send back."""
-    yield f"{response.status} {without_controls(masker.text(response.reason))}"
-    yield from _headers_and_body(response.headers, response.body, masker)
-
-
-def _headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, masker: Masker) -> Iterator[str]:
+def _print_headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, masker: Masker) -> None:
+    """Print them as they are sent, or as they came and were decoded, with secrets masked in every form."""
     for name, value in headers:
-        yield f"{masker.text(name)}: {without_controls(masker.header(name, value))}"
-    yield ""
+        print(f"{masker.text(name)}: {without_controls(masker.header(name, value))}")
+    print()
     if body:
-        yield _body_text(body, masker)
-        yield ""
+        print(f"{_body_text(body, masker)}\n")
 
 
 def _body_text(body: bytes, masker: Masker) -> str:

@@ -217,12 +217,10 @@ class _QuietServer(LanguageServer):
 
 
 def serve(secrets_dir: Path) -> None:
-    """Speak the protocol on standard input and output until the editor ends it."""
-    build_server(secrets_dir).start_io()
+    """Speak the protocol on standard input and output until the editor ends it.
 
-
-def build_server(secrets_dir: Path) -> LanguageServer:
-    """Return the language server, which reads secrets from a folder and variables from its environment."""
+    Secrets are read from a folder, variables from the environment.
+    """
     cells = types.NotebookDocumentFilterWithCells(cells=[types.NotebookCellLanguage("lot")])
     server = _QuietServer(
         "rest-bridge",
@@ -264,7 +262,7 @@ def build_server(secrets_dir: Path) -> LanguageServer:
         server.window_show_message(types.ShowMessageParams(types.MessageType.Info, shown))
         return shown
 
-    return server
+    server.start_io()
 
 
 def _add_texts(server: LanguageServer, session: Session) -> None:
