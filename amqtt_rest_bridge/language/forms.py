@@ -255,10 +255,11 @@ def has_control(text: str) -> bool:
     return CONTROL.search(text) is not None
 
 
-def check_header_value(text: str) -> None:
-    """Refuse what cannot be the value of a header (RFC 9110 section 5.5)."""
+def read_header_value(text: str) -> str:
+    """Return the value of a header (RFC 9110 section 5.5)."""
     if has_control(text):
         raise FormError("holds a control character, which a header cannot carry", "write the value on one line")
+    return text
 
 
 def convert(parameter: Parameter, text: str, shown: str) -> object:
@@ -342,12 +343,6 @@ def read_header_name(_: Parameter, text: str, shown: str) -> str:
     return text
 
 
-def read_header_value(_: Parameter, text: str, __: str) -> str:
-    """Return the value of a header."""
-    check_header_value(text)
-    return text
-
-
 def read_media_type(_: Parameter, text: str, shown: str) -> str:
     """Return a Content-Type (RFC 9110 section 8.3.1)."""
     if not _MEDIA_TYPE.fullmatch(text):
@@ -371,7 +366,7 @@ _READERS: Final[Mapping[Kind, Callable[[Parameter, str, str], object]]] = Mappin
         Kind.TOPIC: read_topic,
         Kind.FILTER: read_filter,
         Kind.HEADER_NAME: read_header_name,
-        Kind.HEADER_VALUE: read_header_value,
+        Kind.HEADER_VALUE: lambda _, text, __: read_header_value(text),
         Kind.MEDIA_TYPE: read_media_type,
         Kind.FILE: read_file,
         Kind.ORIGINS: lambda _, text, __: read_origins(text),

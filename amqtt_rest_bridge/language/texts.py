@@ -89,7 +89,7 @@ def _check_literal(name: str, template: PlaceholderText, value: Value) -> None:
     if template.place is Place.ENDPOINT:
         forms.check_client_endpoint(sample)
     elif template.place is Place.HEADER:
-        forms.check_header_value(sample)
+        forms.read_header_value(sample)
     elif template.place is Place.TOPIC and name == "SOURCE_TOPIC":
         if reason := check_topic_filter(sample):
             raise FormError(f'"{value.shown}" {reason}')
