@@ -99,11 +99,6 @@ class RecordingEnvironment(Environment):
             record[name] = error
             raise
 
-    @property
-    def missing(self) -> frozenset[str]:
-        """Return the messages of the faults that report what is not available."""
-        return frozenset(str(error) for error in (*self.variables.values(), *self.secrets.values()) if error)
-
 
 @dataclass(frozen=True, slots=True)
 class NameEnvironment(Environment):

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, l
 from amqtt_rest_bridge.cli.install.effects import Effects, published_credentials
 from amqtt_rest_bridge.cli.install.library import InstallError, Library, Template
 from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
-from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity, on_one_line, reason, visible
+from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment
@@ -121,7 +121,7 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
         for name, error in sorted(names.items()):
             shown = on_one_line(name, _SHOWN)
             yield f"reads the {kind} {shown}: {'present' if error is None else f'missing; {error.hint}'}"
-    if needs.missing:
+    if any(needs.variables.values()) or any(needs.secrets.values()):
         yield "The broker does not load these routes, or any other change, before what is missing is there."
     if checked.published:
         yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
@@ -142,9 +142,9 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     parsed = ParsedTexts()
     found = {name: list(sources.of_content(str(into / name), content)) for name, content in files.items()}
     new = list(_readable((source for texts in found.values() for source in texts), parsed))
-    needs, all_needs = (RecordingEnvironment(os.environ, secrets_dir) for _ in range(2))
+    needs, environment = RecordingEnvironment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
     loader.load(new, needs, parsed)
-    loaded = loader.load([*_present(into, files), *new], all_needs, parsed)
+    loaded = loader.load([*_present(into, files), *new], environment, parsed)
     paths = {source.path for source in new}
     # Decision: notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
     routes = {
@@ -158,12 +158,12 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
         report = sources.Report(source.path, source.text)
         for definition in parsed.parse(source.text).definitions:
             effects.add(definition)
-            for credential, offset in published_credentials(definition, Environment(os.environ, secrets_dir)):
+            for credential, offset in published_credentials(definition, environment):
                 place = report.position(offset)
                 where = f"{source.path}:{place.line}:{place.column}"
                 published.append(f"{credential} of {loader.title_of(definition)} ({where})")
     written = {source.path for name in routes for source in found[name]}
-    faults = [each for each in loaded.faults if each.path in paths and each.message not in all_needs.missing]
+    faults = [each for each in loaded.faults if each.path in paths and each.code is not FaultCode.UNAVAILABLE]
     return _Checked(
         routes=routes,
         faults=tuple(each for each in faults if each.path in written or each.severity is not Severity.NOTICE),
