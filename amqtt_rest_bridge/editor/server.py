@@ -268,6 +268,7 @@ def serve(secrets_dir: Path) -> None:
 def _add_texts(server: LanguageServer, session: Session) -> None:
     """Register what editors tell of texts."""
 
+    @server.feature(types.INITIALIZED)
     def begin(_: types.InitializedParams) -> None:
         workspace = server.workspace
         uris = [folder.uri for folder in workspace.folders.values()] or [workspace.root_uri or ""]
@@ -280,25 +281,26 @@ def _add_texts(server: LanguageServer, session: Session) -> None:
             files = types.Registration("files", types.WORKSPACE_DID_CHANGE_WATCHED_FILES, options)
             server.client_register_capability(types.RegistrationParams([files]))
 
+    @server.feature(types.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: types.DidOpenTextDocumentParams) -> None:
         one = params.text_document
         session.open(one.uri, _path(one.uri), one.text, one.version)
 
+    @server.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: types.DidChangeTextDocumentParams) -> None:
         session.change(params.text_document.uri, params.text_document.version, map(_change, params.content_changes))
 
+    @server.feature(types.TEXT_DOCUMENT_DID_SAVE)
+    def saved(_: types.DidSaveTextDocumentParams) -> None:
+        session.reload()
+
+    @server.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         session.close(params.text_document.uri)
 
+    @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def on_disk(params: types.DidChangeWatchedFilesParams) -> None:
         session.look_at([_path(change.uri) for change in params.changes])
-
-    server.feature(types.INITIALIZED)(begin)
-    server.feature(types.TEXT_DOCUMENT_DID_OPEN)(opened)
-    server.feature(types.TEXT_DOCUMENT_DID_CHANGE)(changed)
-    server.feature(types.TEXT_DOCUMENT_DID_SAVE)(lambda _: session.reload())
-    server.feature(types.TEXT_DOCUMENT_DID_CLOSE)(closed)
-    server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)(on_disk)
 
 
 def _add_notebooks(server: LanguageServer, session: Session) -> None:
@@ -308,6 +310,11 @@ def _add_notebooks(server: LanguageServer, session: Session) -> None:
         for cell in cells:
             session.open_cell(cell.uri, _path(notebook), cell.text, cell.version)
 
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)
+    def opened(params: types.DidOpenNotebookDocumentParams) -> None:
+        take(params.notebook_document.uri, params.cell_text_documents)
+
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)
     def changed(params: types.DidChangeNotebookDocumentParams) -> None:
         cells = params.change.cells
         structure = cells and cells.structure
@@ -317,16 +324,11 @@ def _add_notebooks(server: LanguageServer, session: Session) -> None:
         for content in (cells and cells.text_content) or ():
             session.change(content.document.uri, content.document.version, map(_change, content.changes))
 
+    @server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseNotebookDocumentParams) -> None:
         for cell in params.cell_text_documents:
             session.close(cell.uri)
         session.look_at([_path(params.notebook_document.uri)])
-
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_OPEN)(
-        lambda params: take(params.notebook_document.uri, params.cell_text_documents)
-    )
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_CHANGE)(changed)
-    server.feature(types.NOTEBOOK_DOCUMENT_DID_CLOSE)(closed)
 
 
 def _path(uri: str) -> str:
