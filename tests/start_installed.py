@@ -1,6 +1,6 @@
 """Start what was installed in another environment and ask both halves: `python -m tests.start_installed BIN CONF`.
 
-The wheel alone has to carry everything: grammar, OpenAPI description, console scripts.
+The wheel alone has to carry everything: grammar, OpenAPI description, first routes, console scripts.
 """
 
 import json
@@ -27,6 +27,7 @@ def main(binaries: Path, conf: Path) -> None:
         text = broker.read_text().replace("127.0.0.1:1883", f"127.0.0.1:{mqtt}")
         broker.write_text(text.replace("# port: 8000", f"port: {api}"))
         demo.write_text(demo.read_text().replace("8080", str(http)).replace("8000", str(api)))
+        subprocess.run([str(binaries / "rest-bridge"), "new", "poll"], cwd=folder, check=True)
         command = [str(binaries / "rest-bridge"), "serve", "-c", "conf/broker.yaml"]
         with subprocess.Popen(command, cwd=folder) as running:
             try:
