@@ -1,7 +1,7 @@
 """The catalogue holds every code, status and hint of failures and answers; nothing else does."""
 
 import ast
-from pathlib import Path
+import functools
 
 import pytest
 
@@ -24,25 +24,36 @@ NAMES = {("http_client/__init__.py", "redirect_refused"), ("routing/admission.py
 NAMED = {name: row for name, row in vars(catalogue).items() if isinstance(row, FailureRow | AnswerRow)}
 
 
-def calls(file: Path) -> set[str]:
-    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    return {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+@functools.cache
+def words() -> dict[str, tuple[set[str], set[str], set[str]]]:
+    """Return of each module what it calls, the names that it reads, and its strings."""
+    found: dict[str, tuple[set[str], set[str], set[str]]] = {}
+    for file in PACKAGE.rglob("*.py"):
+        called, names, strings = found[str(file.relative_to(PACKAGE))] = (set(), set(), set())
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+                called.add(node.func.id)
+            elif isinstance(node, ast.Name):
+                names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                names.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                strings.add(node.value)
+    return found
 
 
 def test_failures_and_refusals_are_made_of_rows_of_the_catalogue() -> None:
-    makers = {
-        str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if calls(file) & {"CallError", "Refusal"}
-    }
+    makers = {module for module, (called, _, _) in words().items() if called & {"CallError", "Refusal"}}
     assert makers == set(MAKERS)
 
 
 def test_no_code_is_spelt_out_anywhere_else() -> None:
+    codes = {*FAILURES, *ANSWERS}
     spelt = {
-        (str(file.relative_to(PACKAGE)), node.value)
-        for file in PACKAGE.rglob("*.py")
-        if file.name not in ("catalogue.py", "errors.py")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Constant) and node.value in {*FAILURES, *ANSWERS}
+        (module, code)
+        for module, (_, _, strings) in words().items()
+        if module not in ("catalogue.py", "errors.py")
+        for code in strings & codes
     }
     assert spelt == NAMES
 
@@ -58,13 +69,7 @@ def test_each_cause_has_the_row_of_its_code() -> None:
 
 
 def test_each_cause_is_used() -> None:
-    used = {
-        node.attr if isinstance(node, ast.Attribute) else node.id
-        for file in PACKAGE.rglob("*.py")
-        if file.name != "catalogue.py"
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute | ast.Name)
-    }
+    used = set().union(*(names for module, (_, names, _) in words().items() if module != "catalogue.py"))
     causes = {name for name, row in NAMED.items() if row not in (*FAILURES.values(), *ANSWERS.values())}
     assert {name for name in causes if not name.startswith("_")} - used == set()
 

@@ -42,8 +42,8 @@ def test_a_file_has_at_most_530_lines_and_a_function_60() -> None:
 
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_common_name_names_one_class_of_a_package(package: str) -> None:
-    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in SOURCES if file.is_relative_to(ROOT / package)]
-    names = Counter(node.name for tree in trees for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
+    texts = [file.read_text(encoding="utf-8") for file in SOURCES if file.is_relative_to(ROOT / package)]
+    names = Counter(name for text in texts for name in re.findall(r"^\s*class (\w+)", text, re.MULTILINE))
     assert {name for name in COMMON if names[name] > 1} == set()
 
 
