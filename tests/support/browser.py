@@ -10,6 +10,8 @@ Why not playwright or selenium: a dozen commands are needed, amqtt brings a WebS
 import base64
 import itertools
 import json
+import os
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -25,6 +27,8 @@ from tests.support.waiting import eventually
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _KEYS = {"Tab": 9, "Enter": 13, "ArrowUp": 38, "ArrowDown": 40}
+_AXE = "axe.run({}).then(({{violations}}) => violations.map((one) => [one.id, ...one.nodes.map((node) => node.html)]))"
+_OF_COLOURS = "{runOnly: ['color-contrast', 'link-in-text-block']}"
 _LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
 
 
@@ -123,6 +127,21 @@ class Page:
     def colours(self, scheme: str) -> None:
         """Prefer `light` or `dark`."""
         self._do("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+
+    def is_dark(self) -> bool:
+        """Return whether text is brighter than what it is on."""
+        colours = self.evaluate("['backgroundColor', 'color'].map((name) => getComputedStyle(document.body)[name])")
+        paper, ink = (sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours)
+        return paper < ink
+
+    def barriers(self) -> list[list[str]]:
+        """Return what axe-core finds, rules with their elements: all rules in light, those about colours in dark."""
+        self.evaluate(Path(os.environ["AXE_CORE"]).read_text() + "; true")
+        found = []
+        for scheme, rules in (("light", ""), ("dark", _OF_COLOURS)):
+            self.colours(scheme)
+            found += self.evaluate(_AXE.format(rules))
+        return found
 
     def disable_scripts(self) -> None:
         """Run no script of a page from now on; `evaluate` goes on to work."""
