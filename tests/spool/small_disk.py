@@ -1,18 +1,21 @@
-"""A disk of 2 MB, and what can happen to a spool on it; run in a process of its own by `test_spool_full_disk`.
+"""A disk of 2 MB, and what can happen to a spool on it; run in processes of its own by `test_full_disk`.
 
-    python -m tests.spool.small_disk KIND FOLDER SCENARIO
+    python -m tests.spool.small_disk KIND FOLDER SCENARIO ...
 
 `tmpfs` needs a mount namespace of its own (`unshare -m`); `limit` bounds the size of each file instead, which every
-user may do: writes fail there as they do on a full disk. A scenario that does not hold raises.
+user may do: writes fail there as they do on a full disk. Each scenario has a disk and a process of its own; the exit
+status is how many do not hold, and each of them is named.
 """
 
 import contextlib
+import functools
 import os
 import random
 import resource
 import signal
 import subprocess
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
@@ -285,14 +288,31 @@ SCENARIOS: Final = {
 }
 
 
-def main(kind: str, folder: str, scenario: str) -> None:
-    """Make the disk small and run a scenario on it."""
-    if kind == "tmpfs":
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], check=True)
-    else:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
-    SCENARIOS[scenario](Path(folder))
+def main(kind: str, folder: str, *scenarios: str) -> int:
+    """Run scenarios one after the other; return how many do not hold."""
+    return sum(map(functools.partial(_fails, kind, Path(folder)), scenarios))
+
+
+def _fails(kind: str, folder: Path, scenario: str) -> bool:
+    """Run a scenario on a small disk in a fork of this process."""
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] != 0
+    status = 1
+    try:
+        disk = folder / scenario
+        disk.mkdir()
+        if kind == "tmpfs":
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", disk], check=True)
+        else:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (SIZE, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+        SCENARIOS[scenario](disk)
+        status = 0
+    except BaseException:  # noqa: BLE001  # as at the end of an interpreter
+        print(f"{scenario} does not hold:", traceback.format_exc(), sep="\n", file=sys.stderr, flush=True)
+    finally:
+        os._exit(status)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    sys.exit(main(*sys.argv[1:]))

@@ -17,16 +17,18 @@ CAN_MOUNT = (
 )
 TMPFS = pytest.mark.skipif(not CAN_MOUNT, reason="mounting a file system is not permitted here")
 
-
-ON_DISKS = [
-    *(pytest.param("tmpfs", UNSHARE, name, marks=TMPFS, id=f"tmpfs-{name}") for name in small_disk.SCENARIOS),
-    # Other files take nothing from a limit on each file's size.
-    *(pytest.param("limit", [], name, id=f"limit-{name}") for name in small_disk.SCENARIOS if name != "other_files"),
-]
+# Other files take nothing from a limit on each file's size.
+LIMITED = [name for name in small_disk.SCENARIOS if name != "other_files"]
 
 
-@pytest.mark.parametrize(("kind", "prefix", "scenario"), ON_DISKS)
-def test_a_full_disk_is_left_without_help(tmp_path: Path, kind: str, prefix: list[str], scenario: str) -> None:
-    program = [sys.executable, "-m", "tests.spool.small_disk", kind, str(tmp_path), scenario]
-    ended = subprocess.run([*prefix, *program], capture_output=True, text=True, timeout=120)
+@pytest.mark.parametrize(
+    ("kind", "prefix", "scenarios"),
+    [
+        pytest.param("tmpfs", UNSHARE, list(small_disk.SCENARIOS), marks=TMPFS, id="tmpfs"),
+        pytest.param("limit", [], LIMITED, id="limit"),
+    ],
+)
+def test_a_full_disk_is_left_without_help(tmp_path: Path, kind: str, prefix: list[str], scenarios: list[str]) -> None:
+    program = [sys.executable, "-m", "tests.spool.small_disk", kind, str(tmp_path), *scenarios]
+    ended = subprocess.run([*prefix, *program], capture_output=True, text=True, timeout=240)
     assert ended.returncode == 0, ended.stderr
