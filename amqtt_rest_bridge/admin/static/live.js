@@ -57,9 +57,12 @@ function open(wanted) {
   clearTimeout(timer);
   const source = new EventSource(`/api/changes?${new URLSearchParams(wanted.map((route) => ["route", route]))}`);
   source.routes = wanted;
-  source.last = 0; // number of its last call
   sources.push(source);
-  source.onopen = () => source === sources.at(-1) && tell("live");
+  source.onopen = () => {
+    source.last = 0; // number of its last call; another bridge process counts from the beginning
+    source.older = { routes: [], last: 0 }; // the stream that it took over from
+    if (source === sources.at(-1)) tell("live");
+  };
   source.onerror = () => {
     if (source !== sources.at(-1)) return;
     const hasRoom = sources.length > 1; // once the older one has been closed
@@ -77,7 +80,9 @@ function open(wanted) {
 
 // The first rows of the newer stream come some time after it was opened, so what the older one alone had to bring has come.
 function replace(source) {
-  const missed = held.filter(({ number }) => number > sources[0].last);
+  const { routes, last } = sources[0];
+  const missed = held.filter(({ number }) => number > last);
+  source.older = { routes, last };
   keep(source);
   for (const { call } of missed) showCall(call);
   follow();
@@ -86,7 +91,7 @@ function replace(source) {
 function takeCall(source, number, call) {
   if (source !== sources[0] && sources[0].routes.includes(call.route)) {
     held.push({ number, call });
-  } else {
+  } else if (number > source.older.last || !source.older.routes.includes(call.route)) { // the older one was ahead
     source.last = number;
     showCall(call);
   }
