@@ -1,7 +1,8 @@
+import pytest
+
 from amqtt_rest_bridge.editor.outline import other_ends, symbols, trials
 from amqtt_rest_bridge.editor.project import Project
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.grammar import MOST_UNREADABLE
 from tests.support.route_text import BASIC, CASES
 
 CHAIN = """\
@@ -68,10 +69,14 @@ def test_routes_and_events_are_symbols_also_where_a_route_has_faults() -> None:
     assert text[second.line.start : second.line.end] == SERVER.partition("\n")[0]
 
 
-def test_a_route_without_blocks_is_a_symbol_too_also_among_many_that_cannot_be_read() -> None:
+def test_a_route_without_blocks_is_a_symbol_too_also_among_many_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in ("language.grammar", "editor.project"):
+        monkeypatch.setattr(f"amqtt_rest_bridge.{module}.MOST_UNREADABLE", 50)
     (route,) = symbols(project(a="DEFINE ROUTE First WITH TYPE REST_API\n").files["/a.lot"])
     assert (route.name, route.children) == ("First", ())
-    many = "DEFINE ROUTE x\n" * (MOST_UNREADABLE + 1)
+    many = "DEFINE ROUTE x\n" * 51
     routes = symbols(project(a=many).files["/a.lot"])
     assert {many[route.whole.start : route.whole.end].strip() for route in routes} == {"DEFINE ROUTE x"}
 

@@ -55,7 +55,7 @@ def check_project(project: Project, environment: Environment, path: str, text: s
     return findings
 
 
-@pytest.mark.parametrize("number", [pytest.param(10, id="some"), pytest.param(40, id="all", marks=pytest.mark.long)])
+@pytest.mark.parametrize("number", [pytest.param(6, id="some"), pytest.param(40, id="all", marks=pytest.mark.long)])
 def test_what_is_shown_is_what_check_says(
     number: int, environment: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:

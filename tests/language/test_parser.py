@@ -10,7 +10,6 @@ import pytest
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.language.definitions import ParsedTexts, parse_text
 from amqtt_rest_bridge.language.grammar import (
-    MOST_UNREADABLE,
     BlockNode,
     HeadersNode,
     Junk,
@@ -116,8 +115,9 @@ def test_60_000_words_that_cannot_be_read_are_one_fault(text: str) -> None:
     assert len(found.message) + len(found.hint or "") < 200
 
 
-def test_headers_without_a_line_are_text_that_cannot_be_read() -> None:
-    found = parse_text(HEAD + "ADD EVENT E " + "WITH HEADERS\n" * (MOST_UNREADABLE + 2)).faults
+def test_headers_without_a_line_are_text_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.language.grammar.MOST_UNREADABLE", 50)
+    found = parse_text(HEAD + "ADD EVENT E " + "WITH HEADERS\n" * 52).faults
     assert "too much of this text cannot be read" in found[-1].message
 
 

@@ -61,7 +61,7 @@ def not_reading(host: Host) -> Iterator[BridgeProcess]:
         os.kill(bridge.pid, signal.SIGCONT)
 
 
-@pytest.mark.parametrize("size", [12_000_000, pytest.param(40_000_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("size", [6_000_000, pytest.param(40_000_000, marks=pytest.mark.long)])
 def test_large_messages_of_read_events_cost_no_reply(size: int) -> None:
     hosted = hosting(ROUTE, processes=1, max_message_bytes=2 * size)
     with hosted as host, concurrent.futures.ThreadPoolExecutor(1) as pool:

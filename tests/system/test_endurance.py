@@ -20,7 +20,7 @@ from tests.support.http_recorder import recording
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
-PER_SECOND = 200
+PER_SECOND = 100
 WORKERS = 16  # of each of two routes; a thread without work and an idle connection stay for a while
 
 
@@ -46,7 +46,7 @@ def routes(target: int, port: int, extra: str = "") -> str:
 
 
 class Traffic:
-    """200 messages a second to each client-mode route and 200 requests a second, until `stop`.
+    """100 messages a second to each client-mode route and 100 requests a second, until `stop`.
 
     Args:
         most_waiting: Messages of a route without an end beyond which none is sent: a machine that is too slow for the
@@ -229,7 +229,7 @@ def open_things(pid: int) -> tuple[int, int]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize each test with its sizes: a fraction in the plain run, all of it with `-m long`."""
-    sizes = {"kills": (2, 20), "reloads": (6, 1000)}
+    sizes = {"kills": (2, 20), "reloads": (4, 1000)}
     for name, (few, many) in sizes.items():
         if name in metafunc.fixturenames:
             metafunc.parametrize(name, [pytest.param(few), pytest.param(many, marks=pytest.mark.long)])

@@ -157,7 +157,7 @@ def broker(tmp_path: Path, target: Recorder) -> Iterator[BrokerProcess]:
         process.close()
 
 
-@pytest.mark.parametrize("count", [24, pytest.param(1000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [18, pytest.param(1000, marks=pytest.mark.long)])
 def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_route_a_call(
     count: int, target: Recorder, broker: BrokerProcess
 ) -> None:
@@ -175,7 +175,7 @@ def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_
     eventually(lambda: peak.now() - peak.idle < 40 * MIB, "memory is not given back")
 
 
-@pytest.mark.parametrize("count", [30, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [18, pytest.param(100, marks=pytest.mark.long)])
 def test_a_bridge_process_with_little_memory_survives_large_messages(
     count: int, target: Recorder, broker: BrokerProcess
 ) -> None:
@@ -215,11 +215,11 @@ def test_what_waits_for_its_next_try_is_held_by_the_broker_process_alone(tmp_pat
     with running(tmp_path, routes) as broker, contextlib.closing(Results(broker.port)) as results:
         bridge = processes(broker.pid)[1]
         idle = memory(bridge)
-        publish(broker.port, 25, 4_000_000, others=1000)
-        eventually(lambda: len(tried) == 25 and min(tried.values()) > 1)
+        publish(broker.port, 18, 4_000_000, others=1000)
+        eventually(lambda: len(tried) == 18 and min(tried.values()) > 1)
         eventually(lambda: memory(bridge) - idle < 40 * MIB, "the bridge process keeps what waits")
         well.set()
-        eventually(lambda: results.of("out/hang") == {"ok": 25})
+        eventually(lambda: results.of("out/hang") == {"ok": 18})
 
 
 def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
@@ -232,7 +232,7 @@ def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
         idle = memory(bridge)
         with contextlib.closing(Wire(broker.port, "both", timeout=0.2)) as wire:
             wire.subscribe("$SYS/broker/routes/Hang/status")
-            publish(broker.port, 20, 4_000_000, others=1000)
+            publish(broker.port, 16, 4_000_000, others=1000)
             publish(broker.port, 5, 4_000_000, others=1000, first=-1000)
             skipped = [0]
 
@@ -262,7 +262,7 @@ def test_a_start_reads_from_the_spool_what_has_room_and_discards_nothing(tmp_pat
     spool = tmp_path / "spool.db"
     lossless = "ADD ROUTE_CONFIG WITH OVERLOAD_POLICY 'lossless' WITH OVERLOAD_BYTES"
     with contextlib.closing(Spool(spool)) as left:
-        for number in range(40):
+        for number in range(24):
             left.keep("Hang", "E", Message(f"hang/{number % 2}", message(number, 4_000_000), 1.0), 0, None)
         left.keep("Good", "E", Message("good/1", b'{"n": 1}', 1.0), 0, None)
     routes = route(target, config=f"{lossless} '16MiB'", event="WITH ORDERED 'true'")
@@ -276,10 +276,10 @@ def test_a_start_reads_from_the_spool_what_has_room_and_discards_nothing(tmp_pat
             eventually(lambda: results.of("out/hang") == {"overloaded": 1})
             assert peak.stop() < 120 * MIB
             released.set()
-            eventually(lambda: results.of("out/hang") == {"overloaded": 1, "ok": 40})
+            eventually(lambda: results.of("out/hang") == {"overloaded": 1, "ok": 24})
     numbers = [json.loads(seen.body)["n"] for seen in target.requests if seen.path == "/hang"]
-    assert [number for number in numbers if number % 2] == list(range(1, 40, 2))
-    assert [number for number in numbers if number % 2 == 0] == list(range(0, 40, 2))
+    assert [number for number in numbers if number % 2] == list(range(1, 24, 2))
+    assert [number for number in numbers if number % 2 == 0] == list(range(0, 24, 2))
 
 
 def bridge_of(broker: BrokerProcess) -> int:
@@ -322,17 +322,17 @@ def test_a_bridge_process_that_died_leaves_no_payload_in_the_broker_process(tmp_
         hanging(target) as released,
     ):
         idle = memory(broker.pid)
-        publish(broker.port, 25, 4_000_000, others=1000)
+        publish(broker.port, 18, 4_000_000, others=1000)
         eventually(lambda: len(target.requests) == 2)
         os.kill(bridge_of(broker), signal.SIGKILL)
         eventually(lambda: len(target.requests) == 4)
         released.set()
-        eventually(lambda: sum(results.counts.values()) == 25)
+        eventually(lambda: sum(results.counts.values()) == 18)
         eventually(lambda: memory(broker.pid) - idle < 40 * MIB, "memory is not given back")
 
 
 @pytest.mark.parametrize("processes", [0, 2])
-@pytest.mark.parametrize("count", [24, pytest.param(40, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [18, pytest.param(40, marks=pytest.mark.long)])
 def test_other_numbers_of_bridge_processes_have_the_same_bounds(
     tmp_path: Path, target: Recorder, processes: int, count: int
 ) -> None:

@@ -197,7 +197,7 @@ def test_sqlite_and_postgresql_rank_alike(
             content=f"{words[n % 4]} text " * (n % 9),
             published_at=f"2026-01-{n % 28 + 1:02}",
         )
-        for n in range(300)
+        for n in range(150)
     ]
     ranked = []
     for store in (sqlite_store, replace(sqlite_store, url=postgres_server.new_database())):

@@ -122,14 +122,13 @@ def test_a_template_that_is_not_published_is_nowhere(store: "Store", make_templa
     assert [each["slug"] for each in client.post({"query": ""}).json["results"]] == ["seen"]
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["nope", "%00", "a%00b", "%ff", "%ED%A0%80", "' OR 1=1 --", "a" * 5000, "%0a", "..", "%F0%9F%98%80", UUID],
-)
-def test_a_name_that_no_template_has_is_not_found(store: "Store", make_template: Make, name: str) -> None:
+def test_a_name_that_no_template_has_is_not_found(store: "Store", make_template: Make) -> None:
     store.bring(make_template())
-    refused = store.client().get(f"/api/templates/{name}")
-    assert (refused.status_code, refused.json["error"]["code"]) == (404, "template_not_found")
+    client = store.client()
+    hostile = ("%00", "a%00b", "%ff", "%ED%A0%80", "' OR 1=1 --", "a" * 5000, "%0a", "..", "%F0%9F%98%80")
+    for name in ("nope", UUID, *hostile):
+        refused = client.get(f"/api/templates/{name}")
+        assert (refused.status_code, refused.json["error"]["code"]) == (404, "template_not_found"), name
 
 
 def test_the_category_and_the_difficulty_filter_the_list(store: "Store", make_template: Make) -> None:

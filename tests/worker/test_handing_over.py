@@ -96,7 +96,7 @@ def test_a_start_depends_on_no_target_however_many_messages_wait_for_a_dead_one(
 
 
 @pytest.mark.parametrize("config", [pytest.param("", id="balanced"), pytest.param(LOSSLESS, id="lossless")])
-@pytest.mark.parametrize("waiting", [2500, pytest.param(60_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("waiting", [1200, pytest.param(60_000, marks=pytest.mark.long)])
 def test_a_backlog_is_worked_off_in_order_and_each_message_is_called_once(
     group: Group, mosquitto: Mosquitto, config: str, waiting: int
 ) -> None:
@@ -116,7 +116,7 @@ def test_a_backlog_is_worked_off_in_order_and_each_message_is_called_once(
         check(target, waiting)
 
 
-@pytest.mark.parametrize("count", [1500, pytest.param(10_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [600, pytest.param(10_000, marks=pytest.mark.long)])
 def test_workers_that_come_and_go_and_a_rolling_restart_lose_double_and_disorder_nothing(
     group: Group, mosquitto: Mosquitto, count: int
 ) -> None:

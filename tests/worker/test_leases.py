@@ -230,7 +230,7 @@ class Simulation(RuleBasedStateMachine):
 
 TestSimulation = Simulation.TestCase
 TestSimulation.settings = settings(
-    max_examples=60, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=40, stateful_step_count=25, deadline=None, suppress_health_check=list(HealthCheck)
 )
 
 

@@ -61,26 +61,26 @@ def test_a_changed_list_is_searched_without_a_restart(store: "Store", folder: Pa
     ],
 )
 def test_a_bad_entry_is_reported_with_its_line_and_the_others_are_used(
-    store: "Store", folder: Path, line: str, reason: str
+    sqlite_store: "Store", folder: Path, line: str, reason: str
 ) -> None:
     (folder / "synonyms.yaml").write_text(f"# ours\n- weir, sluice\n{line}\n- gate, sluice\n")
-    report, [fault] = imported(store, folder)
+    report, [fault] = imported(sqlite_store, folder)
     assert fault.startswith(f"{folder}/synonyms.yaml:3: ")
     assert reason in fault
     assert str(report) == "1 added, 0 changed, 0 unchanged, 1 failed"
-    assert found(store, "weir") == found(store, "gate") == ["valve"]
+    assert found(sqlite_store, "weir") == found(sqlite_store, "gate") == ["valve"]
 
 
 @pytest.mark.parametrize("text", ["a: [b", "sluice: weir\n", "- !!python/name:os.system a\n", "\udcff"])
-def test_a_list_that_cannot_be_read_leaves_the_one_before(store: "Store", folder: Path, text: str) -> None:
+def test_a_list_that_cannot_be_read_leaves_the_one_before(sqlite_store: "Store", folder: Path, text: str) -> None:
     file = folder / "synonyms.yaml"
     file.write_text("- weir, sluice\n")
-    imported(store, folder)
+    imported(sqlite_store, folder)
     file.write_text(text, errors="surrogateescape")
-    report, [fault] = imported(store, folder)
+    report, [fault] = imported(sqlite_store, folder)
     assert fault.startswith(f"{file}:")
     assert str(report) == "0 added, 0 changed, 1 unchanged, 1 failed"
-    assert found(store, "weir") == ["valve"]
+    assert found(sqlite_store, "weir") == ["valve"]
 
 
 def test_a_list_that_is_gone_stays_until_an_import_that_prunes(store: "Store", folder: Path) -> None:

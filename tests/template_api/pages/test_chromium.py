@@ -237,7 +237,7 @@ def test_a_template_opens_in_the_playground_which_shows_what_it_does(api: Served
     page.wait("document.title.startsWith('Playground') && document.readyState === 'complete'")
     assert page.evaluate("document.getElementById('definition').value").startswith("DEFINE ROUTE")
     page.evaluate("document.forms[0].submit()")
-    page.wait("document.querySelector('.ways') !== null")
+    page.wait("document.querySelector('.ways') !== null && document.readyState === 'complete'")
     assert page.fits()
     assert "is published on" in page.text("#result")
     assert page.errors == []
