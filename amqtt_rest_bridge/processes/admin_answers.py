@@ -6,7 +6,7 @@ The numbers of a thousand routes are gathered in parts, so that they delay no cl
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from amqtt_rest_bridge.link.admin_frames import (
@@ -27,6 +27,7 @@ from amqtt_rest_bridge.link.admin_frames import (
 )
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.model import OverloadPolicy
+from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
@@ -43,14 +44,11 @@ _MOST_PROBLEMS: Final = 100
 _MOST_UNREAD: Final = 1 << 20  # bytes that the bridge process has to read before more records are sent to it
 
 
-Processes = Sequence[BridgeProcess]
-"""All bridge processes, by their numbers, as they are now and as they become; the first one serves the admin port."""
-
-
 class AdminAnswers:
     """Answer, and pass on what bridge processes answer each other.
 
     Args:
+        pool: The bridge processes, of which the first one serves the admin port.
         records: What the broker's side has counted and recorded.
         reporter: The status of the routes, and how the last reload ended.
         statistics: Those of the present routes, by name.
@@ -64,6 +62,7 @@ class AdminAnswers:
 
     def __init__(
         self,
+        pool: BridgePool,
         records: BrokerRecords,
         reporter: StatusReporter,
         statistics: Mapping[str, RouteStatistics],
@@ -71,9 +70,10 @@ class AdminAnswers:
         store: Store | None,
         retries: Retries,
         loop: asyncio.AbstractEventLoop,
-        troubles: Callable[[], Iterable[str]] = tuple,
-        group: Callable[[], GroupNumbers | None] = lambda: None,
+        troubles: Callable[[], Iterable[str]],
+        group: Callable[[], GroupNumbers | None],
     ) -> None:
+        self._pool = pool
         self._records = records
         self._reporter = reporter
         self._statistics = statistics
@@ -86,14 +86,15 @@ class AdminAnswers:
         self._timer: asyncio.TimerHandle | None = None
         self._followed_by: BrokerEnd | None = None
         self._answering: tuple[BrokerEnd, int] | None = None  # the question whose answer is gathered
+        pool.on_admin, pool.on_ready = self.take, self.became_ready
 
-    def take(self, frame: FromAdmin, processes: Processes, restarts: int) -> None:
-        """Handle a frame of a bridge process; `restarts` is how many of them had to be started again."""
-        first, *others = processes
+    def take(self, frame: FromAdmin) -> None:
+        """Handle a frame of a bridge process."""
+        first, *others = self._pool.processes
         match frame:
             case WantNumbers():
                 if (first.link, frame.number) != self._answering:  # else it is asked again
-                    self._gather(frame, first.link, processes, restarts)
+                    self._gather(frame, first.link)
             case WantRuns():
                 asked = [bridge for bridge in others if bridge.ready]
                 for bridge in asked:
@@ -107,15 +108,15 @@ class AdminAnswers:
                 self._pass_on(frame, first)
             case WantLive(on):
                 self._followed_by = first.link
-                self._follow(on, processes)
+                self._follow(on)
 
-    def became_ready(self, bridge: BridgeProcess, processes: Processes) -> None:
+    def became_ready(self, bridge: BridgeProcess) -> None:
         """Note a bridge process that has been started, or has taken new routes.
 
         Those that followed a predecessor of the first one are gone; its own may have come before it was ready.
         """
-        if bridge is processes[0] and bridge.link is not self._followed_by:
-            self._follow(False, processes)
+        if bridge is self._pool.processes[0] and bridge.link is not self._followed_by:
+            self._follow(False)
         elif self._records.following:
             bridge.link.send(WantLive(on=True))
 
@@ -140,7 +141,7 @@ class AdminAnswers:
                 return
         link.send(FoundRuns(wanted.number, found, awaited, detail))
 
-    def _gather(self, question: WantNumbers, link: BrokerEnd, processes: Processes, restarts: int) -> None:
+    def _gather(self, question: WantNumbers, link: BrokerEnd) -> None:
         """Send an answer in parts; `link` is that of the process which has asked, not that of its successor."""
         routes, counts = list(self._statistics), self._records.counts()
 
@@ -153,7 +154,7 @@ class AdminAnswers:
                 if (statistics := self._statistics.get(name)) is not None
             ]
             is_last = self._server.unmatched.prepare() and not routes
-            link.send(NumbersPart(question.number, numbers, self._broker(processes, restarts) if is_last else None))
+            link.send(NumbersPart(question.number, numbers, self._broker() if is_last else None))
             if not is_last:
                 self._answering = link, question.number
                 self._loop.call_soon(send_part)
@@ -179,7 +180,8 @@ class AdminAnswers:
             self._reporter.status(statistics) if statuses else None,
         )
 
-    def _broker(self, processes: Processes, restarts: int) -> BrokerNumbers:
+    def _broker(self) -> BrokerNumbers:
+        processes = self._pool.processes
         failure = self._reporter.reload_failure
         away = [str(index) for index, bridge in enumerate(processes) if not bridge.ready]
         reasons = [f"bridge process {', '.join(away)} is away and being started again"] if away else []
@@ -200,26 +202,27 @@ class AdminAnswers:
         pids = {"main": own} | {f"bridge-{one.index}": one.pid for one in processes if one.pid != own}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
         return BrokerNumbers(
-            restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems,
+            self._pool.restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems,
             self._group(), pids,
         )  # fmt: skip
 
-    def _follow(self, on: bool, processes: Processes) -> None:
+    def _follow(self, on: bool) -> None:
         if on == self._records.following:
             return
         self._records.following = on
-        for bridge in processes:
+        for bridge in self._pool.processes:
             if bridge.ready:
                 bridge.link.send(WantLive(on))
         if on:
-            self._look(processes)
+            self._look()
         elif self._timer is not None:
             self._timer.cancel()
 
-    def _look(self, processes: Processes) -> None:
+    def _look(self) -> None:
+        processes = self._pool.processes
         if not processes:  # all have been closed
             return
-        self._timer = self._loop.call_later(LIVE_SECONDS, self._look, processes)
+        self._timer = self._loop.call_later(LIVE_SECONDS, self._look)
         live = self._records.take_live()
         if live is not None:
             self._pass_on(live, processes[0])

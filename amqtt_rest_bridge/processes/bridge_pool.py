@@ -22,10 +22,9 @@ from typing import Final, Generic, TypeVar
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.link.admin_frames import FromAdmin, ServeAdmin
-from amqtt_rest_bridge.link.frames import InGroup, ToBroker
+from amqtt_rest_bridge.link.frames import InGroup
 from amqtt_rest_bridge.link.newest import INCOMPLETE, Newest
 from amqtt_rest_bridge.model import Message, NumberedRoute
-from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, DiedError, Spawn
 from amqtt_rest_bridge.processes.child import Restarts
@@ -39,7 +38,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 # A client's message takes some ten iterations from its PUBLISH to the subscriber: it waits for ten slices.
 _SLICE_SECONDS: Final = 0.001
 _SLICE_BYTES: Final = 64 * 1024
@@ -126,7 +124,6 @@ class BridgePool:
         settings: What they need of the plugin's configuration.
         server: Counts what their server mode takes in and answers.
         loop: The broker's, which may not run yet.
-        answers: Answers the one that serves the admin port; None without such a port.
         start_seconds: What they get, together, to become ready at the start.
     """
 
@@ -137,18 +134,20 @@ class BridgePool:
         settings: BridgeSettings,
         server: ServerReports,
         loop: asyncio.AbstractEventLoop,
-        answers: AdminAnswers | None,
         start_seconds: float,
         times: Times,
     ) -> None:
         self._times = times
         self.restarts = 0
         """How many bridge processes had to be started again."""
+        self.on_admin: Callable[[FromAdmin], None] = lambda _: None
+        """Called with each frame of the admin port that a bridge process sends."""
+        self.on_ready: Callable[[BridgeProcess], None] = lambda _: None
+        """Called when a bridge process has been started, or has taken new routes."""
         self._count = count
         self._spawn = spawn
         self._settings = settings
         self._server = server
-        self._admin_answers = answers
         self._start_seconds = start_seconds
         self._admin: socket.socket | None = None
         self._bridges: list[BridgeProcess] = []
@@ -177,11 +176,10 @@ class BridgePool:
         self._pauses = [Restarts(times.bridges) for _ in range(count)]
         self._group: InGroup | None = None
         self._stopping = False
-        self._asked: list[FromAdmin] | None = []  # before `attach`; then None
 
     @property
     def processes(self) -> Sequence[BridgeProcess]:
-        """Return the bridge processes, by their numbers; empty before `start`."""
+        """Return the bridge processes by their numbers, as they are now and as they become; none before `start`."""
         return self._bridges
 
     def start(
@@ -253,11 +251,8 @@ class BridgePool:
 
     def attach(self) -> None:
         """Attach to the loop, which runs."""
-        for bridge in self._bridges:
+        for bridge in reversed(self._bridges):  # the first one last: what its admin port has asked goes to all
             bridge.attach()
-        asked, self._asked = self._asked or (), None
-        for frame in asked:
-            self._oversee(frame)
 
     def replace_routes(self, routes: Sequence[NumberedRoute], sockets: Mapping[int, socket.socket]) -> None:
         """Send a new set of routes; new ports open before old ones close.
@@ -384,7 +379,7 @@ class BridgePool:
         self._pauses[index].begin()
         return BridgeProcess(
             index, self._loop, self._spawn, self._settings.workers,
-            self._server, self._became_ready, self._died, self._oversee, self._times.ping,
+            self._server, self._became_ready, self._died, self.on_admin, self._times.ping,
         )  # fmt: skip
 
     def _became_ready(self, bridge: BridgeProcess) -> None:
@@ -393,22 +388,12 @@ class BridgePool:
             bridge.link.send(self._group)
         held, self._held = self._held, deque()
         self._due.put_first(held)
-        if self._admin_answers is not None:
-            self._admin_answers.became_ready(bridge, self._bridges)
+        self.on_ready(bridge)
 
     def _show_latest(self, bridge: BridgeProcess) -> None:
         for newest in self._server.watching.newest():
             for topic in [*newest.topics] if newest.is_complete else [INCOMPLETE, *newest.topics]:
                 bridge.feed.newest(newest, topic)
-
-    def _oversee(self, frame: ToBroker) -> None:
-        """Answer what callers of the admin port ask; before `attach`, when nothing can be sent, the answer waits."""
-        if self._admin_answers is None or not isinstance(frame, FromAdmin):
-            return
-        if self._asked is None:
-            self._admin_answers.take(frame, self._bridges, self.restarts)
-        elif len(self._asked) < _MOST_ASKED:
-            self._asked.append(frame)
 
     def _flush(self) -> None:
         for bridge in self._bridges:

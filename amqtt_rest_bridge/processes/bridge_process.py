@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link.admin_frames import EndedRequest
+from amqtt_rest_bridge.link.admin_frames import EndedRequest, FromAdmin
 from amqtt_rest_bridge.link.frames import (
     BreakerChange,
     Claim,
@@ -48,6 +48,7 @@ log = logging.getLogger(__name__)
 _BUFFER: Final = 1 << 20  # bytes
 _PROCESS_SECONDS: Final = 1.0  # for a bridge process to end
 _THREAD_SECONDS: Final = 5.0  # for a bridge in a thread
+_MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]
 """Start a bridge at the other end of a socket; returns its process id and a function that waits for its end."""
@@ -71,7 +72,7 @@ class BridgeProcess:
         server: Counts what its server mode takes in and answers.
         on_ready: Called when it serves, each time that it has taken new routes.
         on_closed: Called when it has ended.
-        on_admin: Called with every other frame, those about the admin port.
+        on_admin: Called with each frame of the admin port.
         ping_seconds: How often it is asked whether it lives.
     """
 
@@ -84,7 +85,7 @@ class BridgeProcess:
         server: ServerReports,
         on_ready: Callable[["BridgeProcess"], None],
         on_closed: Callable[["BridgeProcess"], None],
-        on_admin: Callable[[ToBroker], None],
+        on_admin: Callable[[FromAdmin], None],
         ping_seconds: float,
     ) -> None:
         self._ping_seconds = ping_seconds
@@ -114,7 +115,7 @@ class BridgeProcess:
         self._unserved: Mapping[int, str] = {}  # why, by port
         self._open_breakers: set[str] = set()  # by route
         self._gone = False
-        self._early: list[Publications | Claim | PublishOnce | Settle] = []  # what came before `attach`
+        self._early: list[Publications | Claim | PublishOnce | Settle | FromAdmin] = []  # what came before `attach`
 
     def configure_now(self, routes: bytes, sockets: Mapping[int, socket.socket]) -> None:
         """Send routes and the listening sockets of their ports; blocks, for the plugin's constructor."""
@@ -143,6 +144,8 @@ class BridgeProcess:
                 # Of callers who were faster: what answers it needs the loop.
                 if isinstance(frame, Publications | Claim | PublishOnce | Settle):
                     self._early.append(frame)
+                elif isinstance(frame, FromAdmin):
+                    self._early += [frame] if len(self._early) < _MOST_ASKED else []
                 else:
                     self.calls.handle(frame)
             if (reason := self.failure or next(iter(self._unserved.values()), None)) is not None:
@@ -224,7 +227,7 @@ class BridgeProcess:
             case BreakerChange(route, reason):
                 (self._open_breakers.discard if reason is None else self._open_breakers.add)(route)
                 self._server.breaker(route, reason)
-            case _:
+            case _ if isinstance(frame, FromAdmin):
                 self._on_admin(frame)
 
     def _closed(self) -> None:

@@ -33,7 +33,7 @@ from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import Numbering, changes, read_filters, reply_filters, server_ports
 from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.calls import RoutesPublisher, RunEvent
+from amqtt_rest_bridge.routing.calls import RoutesPublisher
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
@@ -232,20 +232,19 @@ class RouteService:
             self._publisher, self.statistics, runs, self.reporter.health_changed, self._quiet_log, records
         )
         server = self._server = ServerReports(outcomes, claims)
-        admin = None
-        if records is not None:
-            run: RunEvent = lambda *retry: self.dispatcher.run(*retry)  # noqa: E731, PLW0108  # made below
-            retries = Retries(records, run, server.publish_again, runs, loop)
-            admin = AdminAnswers(
-                records, self.reporter, self.statistics, server, store, retries, loop, self._all_troubles, group
-            )
         for_bridges = replace(bridge_settings(settings), runs=runs)
-        self.pool = BridgePool(processes, spawn, for_bridges, server, loop, admin, settings.start_seconds, self._times)
+        self.pool = BridgePool(processes, spawn, for_bridges, server, loop, settings.start_seconds, self._times)
         queue, largest = QueueBytes(int(settings.queue_bytes)), int(settings.max_message_bytes)
         self.dispatcher = Dispatcher(
             self.pool, outcomes, server, settings.workers * processes, store=store, queue=queue,
             max_message_bytes=largest,
         )  # fmt: skip
+        if records is not None:
+            retries = Retries(records, self.dispatcher.run, server.publish_again, runs, loop)
+            AdminAnswers(
+                self.pool, records, self.reporter, self.statistics, server, store, retries, loop, self._all_troubles,
+                group,
+            )  # fmt: skip
 
     def _all_troubles(self) -> Iterator[str]:
         """Return the troubles of the MQTT side, and of the file of failures."""

@@ -1,6 +1,7 @@
 """The broker's end of the admin port, with bridge processes that only note what they are sent."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
@@ -28,27 +29,37 @@ class Process:
         self.sent.append(frame)
 
 
+class Pool:
+    """The bridge processes, and what is called about them."""
+
+    on_admin: Callable[[object], None]
+    on_ready: Callable[[Process], None]
+
+    def __init__(self, processes: list[Process]) -> None:
+        self.processes = processes
+
+
 def test_followers_that_come_before_a_replaced_process_is_ready_stay_and_those_of_its_predecessor_go() -> None:
     records, loop = BrokerRecords(RunIds()), asyncio.new_event_loop()
     unused = cast(Any, None)
-    answers = AdminAnswers(records, unused, {}, unused, None, unused, loop)
     before, other, after = Process(ready=True), Process(ready=True), Process(ready=False)
-    processes = cast(Any, [before, other])
-    answers.take(WantLive(on=True), processes, 0)
+    pool = Pool([before, other])
+    AdminAnswers(cast(Any, pool), records, unused, {}, unused, None, unused, loop, tuple, lambda: None)
+    pool.on_admin(WantLive(on=True))
     assert (before.sent, other.sent) == ([WantLive(on=True)], [WantLive(on=True)])
 
-    processes[0] = after
-    answers.take(WantLive(on=True), processes, 0)
+    pool.processes[0] = after
+    pool.on_admin(WantLive(on=True))
     after.ready = True
-    answers.became_ready(cast(Any, after), processes)
+    pool.on_ready(after)
     assert after.sent == [WantLive(on=True)]
     records.unmatched(Message("a", b"", 0.0))
     loop.call_later(0.2, loop.stop)
     loop.run_forever()
     assert [type(frame) for frame in after.sent[1:]] == [LiveRecords]
 
-    processes[0] = last = Process(ready=True)
-    answers.became_ready(cast(Any, last), processes)
+    pool.processes[0] = last = Process(ready=True)
+    pool.on_ready(last)
     assert not records.following
     assert other.sent[-1] == WantLive(on=False)
     loop.close()
@@ -57,10 +68,10 @@ def test_followers_that_come_before_a_replaced_process_is_ready_stay_and_those_o
 def test_following_ends_with_the_processes(caplog: pytest.LogCaptureFixture) -> None:
     records, loop = BrokerRecords(RunIds()), asyncio.new_event_loop()
     unused = cast(Any, None)
-    answers = AdminAnswers(records, unused, {}, unused, None, unused, loop)
-    processes = cast(Any, [Process(ready=True)])
-    answers.take(WantLive(on=True), processes, 0)
-    processes.clear()
+    pool = Pool([Process(ready=True)])
+    AdminAnswers(cast(Any, pool), records, unused, {}, unused, None, unused, loop, tuple, lambda: None)
+    pool.on_admin(WantLive(on=True))
+    pool.processes.clear()
     records.unmatched(Message("a", b"", 0.0))
     loop.call_later(0.2, loop.stop)
     loop.run_forever()
