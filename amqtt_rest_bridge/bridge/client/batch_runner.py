@@ -11,9 +11,8 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
-from amqtt_rest_bridge.bridge.client.route_runner import LARGE, RouteRunner
+from amqtt_rest_bridge.bridge.client.route_runner import LARGE, RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
-from amqtt_rest_bridge.bridge.client.targets import RouteContext
 from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.calls.batches import Gathering, carrying, halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict

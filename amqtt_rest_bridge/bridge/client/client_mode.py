@@ -1,23 +1,26 @@
-"""Client mode in the bridge process: the routes, and which of them a call that arrives belongs to."""
+"""Client mode in the bridge process: the routes, which of them a call that arrives belongs to, and their targets."""
 
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
 
 from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.bridge.client.dedupe_runner import runner_class
-from amqtt_rest_bridge.bridge.client.route_runner import RouteRunner
+from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
-from amqtt_rest_bridge.bridge.client.targets import RouteContext, Targets
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
-from amqtt_rest_bridge.bridge.timers import Lease, Timers
+from amqtt_rest_bridge.bridge.timers import Breaker, Lease, Pace, Timers
 from amqtt_rest_bridge.calls.call import OpenCall
 from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
-from amqtt_rest_bridge.link.frames import DispatchedCall
-from amqtt_rest_bridge.model import NumberedRoute, RestApiConfig
+from amqtt_rest_bridge.link.frames import BreakerChange, DispatchedCall
+from amqtt_rest_bridge.model import NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.settings import BridgeSettings
+
+log = logging.getLogger(__name__)
 
 
 class ClientMode:
@@ -142,3 +145,63 @@ class ClientMode:
             self._parsing,
         )  # fmt: skip
         return runner_class(route)(numbered, settings, self._sender(route.config, settings), context, records)
+
+
+class Targets:
+    """The pace and the breaker of each route that has, or had, one, whichever of its definitions a call follows.
+
+    The link's readers use it, one at a time; `bridge.timers` has the locks.
+
+    Args:
+        timers: For turns and probes.
+        link: Carries the news of breakers that open and close.
+    """
+
+    def __init__(self, timers: Timers, link: BridgeEnd) -> None:
+        self._timers = timers
+        self._link = link
+        self._paces: dict[str, Pace] = {}
+        self._breakers: dict[str, Breaker] = {}
+        self._workers = 1  # that share them
+
+    def keep(self, names: Collection[str]) -> None:
+        """Forget those of all other routes; start what waits for a target that a reload has changed."""
+        self._paces = {name: pace for name, pace in self._paces.items() if name in names}
+        for name, breaker in list(self._breakers.items()):
+            if name not in names:
+                self._breakers.pop(name).change(None, None)
+            breaker.release()
+
+    def share(self, workers: int) -> None:
+        """Leave the others of so many workers their part of each from now on."""
+        self._workers = workers
+        for pace in self._paces.values():
+            pace.share(workers)
+        for breaker in self._breakers.values():
+            breaker.share(workers)
+
+    def pace(self, route: Route) -> Pace | None:
+        """Return the pace of a route with a RATE_LIMIT, changed to that limit."""
+        seconds = route.route_config.rate_limit
+        pace = self._paces.get(route.name)
+        if pace is None and seconds is not None:
+            pace = self._paces[route.name] = Pace(self._timers)
+            pace.share(self._workers)
+        if pace is not None:
+            pace.change(seconds or 0.0)
+        return None if seconds is None else pace
+
+    def breaker(self, route: Route) -> Breaker | None:
+        """Return the breaker of a route; its state lasts while BREAKER and the server of BASE_ADDRESS do."""
+        rule = route.route_config.breaker
+        breaker = self._breakers.get(route.name)
+        if breaker is None and rule is not None:
+            breaker = self._breakers[route.name] = Breaker(self._timers, partial(self._changed, route.name))
+            breaker.share(self._workers)
+        if breaker is not None:
+            breaker.change(route.config.server, rule)
+        return None if rule is None else breaker
+
+    def _changed(self, route: str, reason: str | None) -> None:
+        log.warning("route %s: %s", route, reason or "the target answers again, the breaker is closed")
+        self._link.send_in_order(BreakerChange(route, reason))

@@ -15,18 +15,21 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.bridge.client.senders import Sender
-from amqtt_rest_bridge.bridge.client.targets import RouteContext
-from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
-from amqtt_rest_bridge.bridge.timers import Breaker, Pace
+from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
+from amqtt_rest_bridge.bridge.timers import Breaker, Lease, Pace, Timers
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
+from amqtt_rest_bridge.calls.open_calls import OpenCalls
 from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
+from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
@@ -41,6 +44,29 @@ LARGE: Final = 128 << 10
 """Bytes of a payload that is filled in while no other large one is."""
 _LOG_SECONDS: Final = 1.0
 _NONE: Final[list[int]] = []
+
+
+@dataclass(frozen=True, slots=True)
+class RouteContext:
+    """What the runners of routes share.
+
+    `pace` spaces the requests of a route with a RATE_LIMIT, `breaker` is that of a route with a BREAKER, ORDERED calls
+    begin while the `lease` lasts; `successor` returns the runner of its present definition. `calls` are those of all
+    routes, used under `lock`. `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON
+    objects are 100 MB of Python's, and the interpreter lock lets one thread at a time parse anyway.
+    """
+
+    link: BridgeEnd
+    claims: KeyClaims
+    timers: Timers
+    threads: ThreadBudget
+    calls: OpenCalls
+    lock: threading.Lock
+    lease: Lease
+    pace: Pace | None
+    breaker: Breaker | None
+    successor: "Callable[[], RouteRunner | None]"
+    parsing: threading.Lock
 
 
 class RouteRunner:
