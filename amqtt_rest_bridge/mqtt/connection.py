@@ -363,7 +363,9 @@ class MqttConnection(asyncio.Protocol):
         self._take_due = False
         left = _MOST_PACKETS
         try:
-            while left and not self._paused and self._hands_out and (packet := self._decoder.next()) is not None:
+            while left and not (self._paused or self._is_leaving or self._ended.done()):
+                if (packet := self._decoder.next()) is None:
+                    break
                 left -= 1
                 if type(packet) is Publish:
                     self._on_publish(packet)
@@ -378,10 +380,6 @@ class MqttConnection(asyncio.Protocol):
             self._read(left > 0)
             if not left:
                 self._take_soon()
-
-    @property
-    def _hands_out(self) -> bool:
-        return not self._is_leaving and not self._ended.done()
 
     def _take_soon(self) -> None:
         if not self._take_due:
@@ -420,29 +418,22 @@ class MqttConnection(asyncio.Protocol):
         if isinstance(packet, Connack) == self._connected.done():
             raise protocol_error("CONNACK twice" if self._connected.done() else "another packet before CONNACK")
         match packet:
+            case Acknowledged(kind=wire.PUBREL):
+                self._unacknowledged.pop(packet.packet_id, None)
+                self._write(packets.acknowledgement(wire.PUBCOMP, packet.packet_id))
             case Acknowledged():
-                self._on_acknowledged(packet)
+                self._on_published(packet.kind, packet.packet_id, packet.code)
+            case Answered():
+                kind, answer = self._answers.pop(packet.packet_id, (0, None))
+                if answer is None or kind != packet.kind or len(packet.codes) > 1:
+                    raise protocol_error(f"an answer to nothing that was asked, packet identifier {packet.packet_id}")
+                if not answer.done():
+                    answer.set_result(packet.codes)
             case Connack():
                 self._on_connack(packet)
-            case Answered():
-                self._on_answered(packet)
             case Disconnect():
                 why = packet.properties.get(Property.REASON_STRING)
                 self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
-
-    def _on_answered(self, packet: Answered) -> None:
-        kind, answer = self._answers.pop(packet.packet_id, (0, None))
-        if answer is None or kind != packet.kind or len(packet.codes) > 1:
-            raise protocol_error(f"an answer to nothing that was asked, packet identifier {packet.packet_id}")
-        if not answer.done():
-            answer.set_result(packet.codes)
-
-    def _on_acknowledged(self, packet: Acknowledged) -> None:
-        if packet.kind == wire.PUBREL:
-            self._unacknowledged.pop(packet.packet_id, None)
-            self._write(packets.acknowledgement(wire.PUBCOMP, packet.packet_id))
-        else:
-            self._on_published(packet.kind, packet.packet_id, packet.code)
 
     def _on_published(self, kind: int, packet_id: int, code: int) -> None:
         """Take an acknowledgement of what was published; with QoS 2 PUBREC and PUBCOMP (section 4.3.3)."""

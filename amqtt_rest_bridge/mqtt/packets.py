@@ -139,13 +139,10 @@ class Decoder:
 
     Args:
         level: `MQTT_5` or `MQTT_3_1_1`.
-        maximum_packet_size: A larger packet is an error before it is kept: what came of a packet that is not whole is
-            all that is kept beside the last piece.
     """
 
-    def __init__(self, level: int, maximum_packet_size: int = LARGEST_PACKET) -> None:
+    def __init__(self, level: int) -> None:
         self._level = level
-        self._most = maximum_packet_size
         self._data = b""
         self._at = 0
         self._left = bytearray()  # a packet that is not whole ...
@@ -177,8 +174,6 @@ class Decoder:
                 return None
             length, body = variable(data, start + 1, size)
         end = body + length
-        if end - start > self._most:
-            raise PacketError(Code.PACKET_TOO_LARGE, f"a packet of {end - start} bytes, of {self._most} at most")
         if end > size:
             self._check(data[start])
             self._keep(start, end - start)

@@ -187,14 +187,6 @@ def test_what_the_standard_does_not_allow_has_its_reason_code(data: str, level: 
     assert raised.value.code == code
 
 
-def test_a_packet_that_is_too_large_is_refused_before_it_has_come() -> None:
-    decoder = Decoder(MQTT_5, maximum_packet_size=100)
-    decoder.feed(bytes.fromhex("30 63"))
-    with pytest.raises(PacketError, match="a packet of 101 bytes, of 100 at most") as raised:
-        decoder.next()
-    assert raised.value.code == Code.PACKET_TOO_LARGE
-
-
 def is_harmless(data: bytes, level: int) -> None:
     """Check that bytes are read, or refused with the one error there is."""
     try:
