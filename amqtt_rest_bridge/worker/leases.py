@@ -12,7 +12,7 @@ have heard of it two workers may believe they hold a slot; their sessions have o
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
@@ -38,21 +38,10 @@ MOST_WORKERS: Final = 1024
 
 @dataclass(frozen=True)
 class GroupView:
-    """A group as one worker sees it.
-
-    `workers` are those that live, itself included, by id. `leases` are the last records of the slots, of which a holder
-    may be away. `held` are the slots that the worker itself holds.
-    """
+    """A group as one worker sees it: `workers` are those that live, itself included, by id."""
 
     worker: str
     workers: Mapping[str, Presence]
-    leases: Mapping[int, Lease]
-    held: frozenset[int] = field(default=frozenset())
-
-    def holder(self, slot: int) -> str | None:
-        """Return the living holder of a slot, None where there is none."""
-        lease = self.leases.get(slot)
-        return lease.worker if lease is not None and lease.worker in self.workers else None
 
     def leader(self, event: str) -> str | None:
         """Return the lowest id of a living worker whose routes have an event with EVERY, None where none has it."""
@@ -133,7 +122,8 @@ class Leases:
         self._version = version
         self._since = clock
         self._known: dict[str, _Known] = {}
-        self._leases: dict[int, Lease] = {}
+        self.records: dict[int, Lease] = {}
+        """The last record of each slot; its holder may be away."""
         self._claimed: dict[int, tuple[int, float]] = {}  # term, and when: claims that have not come back
         self._free_since: dict[int, float] = {}
         self._connected: float | None = None  # since when
@@ -197,15 +187,15 @@ class Leases:
             self._due = now  # a will of a connection before, or a stranger's
 
     def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
-        known, mine = self._leases.get(slot), self.worker
+        known, mine = self.records.get(slot), self.worker
         held = known is not None and known.worker == mine
         if known is None or lease.term > known.term:
-            self._leases[slot] = lease
+            self.records[slot] = lease
             self._again.pop(slot, None)
             if held != (lease.worker == mine):
                 self.changes += 1
         elif (lease.term, lease.worker) == (known.term, known.worker):
-            self._leases[slot] = lease
+            self.records[slot] = lease
         elif held:
             # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
             # both may hold it by one term; then the higher id takes the next.
@@ -239,11 +229,7 @@ class Leases:
     @property
     def held(self) -> frozenset[int]:
         """Return the slots that this worker holds."""
-        return frozenset(slot for slot, lease in self._leases.items() if lease.worker == self.worker)
-
-    def lease(self, slot: int) -> Lease | None:
-        """Return the last record of a slot."""
-        return self._leases.get(slot)
+        return frozenset(slot for slot, lease in self.records.items() if lease.worker == self.worker)
 
     def view(self, now: float) -> GroupView:
         """Return the group as it is known now."""
@@ -253,7 +239,7 @@ class Leases:
             if known.presence.worker != self.worker and self._lives(known, now) and not known.presence.leaves
         }
         living[self.worker] = self._presence(0.0)
-        return GroupView(self.worker, dict(sorted(living.items())), dict(self._leases), self.held)
+        return GroupView(self.worker, dict(sorted(living.items())))
 
     def intents(self, now: float, clock: float) -> list[Intent]:
         """Return what this worker has to do now; nothing while no records come."""
@@ -275,7 +261,7 @@ class Leases:
         """Announce this worker, have its leases published again, and forget workers that have long been gone."""
         self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
         self._unheard = now if self._unheard is None else self._unheard
-        self._again = {slot: self._leases[slot] for slot in sorted(self.held)} | self._again
+        self._again = {slot: self.records[slot] for slot in sorted(self.held)} | self._again
         self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}
         presence = self._presence(clock + self._adopt_seconds)
         return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
@@ -299,7 +285,7 @@ class Leases:
             is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
             claim = self._claimed.get(slot)
             if is_mine and (claim is None or now - claim[1] >= _CLAIM_SECONDS):
-                before = self._leases.get(slot)
+                before = self.records.get(slot)
                 crashed = before is not None and before.worker not in ("", self.worker)
                 term = 1 if before is None else before.term + 1
                 self._claimed[slot] = term, now
@@ -313,7 +299,7 @@ class Leases:
         With `waits` requests of it still run. The record names the living worker whose share the slot is, which may be
         this one; at the end, where no other one lives, it names none.
         """
-        lease = self._leases.get(slot)
+        lease = self.records.get(slot)
         if lease is None or lease.worker != self.worker:
             return None
         to = self._shares(now)[slot] or ""
@@ -322,7 +308,7 @@ class Leases:
             present.presence.routes, present.presence.version
         )  # fmt: skip
         granted = Lease(to, clock + self._adopt_seconds if to else clock, routes, version, lease.term + 1, clock, waits)
-        self._leases[slot], self._granted[slot] = granted, (granted, now)
+        self.records[slot], self._granted[slot] = granted, (granted, now)
         self.changes += to != self.worker
         return self._publish(slot, granted)
 
@@ -360,7 +346,7 @@ class Leases:
         """Return the holder of each slot; None where the slot is free."""
         holders: dict[int, str | None] = {}
         for slot in range(self._slots):
-            lease = self._leases.get(slot)
+            lease = self.records.get(slot)
             is_held = lease is not None and slot < self._most(lease.worker) and self._may_hold(lease.worker, now)
             holders[slot] = lease.worker if lease is not None and is_held else None
         return holders

@@ -35,7 +35,7 @@ from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.commands import FIRST_SLOT, GroupCommands
 from amqtt_rest_bridge.worker.group import Warnings, event_name, every
 from amqtt_rest_bridge.worker.intake import Intake
-from amqtt_rest_bridge.worker.leases import GroupView, Leases, PublishRecord
+from amqtt_rest_bridge.worker.leases import Leases, PublishRecord
 from amqtt_rest_bridge.worker.records import worker_status_topic
 from amqtt_rest_bridge.worker.slots import Capacities, Plan, Slot, plan
 
@@ -73,11 +73,9 @@ async def serve(
         await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
         if not signalled.done():
             await starting
-            view = worker.view
-            held = f"{len(view.held)} of {settings.slots} slots"
             log.info(
-                "ready: %s, with %s of group %s, takes messages from %s",
-                view.worker, held, settings.group, broker().shown,
+                "ready: %s, with %d of %d slots of group %s, takes messages from %s",
+                worker.leases.worker, len(worker.leases.held), settings.slots, settings.group, broker().shown,
             )  # fmt: skip
             on_ready()
             failing = asyncio.ensure_future(worker.failed())
@@ -124,21 +122,22 @@ class Worker:
         self._was_connected = False  # so that others may know of this worker
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
         self._publisher = BrokerPublisher(settings.session_expiry)
-        self._leases = Leases(
+        self.leases = Leases(
             settings.group, settings.slots, worker_id(), prefers=settings.slot, adopt_seconds=settings.adopt_seconds,
             version=own_version(), clock=time.time(),
         )  # fmt: skip
-        self._view = self._leases.view(0.0)
+        """Who holds the slots, as this worker sees it."""
+        self._view = self.leases.view(0.0)
         self._service = service = RouteService(
             settings, code, self._publisher, self._loop, on_reload=self._routes_replaced,
-            topic=partial(worker_status_topic, settings.group, self._leases.worker),
+            topic=partial(worker_status_topic, settings.group, self.leases.worker),
             leads=lambda event: self._view.leader(event_name(*event)) == self._view.worker,
             troubles=self._troubles, group=self._numbers,
         )  # fmt: skip
         self._supervisor = service.supervisor
         self._capacities = Capacities(service.dispatcher.is_full)
         self._clean_session = CleanSession(
-            broker, settings.group, self._leases, self._publisher, service.dispatcher, self._look.set
+            broker, settings.group, self.leases, self._publisher, service.dispatcher, self._look.set
         )
         self._commands = None
         if settings.coreflux is not None:
@@ -146,11 +145,6 @@ class Worker:
                 settings.coreflux, settings, broker, self._publisher, service, self._connected.wait
             )
             service.reporter.mirror = self._commands.status_published
-
-    @property
-    def view(self) -> GroupView:
-        """Return the group as this worker sees it."""
-        return self._view
 
     async def start(self) -> None:
         """Connect, start the bridge processes, and take messages; raises `BridgeError`.
@@ -184,7 +178,7 @@ class Worker:
         """
         self._stopping = True
         if self._was_connected:
-            self._publish(self._leases.stop(time.time()))
+            self._publish(self.leases.stop(time.time()))
         slots = {**self._slots, **self._leaving}
         for slot in slots.values():
             slot.drop(shared=False)
@@ -200,7 +194,7 @@ class Worker:
         for name in self._service.statistics:
             self._service.reporter.remove(name)
         if self._was_connected:
-            self._publish(self._leases.farewell())
+            self._publish(self.leases.farewell())
         await self._publisher.settled(1)
         await self._clean_session.client.close()
 
@@ -211,7 +205,7 @@ class Worker:
     def _use_routes(self) -> None:
         routes = [numbered.route for numbered in self._service.routes]
         self._clean_session.prepare(routes)
-        self._leases.use_routes(route_set_hash(routes), every(routes))
+        self.leases.use_routes(route_set_hash(routes), every(routes))
 
     def _routes_replaced(self) -> None:
         self._use_routes()
@@ -245,7 +239,7 @@ class Worker:
         while True:
             now = lease_time()
             self._note_connection(now)
-            for intent in [] if self._stopping else self._leases.intents(now, time.time()):
+            for intent in [] if self._stopping else self.leases.intents(now, time.time()):
                 if isinstance(intent, PublishRecord):
                     self._publish(intent)
                 elif intent.slot in self._slots:
@@ -253,8 +247,8 @@ class Worker:
                     self._begin_leaving(intent.slot, self._hand_over)
             if not self._stopping:
                 self._follow_leases(now)
-            if self._ordered_until != self._leases.ordered_until:  # before it no other worker takes the slots held here
-                self._ordered_until = self._leases.ordered_until
+            if self._ordered_until != self.leases.ordered_until:  # before it no other worker takes the slots held here
+                self._ordered_until = self.leases.ordered_until
                 self._service.pool.in_group(self._sharing, self._ordered_until)
             # Not `wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: the
             # record that a worker publishes last comes back to it, and in 2 of 80 stops it did not end.
@@ -270,14 +264,14 @@ class Worker:
         here must have ended: so none may begin here any more. A connection that is open and carries nothing cuts it off
         too, and its sessions must not take the slots back.
         """
-        is_heard = self._leases.is_heard(now)
-        if self._leases.is_connected and is_heard:
+        is_heard = self.leases.is_heard(now)
+        if self.leases.is_connected and is_heard:
             self._connected.set()
             self._lost_at = None
             return
         self._connected.clear()
         # While others hear a worker that hears nothing, they leave it slots that no worker serves.
-        if self._leases.is_deaf(now) and (connection := self._clean_session.client.connection) is not None:
+        if self.leases.is_deaf(now) and (connection := self._clean_session.client.connection) is not None:
             connection.abort("the records of this worker do not come back")
         if self._lost_at is None:
             self._lost_at = now
@@ -289,27 +283,27 @@ class Worker:
                 self._begin_leaving(number, self._abandon)
 
     def _follow_leases(self, now: float) -> None:
-        held = self._leases.held
+        held = self.leases.held
         for number in sorted(set(self._slots) - held):
             log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
             self._begin_leaving(number, self._abandon)
         if self._connected.is_set():
             for number in sorted(held - set(self._slots) - set(self._leaving)):
                 self._open(number)
-            view, self._view = self._view, self._leases.view(now)
-            self._warnings.look(self._view, self._leases.beyond, now)
+            view, self._view = self._view, self.leases.view(now)
+            self._warnings.look(self._view, self.leases.beyond, now)
             if view != self._view:
-                self._group_changed(self._view)
-            if not self._leases.share_comes(now) and all(slot.is_tried for slot in self._slots.values()):
+                self._group_changed()
+            if not self.leases.share_comes(now) and all(slot.is_tried for slot in self._slots.values()):
                 self._settled.set()
 
-    def _group_changed(self, view: GroupView) -> None:
+    def _group_changed(self) -> None:
         """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
-        if len(view.route_sets) > 1:
+        if len(self._view.route_sets) > 1:
             self._capacities.keeps_unserved = True
         elif self._capacities.keeps_unserved:
             self._supervisor.finish("unserved messages", self._end_unserved)
-        workers = len(view.workers)
+        workers = len(self._view.workers)
         if workers != self._sharing:
             self._sharing, self._ordered_until = workers, -math.inf
             if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
@@ -331,12 +325,12 @@ class Worker:
             unacknowledged=sum(intake.held for intake in intakes),
             redelivered=self._ended["redelivered"] + sum(intake.redelivered for intake in intakes),
             reconnects=self._ended["reconnects"] + sum(client.reconnects for client in clients),
-            lease_changes=self._leases.changes,
+            lease_changes=self.leases.changes,
             route_sets=len(self._view.route_sets),
         )
 
     def _open(self, number: int) -> None:
-        lease, wanted, group = self._leases.lease(number), self._plan(), self._settings.group
+        lease, wanted, group = self.leases.records.get(number), self._plan(), self._settings.group
         waits = wanted.ordered_seconds if lease is not None and lease.waits else 0.0
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
         if lease is not None and lease.waits:
@@ -379,7 +373,7 @@ class Worker:
         """Disconnect, and name the next holder: only then it connects."""
         is_drained = not slot.held
         await self._abandon(slot)
-        record = self._leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
+        record = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
         if record is not None:
             self._publish(record)
         self._look.set()

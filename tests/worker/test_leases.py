@@ -141,9 +141,8 @@ class Group:
         assert {node.name: node.moved for node in self.nodes.values()} == before
         holders = {slot: name for name, slots in held.items() for slot in slots}
         for node in self.nodes.values():
-            view = node.leases.view(self.now)
-            assert list(view.workers) == sorted(self.nodes)
-            assert all(view.holder(slot) == holders[slot] for slot in range(node.slots))
+            assert list(node.leases.view(self.now).workers) == sorted(self.nodes)
+            assert all(node.leases.records[slot].worker == holders[slot] for slot in range(node.slots))
 
 
 class Simulation(RuleBasedStateMachine):
@@ -221,7 +220,7 @@ class Simulation(RuleBasedStateMachine):
     @invariant()
     def nothing_is_forgotten_or_piles_up(self) -> None:
         if hasattr(self, "group"):
-            assert all(len(node.leases.view(self.group.now).leases) <= SLOTS for node in self.group.nodes.values())
+            assert all(len(node.leases.records) <= SLOTS for node in self.group.nodes.values())
 
     def teardown(self) -> None:
         if hasattr(self, "group"):
@@ -284,7 +283,7 @@ def test_a_planned_stop_hands_all_slots_to_those_that_live_at_once() -> None:
     group.stop(first)
     group.tick()
     assert group.held == {second.name: [0, 1, 2, 3]}
-    assert not any(lease.waits for lease in second.leases.view(group.now).leases.values())
+    assert not any(lease.waits for lease in second.leases.records.values())
 
 
 def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_last_record() -> None:
@@ -297,7 +296,7 @@ def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_
         while len(second.leases.held) < SLOTS:
             group.tick()
         assert group.now - crashed <= seconds + 3 * TICK
-        assert [lease.waits for lease in second.leases.view(group.now).leases.values()].count(True) == 2
+        assert [lease.waits for lease in second.leases.records.values()].count(True) == 2
 
 
 def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:

@@ -20,7 +20,7 @@ def view(**workers: tuple[str, tuple[str, ...]]) -> GroupView:
         name: Presence(name, 0, routes, "1", 0, 4, None, events, leaves=False)
         for name, (routes, events) in workers.items()
     }
-    return GroupView("a", presences, {})
+    return GroupView("a", presences)
 
 
 def test_the_lowest_worker_that_has_an_event_runs_it() -> None:
@@ -61,7 +61,7 @@ def test_slots_that_differ_are_warned_of_like_route_sets(
     four, two, other = (Presence(worker, 0, "same", "1", 0, slots, None, (), False) for worker, slots in SLOTS.items())
     warnings = Warnings("plant", 4)
     for second, workers in enumerate(((four, other), (four, two), (two, four), (four, other))):
-        warnings.look(GroupView("a", {one.worker: one for one in workers}, {}), (), second)
+        warnings.look(GroupView("a", {one.worker: one for one in workers}), (), second)
     assert caplog.messages == ["slots differ: 2 on b; 4 on a", "all workers of group plant have the same slots"]
     assert parse(four.payload, Presence) == four
 
