@@ -23,7 +23,7 @@ from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Capture, EventName, NumberedRoute, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess, Spawn, spawn_process, thread_spawner
+from amqtt_rest_bridge.processes.bridge_process import Spawn, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.reload import Reloader, load_first, usable_routes
 from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
@@ -266,11 +266,6 @@ class RouteService:
     def routes(self) -> tuple[NumberedRoute, ...]:
         """Return the present routes."""
         return self._numbered
-
-    @property
-    def processes(self) -> Sequence[BridgeProcess]:
-        """Return the bridge processes, by their numbers."""
-        return self.pool.processes
 
     def start(self) -> None:
         """Start the bridge processes and wait until they serve; blocks for `start_seconds` at most.

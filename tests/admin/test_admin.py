@@ -155,7 +155,7 @@ def test_counts_survive_the_bridge_process_and_what_it_held_counts_as_lost(targe
         client.message()
 
         def answer(_: Seen) -> tuple[int, bytes]:
-            os.kill(host.plugin.service.processes[0].pid, signal.SIGKILL)
+            os.kill(host.plugin.service.pool.processes[0].pid, signal.SIGKILL)
             return 200, b""
 
         target.answer = answer
@@ -177,8 +177,8 @@ def test_failures_from_before_a_bridge_process_was_replaced_are_on_the_page_of_t
             client.publish(f"orders/{number}", b"1")
             client.message()
         assert admin.get("/routes/Orders").text.count("<details data-run=") == 3
-        kill(service.processes[0])
-        eventually(lambda: service.processes[0].ready)
+        kill(service.pool.processes[0])
+        eventually(lambda: service.pool.processes[0].ready)
         page = admin.get("/routes/Orders")
         assert (page.status, page.text.count("<details data-run=")) == (200, 3)
         assert "http_status" in page.text
@@ -194,9 +194,9 @@ def kill(process: BridgeProcess) -> None:
 def test_a_process_that_is_away_makes_the_bridge_unready_and_says_so(target: Recorder) -> None:
     with hosting(client_route(target.url), admin_port=0, processes=2) as host:
         admin, service = admin_of(host), host.plugin.service
-        kill(service.processes[1])  # the first restart is at once, the next one waits for a second
-        eventually(lambda: service.processes[1].ready)
-        kill(service.processes[1])
+        kill(service.pool.processes[1])  # the first restart is at once, the next one waits for a second
+        eventually(lambda: service.pool.processes[1].ready)
+        kill(service.pool.processes[1])
         ready = admin.get("/readyz")
         assert (ready.status, ready.json["ready"]) == (503, False)
         assert ready.json["reasons"] == ["bridge process 1 is away and being started again"]

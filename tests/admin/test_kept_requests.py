@@ -129,9 +129,9 @@ def test_what_is_kept_of_requests_survives_their_bridge_process(tmp_path: Path) 
         admin, service = admin_with_token(host), host.plugin.service
         _, name = ask(host)
         before = kept(admin, name)
-        process = service.processes[0]
+        process = service.pool.processes[0]
         os.kill(process.pid, signal.SIGKILL)
-        eventually(lambda: service.processes[0] is not process and service.processes[0].ready)
+        eventually(lambda: service.pool.processes[0] is not process and service.pool.processes[0].ready)
         assert kept(admin, name) == before
     with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1, failures=file) as host:
         admin, client = admin_with_token(host), host.client("asked/#")

@@ -152,9 +152,9 @@ def test_runs_of_a_killed_bridge_process_are_kept_with_their_messages(target: Re
             client.publish(f"orders/{number}", b"bad")
             client.message()
         before = [admin.get(f"/api/runs/{run['id']}").json for run in runs(admin)]
-        process = service.processes[0]
+        process = service.pool.processes[0]
         os.kill(process.pid, signal.SIGKILL)
-        eventually(lambda: service.processes[0] is not process and service.processes[0].ready)
+        eventually(lambda: service.pool.processes[0] is not process and service.pool.processes[0].ready)
         after = [admin.get(f"/api/runs/{run['id']}").json for run in runs(admin)]
         assert [one["response"]["body"] for one in after] == ['{"reason": "no such customer"}'] * 3
         for one in (*before, *after):

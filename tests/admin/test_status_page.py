@@ -279,7 +279,7 @@ def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
         page.open(url(running, "/routes/Orders"))
         client = running.client("done/#")
         eventually(lambda: called(client, "before") and bool(page.evaluate(f"{SEEN}.includes('orders/before')")))
-        os.kill(running.plugin.service.processes[0].pid, signal.SIGKILL)
+        os.kill(running.plugin.service.pool.processes[0].pid, signal.SIGKILL)
         page.wait("told.join().endsWith('connection lost, trying again,Connection lost on,live,')")
         eventually(lambda: called(client, "after") and bool(page.evaluate(f"{SEEN}.includes('orders/after')")))
         assert page.errors == []

@@ -99,7 +99,7 @@ class Host:
     @property
     def bridges(self) -> list[BridgeProcess]:
         """Return the bridge processes of this broker."""
-        return list(self.plugin.service.processes)
+        return list(self.plugin.service.pool.processes)
 
     @property
     def mqtt_port(self) -> int:

@@ -5,21 +5,16 @@ they are gathered in order of arrival, and the timers that close batches. The fi
 other call; its riders stay in flight for the broker process until it ends, and end with it.
 """
 
-import logging
 import threading
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
-from amqtt_rest_bridge.bridge.client.route_runner import LARGE, RouteContext, RouteRunner
+from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
-from amqtt_rest_bridge.bridge.client.worker_pool import WorkerPool
 from amqtt_rest_bridge.calls.batches import Gathering, carrying, halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.model import ClientEvent, NumberedRoute
 from amqtt_rest_bridge.settings import BridgeSettings
-
-log = logging.getLogger(__name__)
 
 _AROUND: Final = 64  # bytes of a body beside its items, beyond the text of BODY
 
@@ -43,10 +38,7 @@ class BatchRunner(RouteRunner):
                 most = max(1, settings.max_body_bytes - around)
                 self._gatherings[event.name] = Gathering(event.batch_size, most, has_groups=settings.runs.unique_keys)
         self._gathering = threading.Lock()
-        self._joins: WorkerPool[OpenCall] = WorkerPool(
-            f"join-{self.name}", self._join, 1, context.timers, context.link.flush, context.threads
-        )
-        self._pools.append(self._joins)
+        self._joins = self._new_pool("join", self._join, 1)
 
     def close_batches(self) -> None:
         """Begin with what waits for its batch to be closed."""
@@ -77,21 +69,10 @@ class BatchRunner(RouteRunner):
 
     def _join(self, call: OpenCall) -> None:
         """Add a call to the open batch of its event, unless it sends nothing."""
-        if call.id in self._context.calls.withdrawn:
-            self._give_back(call)
-            return
-        try:
-            with self._context.parsing if len(call.message.payload) >= LARGE else nullcontext():
-                verdict = call.event.join(call)
-            if verdict is None:
-                self._gather(call, self._gatherings[call.event.event.name])
-            else:
-                self._follow(call, verdict)
-        except Exception:
-            log.exception("%s: unexpected error", call.event.label)
-            self._follow(call, call.event.fail_unexpectedly(call))
+        self._evaluate(call, call.event.join, self._gather)
 
-    def _gather(self, call: OpenCall, gathering: Gathering) -> None:
+    def _gather(self, call: OpenCall) -> None:
+        gathering = self._gatherings[call.event.event.name]
         with self._gathering:  # also while batches start, lest a later one starts first
             was_open = None if gathering.is_empty else gathering.number
             for first in gathering.add(call):

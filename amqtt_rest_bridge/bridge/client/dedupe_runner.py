@@ -4,11 +4,10 @@ The broker process grants claims, for all bridge processes (`routing.claims`). A
 for its end, and holds no worker meanwhile.
 """
 
-from contextlib import nullcontext
 from functools import partial
 
 from amqtt_rest_bridge.bridge.client.batch_runner import BatchRunner
-from amqtt_rest_bridge.bridge.client.route_runner import LARGE, RouteRunner
+from amqtt_rest_bridge.bridge.client.route_runner import RouteRunner
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.model import HttpRequest, Route
 
@@ -26,7 +25,7 @@ class DedupeRunner(BatchRunner):
     def _begin(self, call: OpenCall) -> HttpRequest | None:
         if call.event.event.dedupe_key is None or call.was_seen is not None:
             return super()._begin(call)
-        with self._context.parsing if len(call.message.payload) >= LARGE else nullcontext():
+        with self._context.parsing(len(call.message.payload)):
             verdict = call.event.check(call)  # fills its key
         if verdict is not None:
             self._follow(call, verdict)

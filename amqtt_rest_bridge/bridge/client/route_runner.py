@@ -14,7 +14,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -43,6 +43,7 @@ _SLOW_SECONDS: Final = 0.05
 LARGE: Final = 128 << 10
 """Bytes of a payload that is filled in while no other large one is."""
 _LOG_SECONDS: Final = 1.0
+_FREELY: Final = nullcontext()
 _NONE: Final[list[int]] = []
 
 
@@ -52,8 +53,7 @@ class RouteContext:
 
     `pace` spaces the requests of a route with a RATE_LIMIT, `breaker` is that of a route with a BREAKER, ORDERED calls
     begin while the `lease` lasts; `successor` returns the runner of its present definition. `calls` are those of all
-    routes, used under `lock`. `parsing` is held while a large payload is parsed and filled in: 4 MB of small JSON
-    objects are 100 MB of Python's, and the interpreter lock lets one thread at a time parse anyway.
+    routes, used under `lock`.
     """
 
     link: BridgeEnd
@@ -66,7 +66,15 @@ class RouteContext:
     pace: Pace | None
     breaker: Breaker | None
     successor: "Callable[[], RouteRunner | None]"
-    parsing: threading.Lock
+    large: threading.Lock
+
+    def parsing(self, size: int) -> AbstractContextManager[object]:
+        """Return what is held while payloads of so many bytes are parsed and filled in: of large ones one at a time.
+
+        4 MB of small JSON objects are 100 MB of Python's, and the interpreter lock lets one thread at a time parse
+        anyway.
+        """
+        return _FREELY if size < LARGE else self.large
 
 
 class RouteRunner:
@@ -109,21 +117,20 @@ class RouteRunner:
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
         }
-        self._pool: WorkerPool[OpenCall] = WorkerPool(
-            f"route-{route.name}", self._run, settings.workers, context.timers, context.link.flush, context.threads
-        )
-        self._pools = [self._pool]
-        self._checks: WorkerPool[OpenCall] | None = None
-        if self._pace is not None:
-            # One thread, so that calls begin to wait for their turn in order of arrival; and of its own: what is
-            # skipped leaves at once, though all workers wait for a slow server.
-            self._checks = WorkerPool(
-                f"check-{route.name}", self._check, 1, context.timers, context.link.flush, context.threads
-            )
-            self._pools.append(self._checks)
+        self._pools: list[WorkerPool[OpenCall]] = []
+        self._pool = self._new_pool("route", self._run, settings.workers)
+        # One thread, so that calls begin to wait for their turn in order of arrival; and of its own: what is skipped
+        # leaves at once, though all workers wait for a slow server.
+        self._checks = None if self._pace is None else self._new_pool("check", self._check, 1)
         self._stopping = self._retired = False
         self._open = 0  # calls that have not ended
         self._lock = threading.Lock()
+
+    def _new_pool(self, kind: str, work: Callable[[OpenCall], None], limit: int) -> WorkerPool[OpenCall]:
+        context, name = self._context, f"{kind}-{self.name}"
+        pool = WorkerPool(name, work, limit, context.timers, context.link.flush, context.threads)
+        self._pools.append(pool)
+        return pool
 
     # The journey of a call.
 
@@ -149,14 +156,20 @@ class RouteRunner:
 
     def _check(self, call: OpenCall) -> None:
         """End a call at once that would send nothing; any other one waits for its turn."""
+        self._evaluate(call, call.event.check, self._await_turn)
+
+    def _evaluate(
+        self, call: OpenCall, evaluate: Callable[[OpenCall], Verdict | None], go_on: Callable[[OpenCall], None]
+    ) -> None:
+        """Go on with a call, unless it was withdrawn, or ends because of what `evaluate` says."""
         if call.id in self._context.calls.withdrawn:
             self._give_back(call)
             return
         try:
-            with self._context.parsing if len(call.message.payload) >= LARGE else nullcontext():
-                verdict = call.event.check(call)
+            with self._context.parsing(len(call.message.payload)):
+                verdict = evaluate(call)
             if verdict is None:
-                self._await_turn(call)
+                go_on(call)
             else:
                 self._follow(call, verdict)
         except Exception:
@@ -212,11 +225,8 @@ class RouteRunner:
             if self._begin_wait(call):
                 self._context.lease.hold(partial(self._resume, call))
             return None
-        if len(call.message.payload) < LARGE:
+        with self._context.parsing(len(call.message.payload)):
             begun = call.event.begin(call)
-        else:
-            with self._context.parsing:
-                begun = call.event.begin(call)
         if isinstance(begun, Verdict):
             self._follow(call, begun)
             return None
@@ -255,11 +265,8 @@ class RouteRunner:
             self._breaker.replied(call.id, reply, self._target)
         call.took += call.stopwatch.seconds
         received = 0 if isinstance(reply, CallError) else len(reply.body)
-        if len(call.message.payload) + received < LARGE:
+        with self._context.parsing(len(call.message.payload) + received):
             verdict = call.event.judge(call, reply)
-        else:
-            with self._context.parsing:
-                verdict = call.event.judge(call, reply)
         self._follow(call, verdict)
 
     def _follow(self, call: OpenCall, verdict: Verdict, also: list[int] = _NONE) -> None:
