@@ -71,10 +71,6 @@ class Port(HttpServer):
         except ConfigurationError as error:
             log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
 
-    def leave(self, grace: float) -> None:
-        """Shut down gracefully because no route uses the port any more."""
-        self.stop(grace, port_closed())
-
     def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
         """Shut down gracefully, by default with the bridge; other workers may listen on that of a worker."""
         if refusal is None and self._settings.is_mqtt_5:
@@ -199,7 +195,7 @@ class Ports:
         self._leaving.append(server)
 
         def stop() -> None:
-            server.leave(grace)
+            server.stop(grace, port_closed())
             self._leaving.remove(server)
 
         threading.Thread(target=stop, name=f"close-{port}", daemon=True).start()

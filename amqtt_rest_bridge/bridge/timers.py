@@ -52,23 +52,17 @@ class Timers:
             self._thread.join()
 
     def _run(self) -> None:
-        while (action := self._next()) is not None:
+        while True:
+            with self._changed:
+                while not self._closed and (not self._due or self._due[0][0] > time.monotonic()):
+                    self._changed.wait(self._due[0][0] - time.monotonic() if self._due else None)
+                if self._closed:
+                    return
+                _, _, action = heapq.heappop(self._due)
             try:
                 action()
             except Exception:
                 log.exception("a timed action ended with an unexpected error")
-
-    def _next(self) -> Callable[[], object] | None:
-        with self._changed:
-            while not self._closed:
-                if not self._due:
-                    self._changed.wait()
-                    continue
-                remaining = self._due[0][0] - time.monotonic()
-                if remaining <= 0:
-                    return heapq.heappop(self._due)[2]
-                self._changed.wait(remaining)
-            return None
 
 
 class Pace:

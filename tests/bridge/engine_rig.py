@@ -15,6 +15,7 @@ from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.ports import Port
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
+from amqtt_rest_bridge.http_server import Refusal
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import Calls, DispatchedCall, Ready, Results, ToBroker, UseRoutes
@@ -82,10 +83,7 @@ class Network(engine.Network):
     def on_turn(self, action: Callable[[], None]) -> None:
         action()
 
-    def leave(self, grace: float) -> None:
-        """It has nothing to finish."""
-
-    def stop(self, grace: float) -> None:
+    def stop(self, grace: float, refusal: Refusal | None = None) -> None:
         """Nothing runs here."""
 
     def admin(self, *_: object) -> AdminServer:

@@ -49,13 +49,9 @@ class ThreadBudget:
     def __init__(self, most: int = _MOST_THREADS) -> None:
         self._most = most
         self._pools = 0
-        self._threads = 0
+        self.threads = 0
+        """How many threads there are."""
         self._lock = threading.Lock()
-
-    @property
-    def threads(self) -> int:
-        """Return how many threads there are."""
-        return self._threads
 
     def join(self) -> None:
         """Count a pool among those that share."""
@@ -70,15 +66,15 @@ class ThreadBudget:
     def acquire(self, own: int) -> bool:
         """Admit one more thread of a pool that has `own`; return False when the pool has to do without."""
         with self._lock:
-            if self._threads >= self._most and own >= max(1, self._most // max(1, self._pools)):
+            if self.threads >= self._most and own >= max(1, self._most // max(1, self._pools)):
                 return False
-            self._threads += 1
+            self.threads += 1
             return True
 
     def release(self) -> None:
         """Count a thread that has ended, or could not be started, no longer."""
         with self._lock:
-            self._threads -= 1
+            self.threads -= 1
 
 
 class Clock(Protocol):
@@ -134,8 +130,9 @@ class WorkerPool(Generic[T]):
         # Where threads sleep, most recently idle last: a lock that the sleeper holds and its waker releases. That is
         # one system call; a Semaphore is Python on top of two locks.
         self._idle: list[Lock] = []
-        self._running = 0
-        self._threads = 0  # running or idle
+        self.running = 0
+        """How many threads have work."""
+        self._threads = 0  # with work or idle
         self._started = 0
         self._watched = False
         self._short = False  # of threads
@@ -144,11 +141,6 @@ class WorkerPool(Generic[T]):
         self._seen_finished = 0
         self._wall = 0.0  # moving average of a call's seconds ...
         self._cpu = 0.0  # ... and of the seconds its thread computed
-
-    @property
-    def running(self) -> int:
-        """Return how many threads have work."""
-        return self._running
 
     def submit(self, items: Iterable[T]) -> None:
         """Queue items and start a thread on them; any thread may call."""
@@ -161,7 +153,7 @@ class WorkerPool(Generic[T]):
         with self._lock:
             for item in items:
                 self.backlog.append((now, item))
-            asleep = not self._running
+            asleep = not self.running
             # A lone item begins at once, so it is not watched: the timers' thread would wake twice, and take the
             # interpreter lock from the one that builds the request (100 us of CPU time at 200 messages/s).
             waits = not asleep or len(self.backlog) > 1
@@ -173,9 +165,9 @@ class WorkerPool(Generic[T]):
         """Start `count` more threads, up to the limit."""
         for _ in range(count):
             with self._lock:
-                if self._closing or self._running >= self._limit:
+                if self._closing or self.running >= self._limit:
                     return
-                self._running += 1
+                self.running += 1
                 sleeper = self._idle.pop() if self._idle else None
             if sleeper is not None:
                 sleeper.release()
@@ -185,14 +177,14 @@ class WorkerPool(Generic[T]):
     def work(self) -> None:
         """Work on the calling thread until nothing waits: this saves the time that waking another thread takes."""
         with self._lock:
-            if self._closing or self._running >= self._limit:
+            if self._closing or self.running >= self._limit:
                 return
-            self._running += 1
+            self.running += 1
         self._work_off()
         self._on_rest()
         with self._lock:
-            self._running -= 1
-            missed = bool(self.backlog) and not self._running
+            self.running -= 1
+            missed = bool(self.backlog) and not self.running
         if missed:  # it came between the last look at the queue and the end
             self.wake()
 
@@ -238,7 +230,7 @@ class WorkerPool(Generic[T]):
                 useful = self._limit
             elif useful <= _FEW and waited < _LONG_SECONDS:
                 useful = 1
-            self.wake(min(useful - self._running, max(1, self._running)))  # doubling: 64 threads after seven looks
+            self.wake(min(useful - self.running, max(1, self.running)))  # doubling: 64 threads after seven looks
         self._timers.after(_PATIENCE_SECONDS, self._look)
 
     def _useful(self) -> int:
@@ -264,7 +256,7 @@ class WorkerPool(Generic[T]):
                 self._short = False
                 return True
         with self._lock:
-            self._running -= 1
+            self.running -= 1
             self._short |= admitted
         self._watch()
         return False
@@ -299,7 +291,7 @@ class WorkerPool(Generic[T]):
             self._finished += 1
             self._wall += _SMOOTHING * (self._clock.perf_counter() - wall - self._wall)
             self._cpu += _SMOOTHING * (self._clock.thread_time() - cpu - self._cpu)
-            surplus = self._running > 2 and self._running > self._useful() + 1
+            surplus = self.running > 2 and self.running > self._useful() + 1
             if surplus or self._closing:
                 return surplus
 
@@ -308,11 +300,11 @@ class WorkerPool(Generic[T]):
         self._on_rest()
         with self._lock:
             if self._closing:
-                self._running -= 1
+                self.running -= 1
                 return False
-            if self.backlog and (not surplus or self._running <= 1):
+            if self.backlog and (not surplus or self.running <= 1):
                 return True
-            self._running -= 1
+            self.running -= 1
             self._idle.append(sleeper)
         if not sleeper.acquire(timeout=self._idle_seconds):
             with self._lock:

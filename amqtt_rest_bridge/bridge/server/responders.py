@@ -82,17 +82,13 @@ class ReplyTurns:
         try:
             yield turn
         finally:
-            self._leave(topic, turn)
-
-    def _leave(self, topic: str, turn: Turn) -> None:
-        with self._lock:
-            queue = self._queues[topic]
-            was_on = turn.is_on
-            queue.remove(turn)
-            if not queue:
-                del self._queues[topic]
-            elif was_on:
-                queue[0].wake()
+            with self._lock:
+                was_on = turn.is_on
+                queue.remove(turn)
+                if not queue:
+                    del self._queues[topic]
+                elif was_on:
+                    queue[0].wake()
 
 
 def responder_for(
@@ -182,21 +178,19 @@ class _Publishing:
     def prepared(self, request: EventRequest) -> tuple[Publication, Response]:
         """Return what a request publishes, and its answer once that is done."""
         publication, values = self.publication(request)
-        return publication, self.answer or self._made_answer(publication.topic, values)
-
-    def _respond_late(self, request: EventRequest, publication: Publication, answer: Response) -> Steps:
-        yield from self.send(request, publication)
-        return answer
-
-    def _made_answer(self, topic: str, values: Values | None) -> Response:
         event = self._event
         if event.response is None or values is None:
-            return self._published(topic)
+            return publication, self.answer or self._published(publication.topic)
         try:
             body = event.response.fill_bytes(values)
         except CallError as failure:
             raise cannot_fill(failure) from failure
-        return Response(self._status, (("Content-Type", event.response_content_type), _NO_SNIFFING), body)
+        headers = ("Content-Type", event.response_content_type), _NO_SNIFFING
+        return publication, Response(self._status, headers, body)
+
+    def _respond_late(self, request: EventRequest, publication: Publication, answer: Response) -> Steps:
+        yield from self.send(request, publication)
+        return answer
 
     def _published(self, topic: str) -> Response:
         if self._event.response_status in NO_CONTENT:
