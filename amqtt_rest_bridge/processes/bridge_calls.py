@@ -17,6 +17,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from msgspec import structs
+
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
@@ -106,8 +108,10 @@ class BridgeCalls:
             case Results(results):
                 for result in results:
                     self._end(result.call, result)
-                    if result.also:
-                        self._end_also(result)
+                    if result.also:  # at once, so that a store forgets all calls of a batch or none
+                        shared = structs.replace(result, publication=None, evidence=None, also=[])
+                        for number in result.also:
+                            self._end(number, shared)
             case Publications(publications, first):
                 for number, publication in enumerate(publications, first):
                     confirm = partial(self.feed.confirm, number) if first else None
@@ -163,12 +167,6 @@ class BridgeCalls:
         self._claims.gone(self)
         calls, self.open = list(self.open.values()), {}
         return calls
-
-    def _end_also(self, result: CallResult) -> None:
-        """End the other calls of a batch, at once, so that a store forgets all of them or none."""
-        shared = CallResult(result.call, result.status, result.code, result.message, result.waited, result.took, None)
-        for number in result.also:
-            self._end(number, shared)
 
     def _end(self, number: int, result: CallResult) -> None:
         if (call := self.open.pop(number, None)) is not None:

@@ -396,7 +396,6 @@ class _DamagedError(sqlite3.DatabaseError):
     """SQLite's check has found a page that is not as it should be."""
 
 
-
 def _hint(error: Exception) -> str:
     """Return the hint for a spool that cannot be used; never to abandon the messages in it."""
     if isinstance(error, OSError) or (isinstance(error, sqlite3.Error) and is_lack_of_room(error)):

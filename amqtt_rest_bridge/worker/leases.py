@@ -233,12 +233,7 @@ class Leases:
 
     def view(self, now: float) -> GroupView:
         """Return the group as it is known now."""
-        living = {
-            known.presence.worker: known.presence
-            for known in self._known.values()
-            if known.presence.worker != self.worker and self._lives(known, now) and not known.presence.leaves
-        }
-        living[self.worker] = self._presence(0.0)
+        living = self._others(now) | {self.worker: self._presence(0.0)}
         return GroupView(self.worker, dict(sorted(living.items())))
 
     def intents(self, now: float, clock: float) -> list[Intent]:
@@ -262,7 +257,8 @@ class Leases:
         self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
         self._unheard = now if self._unheard is None else self._unheard
         self._again = {slot: self.records[slot] for slot in sorted(self.held)} | self._again
-        self._known = {worker: known for worker, known in self._known.items() if self._matters(known, now)}
+        long_ago = now - 2 * self._adopt_seconds
+        self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
         presence = self._presence(clock + self._adopt_seconds)
         return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
 
@@ -329,18 +325,13 @@ class Leases:
     def _lives(self, known: _Known, now: float) -> bool:
         return known.gone_at is None and now - known.heard < self._adopt_seconds
 
-    def _matters(self, known: _Known, now: float) -> bool:
-        return now - (known.heard if known.gone_at is None else known.gone_at) < 2 * self._adopt_seconds
-
-    def _living(self, now: float) -> dict[str, int | None]:
-        """Return the preferred slot of each worker that can be given slots, by id."""
-        living = {
-            worker: known.presence.slot
+    def _others(self, now: float) -> dict[str, Presence]:
+        """Return the other workers that can be given slots, by id."""
+        return {
+            worker: known.presence
             for worker, known in self._known.items()
-            if self._lives(known, now) and not known.presence.leaves
+            if worker != self.worker and self._lives(known, now) and not known.presence.leaves
         }
-        living.pop(self.worker, None)
-        return living if self._stopping else living | {self.worker: self._prefers}
 
     def _holders(self, now: float) -> dict[int, str | None]:
         """Return the holder of each slot; None where the slot is free."""
@@ -366,10 +357,12 @@ class Leases:
         return self._lives(known, now)
 
     def _shares(self, now: float) -> dict[int, str | None]:
-        holders = self._holders(now)
+        holders, found, first = self._holders(now), dict[int, str | None](), 0
+        living = {worker: presence.slot for worker, presence in self._others(now).items()}
         if self._stopping:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
-        living, found, first = self._living(now), dict[int, str | None](), 0
+        else:
+            living[self.worker] = self._prefers
         for most in sorted({self._slots, *map(self._most, living)}):  # so that all agree on the slots that all have
             able = {worker: prefers for worker, prefers in living.items() if self._most(worker) >= most}
             found |= shares(able, {slot: holders[slot] for slot in range(first, most)})

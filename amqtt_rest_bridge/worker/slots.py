@@ -235,4 +235,3 @@ class Slot:
     async def _close(self, name: str) -> None:
         await self._supervisors.pop(name).stop()
         await self._intakes.pop(name).client.close()
-

@@ -146,9 +146,7 @@ def _drop_unasked(session: Session) -> None:
     """
     waiting = session.delivered_message_queue
     if not waiting.empty():
-        log.warning(
-            "%s has another user: %d message(s) of the earlier one are dropped",
-            loggable(session.client_id or ""), waiting.qsize(),
-        )
+        client, count = loggable(session.client_id or ""), waiting.qsize()
+        log.warning("%s has another user: %d message(s) of the earlier one are dropped", client, count)
     while not waiting.empty():
         waiting.get_nowait()
