@@ -454,6 +454,8 @@ class MqttConnection(asyncio.Protocol):
         if code:
             known = REASONS if self._is_5 else packets.REFUSALS_3_1_1
             says = f"the broker {shown} refuses the client: {known.get(code, f'code {code}')}"
+            if self._is_5 and code == Code.UNSUPPORTED_PROTOCOL_VERSION:
+                says = f"the broker {shown} does not support MQTT 5"
             self._connected.set_exception(BrokerError(says, code))
             self._end(says)
             return

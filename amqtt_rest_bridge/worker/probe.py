@@ -22,7 +22,7 @@ from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import NO_PROPERTIES, REASONS, Code, Properties, Property
+from amqtt_rest_bridge.mqtt.wire import NO_PROPERTIES, REASONS, Properties, Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
@@ -132,10 +132,27 @@ class _Probe:
         await client.connection.open()
         return client
 
+    async def subscribed(
+        self, name: str, *, identifier: int | None = None, kept: int = 0, receive_maximum: int = 65_535
+    ) -> _Client:
+        """Connect a client that has subscribed the topic of a check."""
+        client = await self.open(name, kept=kept, receive_maximum=receive_maximum)
+        await client.subscribe(self.topic(name), identifier)
+        return client
+
+    async def publish(self, name: str, *payloads: bytes, properties: Properties = NO_PROPERTIES) -> None:
+        """Publish on the topic of a check."""
+        await self.publisher.publish(self.topic(name), *payloads, properties=properties)
+
     async def retain(self, name: str, payload: bytes) -> None:
         """Publish a retained message, nothing to remove it."""
         self._retained.add(self.topic(name))
         await self.publisher.publish(self.topic(name), payload, retain=True)
+
+    def check_available(self, name: Property) -> None:
+        """Raise `_LacksError` where the broker says that it lacks something."""
+        if not self.publisher.connection.properties.get(name, 1):
+            raise _LacksError("the broker says that it has none")
 
     async def remove(self) -> None:
         """End all connections, and remove what is left on the broker."""
@@ -178,27 +195,20 @@ async def _mqtt_5(probe: _Probe) -> str:
         probe.publisher = await probe.open("publisher")
     except NoAnswerError as error:
         raise _LacksError(f"{error}: it expects TLS, or speaks MQTT 3.1.1 only, as amqtt does") from error
-    except BrokerError as error:
-        if error.code == Code.UNSUPPORTED_PROTOCOL_VERSION:
-            raise _LacksError("the broker does not support MQTT 5") from error
-        raise
     return "connected"
 
 
 async def _group_topics(probe: _Probe) -> str:
-    topic = probe.topic("own")
-    client = await probe.open("own")
-    await client.subscribe(topic)
-    await probe.publisher.publish(topic, b"own")
-    client.acknowledge(await client.next(f"what was published on {topic}"))
+    client = await probe.subscribed("own")
+    await probe.publish("own", b"own")
+    client.acknowledge(await client.next(f"what was published on {probe.topic('own')}"))
     if not probe.publisher.connection.properties.get(Property.MAXIMUM_QOS, 1):
         raise _LacksError("the broker has QoS 0 only")
     return f"bridge/{probe.settings.group}/... may be published and subscribed with QoS 1"
 
 
 async def _shared(probe: _Probe) -> str:
-    if not probe.publisher.connection.properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
-        raise _LacksError("the broker says that it has none")
+    probe.check_available(Property.SHARED_SUBSCRIPTION_AVAILABLE)
     topic = probe.topic("shared")
     members = [await probe.open(f"member-{number}") for number in (1, 2)]
     for member in members:
@@ -220,11 +230,9 @@ async def _shared(probe: _Probe) -> str:
 
 
 async def _identifiers(probe: _Probe) -> str:
-    if not probe.publisher.connection.properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
-        raise _LacksError("the broker says that it has none")
-    client = await probe.open("identifiers")
-    await client.subscribe(probe.topic("identifiers"), 268_435_453)
-    await probe.publisher.publish(probe.topic("identifiers"), b"which")
+    probe.check_available(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE)
+    client = await probe.subscribed("identifiers", identifier=268_435_453)
+    await probe.publish("identifiers", b"which")
     message = await client.next("the message of the subscription")
     if list(message.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())) != [268_435_453]:
         raise _LacksError("a message came without the identifier of its subscription")
@@ -237,9 +245,8 @@ async def _properties(probe: _Probe) -> str:
         Property.CORRELATION_DATA: b"\x00\xff",
         Property.USER_PROPERTY: [("first", "1"), ("first", "2"), ("second", "ä")],
     }
-    client = await probe.open("properties")
-    await client.subscribe(probe.topic("properties"))
-    await probe.publisher.publish(probe.topic("properties"), b"", properties=sent)
+    client = await probe.subscribed("properties")
+    await probe.publish("properties", b"", properties=sent)
     message = await client.next("the message")
     lost = [
         name.name.replace("_", " ").lower() for name, value in sent.items() if message.properties.get(name) != value
@@ -254,10 +261,9 @@ async def _kept(probe: _Probe) -> str:
     client = await probe.open("kept", kept=wanted)  # the answer says how long; it is shortened at once
     granted = client.connection.session_expiry
     await client.connection.disconnect()
-    client = await probe.open("kept", kept=_KEPT_SECONDS)
-    await client.subscribe(probe.topic("kept"))
+    client = await probe.subscribed("kept", kept=_KEPT_SECONDS)
     await client.connection.disconnect()
-    await probe.publisher.publish(probe.topic("kept"), *(b"%d" % number for number in range(_BACKLOG)))
+    await probe.publish("kept", *(b"%d" % number for number in range(_BACKLOG)))
     client = await probe.open("kept", kept=_KEPT_SECONDS)
     if not client.connection.session_present:
         raise _LacksError("a client that comes back finds its session gone")
@@ -274,9 +280,8 @@ async def _kept(probe: _Probe) -> str:
 
 
 async def _redelivery(probe: _Probe) -> str:
-    client = await probe.open("again", kept=_KEPT_SECONDS)
-    await client.subscribe(probe.topic("again"))
-    await probe.publisher.publish(probe.topic("again"), b"once")
+    client = await probe.subscribed("again", kept=_KEPT_SECONDS)
+    await probe.publish("again", b"once")
     await client.next("the message")
     client.connection.abort()
     client = await probe.open("again", kept=_KEPT_SECONDS)
@@ -288,8 +293,7 @@ async def _redelivery(probe: _Probe) -> str:
 
 
 async def _takeover(probe: _Probe) -> str:
-    first = await probe.open("taken", kept=_KEPT_SECONDS)
-    await first.subscribe(probe.topic("taken"))
+    first = await probe.subscribed("taken", kept=_KEPT_SECONDS)
     second = await probe.open("taken", kept=_KEPT_SECONDS)
     try:
         async with asyncio.timeout(WAIT_SECONDS):
@@ -298,15 +302,14 @@ async def _takeover(probe: _Probe) -> str:
         raise _LacksError("two connections with one client id are open at once") from None
     if not second.connection.session_present:
         raise _LacksError("a connection that takes a client id over does not get its session")
-    await probe.publisher.publish(probe.topic("taken"), b"taken")
+    await probe.publish("taken", b"taken")
     await second.next("a message for the session")
     return "a second connection ends the first one and has its session"
 
 
 async def _receive_maximum(probe: _Probe) -> str:
-    client = await probe.open("few", receive_maximum=2)
-    await client.subscribe(probe.topic("few"))
-    await probe.publisher.publish(probe.topic("few"), *(b"%d" % number for number in range(5)))
+    client = await probe.subscribed("few", receive_maximum=2)
+    await probe.publish("few", *(b"%d" % number for number in range(5)))
     held = [await client.next("the first message"), await client.next("the second message")]
     if not await client.is_quiet() or not client.connection.is_open:  # which does not take a third
         raise _LacksError("with Receive Maximum 2 more than two messages came before one was acknowledged")
@@ -320,8 +323,7 @@ async def _receive_maximum(probe: _Probe) -> str:
 
 
 async def _retained(probe: _Probe) -> str:
-    if not probe.publisher.connection.properties.get(Property.RETAIN_AVAILABLE, 1):
-        raise _LacksError("the broker says that it has none")
+    probe.check_available(Property.RETAIN_AVAILABLE)
     topic = probe.topic("retained")
     await probe.retain("retained", b"kept")
     client = await probe.open("retained")
@@ -355,8 +357,7 @@ async def _packet_size(probe: _Probe) -> str:
     size = int(getattr(settings, name))
     if connection.maximum_packet_size < size + _BESIDE_PAYLOAD:
         raise _LacksError(f"the broker takes packets of {connection.maximum_packet_size} bytes; {name} is {size}")
-    client = await probe.open("large")  # whose connection a broker may end
-    await client.subscribe(probe.topic("large"))
+    client = await probe.subscribed("large")  # whose connection a broker may end
     try:
         await client.publish(probe.topic("large"), bytes(size))
         await client.next("it")

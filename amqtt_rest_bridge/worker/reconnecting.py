@@ -108,11 +108,6 @@ class ReconnectingClient:
             await self._on_up(connection)
         except NoAnswerError as error:
             raise BrokerError(f"{error}: it expects TLS, or {_MQTT_5}") from error
-        except BrokerError as error:
-            connection.abort()
-            if error.code == Code.UNSUPPORTED_PROTOCOL_VERSION:
-                raise BrokerError(f"the broker {shown} does not support MQTT 5") from error
-            raise
         except BaseException:
             connection.abort()
             raise
