@@ -25,7 +25,7 @@ from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader
 from amqtt_rest_bridge.routing.status import ReloadFailure
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.system import FileState, file_state
-from amqtt_rest_bridge.times import Backoff
+from amqtt_rest_bridge.times import Backoff, woken
 
 log = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Reloader:
         """Reload on changes, found every `seconds` (0: never), and on request, until cancelled."""
         self._watches = seconds > 0
         while True:
-            forced = await self._ask(seconds or None)
+            forced = await woken(self._asked, seconds or None)
             try:
                 seen = await asyncio.to_thread(fingerprint, self._paths, self._beside)
             except OSError as error:  # a folder that is gone in the middle of the look
@@ -231,15 +231,6 @@ class Reloader:
         if self._listens:
             signal.signal(signal.SIGHUP, self._before or signal.SIG_DFL)
             self._listens = False
-
-    async def _ask(self, seconds: float | None) -> bool:
-        try:
-            async with asyncio.timeout(seconds):  # `wait_for` drops a cancellation before 3.12
-                await self._asked.wait()
-        except TimeoutError:
-            return False
-        self._asked.clear()
-        return True
 
 
 def fingerprint(paths: Sequence[str], beside: Fingerprint = frozenset()) -> Fingerprint:

@@ -16,6 +16,7 @@ from typing import Final
 
 from amqtt_rest_bridge.model import EventName, Message, NumberedRoute
 from amqtt_rest_bridge.routing.calls import LocalDelivery, RunEvent
+from amqtt_rest_bridge.times import woken
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
@@ -83,13 +84,7 @@ class Schedule:
     async def run(self) -> None:
         """Run what is due until cancelled."""
         while True:
-            self._changed.clear()
-            seconds = self.run_due()
-            try:
-                async with asyncio.timeout(seconds):  # `wait_for` drops a cancellation before 3.12
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
+            await woken(self._changed, self.run_due())
 
     def run_due(self) -> float | None:
         """Run what is due now; return the seconds until the next run, None when there is none."""

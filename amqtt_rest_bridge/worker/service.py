@@ -9,7 +9,6 @@
 """
 
 import asyncio
-import contextlib
 import logging
 import math
 import re
@@ -30,7 +29,7 @@ from amqtt_rest_bridge.processes.supervisor import Signals
 from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
-from amqtt_rest_bridge.times import lease_time
+from amqtt_rest_bridge.times import lease_time, woken
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.commands import FIRST_SLOT, GroupCommands
 from amqtt_rest_bridge.worker.group import Warnings, event_name, every
@@ -78,7 +77,7 @@ async def serve(
                 worker.leases.worker, len(worker.leases.held), settings.slots, settings.group, broker().shown,
             )  # fmt: skip
             on_ready()
-            failing = asyncio.ensure_future(worker.failed())
+            failing = asyncio.ensure_future(worker.supervisor.broken())
             await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
             failing.cancel()
             if not signalled.done():
@@ -134,7 +133,8 @@ class Worker:
             leads=lambda event: self._view.leader(event_name(*event)) == self._view.worker,
             troubles=self._troubles, group=self._numbers,
         )  # fmt: skip
-        self._supervisor = service.supervisor
+        self.supervisor = service.supervisor
+        """Runs the tasks of the worker."""
         self._capacities = Capacities(service.dispatcher.is_full)
         self._clean_session = CleanSession(
             broker, settings.group, self.leases, self._publisher, service.dispatcher, self._look.set
@@ -161,15 +161,9 @@ class Worker:
         self._service.begin()
         self._use_routes()
         await self._clean_session.subscribe()
-        self._supervisor.keep("clean session", self._clean_session.client.run)
-        self._supervisor.keep("slots", self._watch)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_SETTLE_SECONDS):
-                await self._settled.wait()
-
-    async def failed(self) -> str:
-        """Wait until the worker cannot go on, and return why."""
-        return await self._supervisor.broken()
+        self.supervisor.keep("clean session", self._clean_session.client.run)
+        self.supervisor.keep("slots", self._watch)
+        await woken(self._settled, _SETTLE_SECONDS)
 
     async def stop(self) -> None:
         """Take no more messages, let running requests finish, publish their results, and leave the slots to others.
@@ -212,7 +206,7 @@ class Worker:
         if self._commands is not None:
             self._commands.routes_changed()
         self._look.set()
-        self._supervisor.finish("subscriptions", self._subscribe)
+        self.supervisor.finish("subscriptions", self._subscribe)
 
     async def _subscribe(self) -> None:
         """Subscribe what the routes need now."""
@@ -250,12 +244,7 @@ class Worker:
             if self._ordered_until != self.leases.ordered_until:  # before it no other worker takes the slots held here
                 self._ordered_until = self.leases.ordered_until
                 self._service.pool.in_group(self._sharing, self._ordered_until)
-            # Not `wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: the
-            # record that a worker publishes last comes back to it, and in 2 of 80 stops it did not end.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._look.wait()
-            self._look.clear()
+            await woken(self._look, _LOOK_SECONDS)
 
     def _note_connection(self, now: float) -> None:
         """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
@@ -302,7 +291,7 @@ class Worker:
         if len(self._view.route_sets) > 1:
             self._capacities.keeps_unserved = True
         elif self._capacities.keeps_unserved:
-            self._supervisor.finish("unserved messages", self._end_unserved)
+            self.supervisor.finish("unserved messages", self._end_unserved)
         workers = len(self._view.workers)
         if workers != self._sharing:
             self._sharing, self._ordered_until = workers, -math.inf
@@ -341,7 +330,7 @@ class Worker:
             self._broker, self._settings, number, self._service.dispatcher.offer, self._capacities,
             self._connected.wait, self._loop.time() + waits,
         )  # fmt: skip
-        self._supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
+        self.supervisor.finish(f"slot {number}", partial(self._use_and_look, slot, wanted))
         if self._commands is not None and number == FIRST_SLOT:
             self._commands.begin()
 
@@ -355,7 +344,7 @@ class Worker:
         slot = self._leaving[number] = self._slots.pop(number)
         slot.drop(shared=leave == self._abandon)  # then another worker has them
         self._service.pool.withdraw()
-        self._supervisor.finish(f"leaving slot {number}", partial(leave, slot))
+        self.supervisor.finish(f"leaving slot {number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
         """Leave a slot once the requests that run have ended, and the calls of messages of which some may have.

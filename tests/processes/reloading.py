@@ -3,7 +3,7 @@
 import http.client
 import threading
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from tests.support.embedded_broker import SECONDS, Host, configuration
 from tests.support.http_recorder import Recorder
@@ -34,19 +34,19 @@ class Reloading:
         self._done = threading.Semaphore(0)
         self.looks = self.tries = 0
         reloader = self.host.plugin.service._reloader
-        reload, ask = reloader.reload, reloader._ask
+        reload, wait = reloader.reload, reloader._asked.wait
 
         async def reloaded() -> None:
             self.tries += 1
             await reload()
             self._done.release()
 
-        async def asked(seconds: float | None) -> bool:
+        async def asked() -> Literal[True]:
             self.looks += 1
-            return await ask(seconds)
+            return await wait()
 
         reloader.reload = reloaded  # type: ignore[assignment,method-assign]
-        reloader._ask = asked  # type: ignore[method-assign]
+        reloader._asked.wait = asked  # type: ignore[method-assign]
 
     def write(self, name: str, text: str | None) -> None:
         if text is None:
