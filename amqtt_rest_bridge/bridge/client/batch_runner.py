@@ -7,14 +7,13 @@ other call; its riders stay in flight for the broker process until it ends, and 
 
 import threading
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from amqtt_rest_bridge.bridge.client.route_runner import RouteContext, RouteRunner
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.calls.batches import Gathering, carrying, halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.model import ClientEvent, NumberedRoute
-from amqtt_rest_bridge.settings import BridgeSettings
 
 _AROUND: Final = 64  # bytes of a body beside its items, beyond the text of BODY
 
@@ -22,15 +21,9 @@ _AROUND: Final = 64  # bytes of a body beside its items, beyond the text of BODY
 class BatchRunner(RouteRunner):
     """Run the calls of a route, those of events with BATCH_SIZE in batches. For the arguments see `RouteRunner`."""
 
-    def __init__(
-        self,
-        numbered: NumberedRoute,
-        settings: BridgeSettings,
-        sender: Sender,
-        context: RouteContext,
-        records: Any = None,
-    ) -> None:
-        super().__init__(numbered, settings, sender, context, records)
+    def __init__(self, numbered: NumberedRoute, sender: Sender, context: RouteContext) -> None:
+        super().__init__(numbered, sender, context)
+        settings = context.settings
         self._gatherings: dict[str, Gathering] = {}  # by event
         for event in numbered.route.client_events:
             if event.batch_size is not None:

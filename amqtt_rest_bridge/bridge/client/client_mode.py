@@ -140,11 +140,11 @@ class ClientMode:
     ) -> RouteRunner:
         route = numbered.route
         context = RouteContext(
-            self._link, self._claims, self._timers, self._threads, self._calls, self._lock, self._lease,
-            self._targets.pace(route), self._targets.breaker(route), lambda: self._by_route.get(route.name),
-            self._parsing,
+            settings, records, self._link, self._claims, self._timers, self._threads, self._calls, self._lock,
+            self._lease, self._targets.pace(route), self._targets.breaker(route),
+            lambda: self._by_route.get(route.name), self._parsing,
         )  # fmt: skip
-        return runner_class(route)(numbered, settings, self._sender(route.config, settings), context, records)
+        return runner_class(route)(numbered, self._sender(route.config, settings), context)
 
 
 class Targets:

@@ -51,11 +51,14 @@ _NONE: Final[list[int]] = []
 class RouteContext:
     """What the runners of routes share.
 
-    `pace` spaces the requests of a route with a RATE_LIMIT, `breaker` is that of a route with a BREAKER, ORDERED calls
-    begin while the `lease` lasts; `successor` returns the runner of its present definition. `calls` are those of all
-    routes, used under `lock`.
+    `settings` are those of the plugin, `records` those of the admin port, None where there is none. `pace` spaces the
+    requests of a route with a RATE_LIMIT, `breaker` is that of a route with a BREAKER, ORDERED calls begin while the
+    `lease` lasts; `successor` returns the runner of its present definition. `calls` are those of all routes, used under
+    `lock`.
     """
 
+    settings: BridgeSettings
+    records: BridgeRecords | None
     link: BridgeEnd
     claims: KeyClaims
     timers: Timers
@@ -66,7 +69,7 @@ class RouteContext:
     pace: Pace | None
     breaker: Breaker | None
     successor: "Callable[[], RouteRunner | None]"
-    large: threading.Lock
+    large: threading.Lock  # see `parsing`
 
     def parsing(self, size: int) -> AbstractContextManager[object]:
         """Return what is held while payloads of so many bytes are parsed and filled in: of large ones one at a time.
@@ -82,24 +85,15 @@ class RouteRunner:
 
     Args:
         numbered: The route and its events' numbers.
-        settings: Of the plugin.
         sender: Sends requests; closed with the runner.
         context: What runners share.
-        records: Of the admin port; None where there is none.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
     """
 
-    def __init__(
-        self,
-        numbered: NumberedRoute,
-        settings: BridgeSettings,
-        sender: Sender,
-        context: RouteContext,
-        records: BridgeRecords | None = None,
-    ) -> None:
-        route = numbered.route
+    def __init__(self, numbered: NumberedRoute, sender: Sender, context: RouteContext) -> None:
+        route, settings, records = numbered.route, context.settings, context.records
         self.name = route.name
         self._is_lossless = route.is_lossless
         # A queue before a server that is down would fill any disk with its retries.
