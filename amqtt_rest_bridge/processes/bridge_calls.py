@@ -319,12 +319,8 @@ class ReadAhead:
 
     def resumes(self, call: Call) -> None:
         """Note that such a call is due; the bridge process has it."""
-        flow = self._flows[call.listening.route]
         if call.place is CallPlace.WAITING:
-            if flow.active < self._workers:
-                flow.active, call.place = flow.active + 1, CallPlace.ACTIVE
-            else:
-                self._put_ahead(flow, call)
+            self._put(self._flows[call.listening.route], call)
 
     def returns(self, call: Call) -> None:
         """Send such a call again, before those that wait here: the bridge process has not kept its payload."""
@@ -355,18 +351,18 @@ class ReadAhead:
         if size > _LARGE and self._backlog() > MOST_UNREAD:
             self._delayed[call.listening.route] = None
             return False
-        if flow.active < self._workers:
-            flow.active, call.place = flow.active + 1, CallPlace.ACTIVE
-            return True
-        if self._ahead + size + _CALL_BYTES > READ_AHEAD_BYTES:
+        if flow.active >= self._workers and self._ahead + size + _CALL_BYTES > READ_AHEAD_BYTES:
             return False
-        self._put_ahead(flow, call)
+        self._put(flow, call)
         return True
 
-    def _put_ahead(self, flow: _Flow, call: Call) -> None:
-        flow.ahead[call.id] = call
-        call.place = CallPlace.AHEAD
-        self._ahead += _size(call)
+    def _put(self, flow: _Flow, call: Call) -> None:
+        """Count a call as in flight, or as ahead where no worker is free."""
+        if flow.active < self._workers:
+            flow.active, call.place = flow.active + 1, CallPlace.ACTIVE
+        else:
+            flow.ahead[call.id], call.place = call, CallPlace.AHEAD
+            self._ahead += _size(call)
 
     def _remove(self, call: Call, place: CallPlace) -> None:
         flow, before = self._flows[call.listening.route], call.place
@@ -376,11 +372,9 @@ class ReadAhead:
             if flow.ahead:
                 _, first = flow.ahead.popitem(last=False)
                 self._ahead -= _size(first)
-                flow.active, first.place = flow.active + 1, CallPlace.ACTIVE
-        elif before is CallPlace.AHEAD:
-            del flow.ahead[call.id]
-            self._ahead -= _size(call)
-        elif before is CallPlace.BEHIND:
+                self._put(flow, first)
+        elif before in (CallPlace.AHEAD, CallPlace.BEHIND):
+            flow.ahead.pop(call.id, None)
             self._ahead -= _size(call)
         if flow.held:
             self._pump(flow)
@@ -427,10 +421,7 @@ class ReadAhead:
         if line.sent:
             line.head = line.sent.popleft()
             self._ahead -= _size(line.head)
-            if flow.active < self._workers:
-                flow.active, line.head.place = flow.active + 1, CallPlace.ACTIVE
-            else:
-                self._put_ahead(flow, line.head)
+            self._put(flow, line.head)
         elif line.held:
             line.head = line.held.popleft()
             flow.held.append(line.head)  # sent by the end of this call, which leaves its room
