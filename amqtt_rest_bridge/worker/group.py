@@ -19,14 +19,7 @@ from amqtt_rest_bridge.model import HEALTHS, Route
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 from amqtt_rest_bridge.worker.leases import MOST_WORKERS, GroupView, workers_by
-from amqtt_rest_bridge.worker.records import (
-    Lease,
-    Presence,
-    lease_topic,
-    parse,
-    presence_topic,
-    worker_status_topic,
-)
+from amqtt_rest_bridge.worker.records import Lease, Presence, lease_topic, parse, presence_topic, worker_status_topic
 
 log = logging.getLogger(__name__)
 
