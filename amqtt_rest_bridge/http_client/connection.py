@@ -1,9 +1,9 @@
 """One connection to a server: a request out and its response in by a deadline; and the pool of those that are kept.
 
-Client workers run it, one exchange at a time over each connection. http.client does HTTP here, with two parts of ours:
-`DeadlineSocket` below it bounds the time and the bytes of an exchange as a whole (a socket's own timeout starts again
-with every byte, so a server that drips bytes is never cut off by it), and `FinalResponse` reads heads, stricter than
-the email package and in a third of its time. Knows nothing of proxies, redirects or repeating.
+Client workers run it, one exchange at a time over each connection. http.client reads bodies here; heads are written by
+`_head` and read by `FinalResponse`, stricter and in a fraction of its time. `DeadlineSocket` below bounds the time and
+the bytes of an exchange as a whole: a socket's own timeout starts again with every byte, so a server that drips bytes
+is never cut off by it. Knows nothing of proxies, redirects or repeating.
 """
 
 import contextlib
@@ -15,6 +15,7 @@ import ssl
 import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
+from functools import lru_cache
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
@@ -114,14 +115,19 @@ def exchange(connection: Connection, outgoing: Outgoing) -> Received:
         HeadTooLargeError, ContentTooLargeError: head or body is larger than allowed.
         ValueError: target or headers hold what would change the shape of the request.
     """
-    http, wire, limit = connection.http, connection.wire, outgoing.limit
-    _send(http, outgoing)
+    wire, limit = connection.wire, outgoing.limit
+    wire.sendall(_head(outgoing))
+    if outgoing.body:
+        wire.sendall(outgoing.body)
     try:
-        response = cast(FinalResponse, HTTPConnection.getresponse(http))
+        response = FinalResponse(cast(socket.socket, wire), method=outgoing.method)
+        response.begin()
     except (ConnectionError, HTTPException):
         if wire.cut_off is not None:
             raise wire.cut_off from None
         raise
+    if response.will_close:
+        wire.close()
     wire.room = wire.received + LONGEST_HEAD + limit * _CHUNK_OVERHEAD
     named = response.named
     content = read_body(response, limit)
@@ -138,16 +144,26 @@ def exchange(connection: Connection, outgoing: Outgoing) -> Received:
     )
 
 
-def _send(http: HTTPConnection, outgoing: Outgoing) -> None:
-    """Send a request with exactly its headers."""
-    http.putrequest(outgoing.method, outgoing.target, skip_host=True, skip_accept_encoding=True)
-    # Not urllib3's own putheader and getresponse: the one looks for a marker that is never there in each value, the
-    # other wraps the response in objects that are not needed here; together they cost 40 us a call.
-    put = HTTPConnection.putheader
-    for name, value in outgoing.headers:
-        # http.client writes latin-1: this way round, UTF-8 goes out.
-        put(http, name, value if value.isascii() else value.encode().decode("latin-1"))
-    http.endheaders(outgoing.body)
+def _head(outgoing: Outgoing) -> bytes:
+    """Return the head of a request with exactly its headers, in UTF-8.
+
+    http.client, with searches of its own in each name and value, takes 23 us for 5 headers where this takes 2.
+    """
+    start = f"{outgoing.method} {outgoing.target} HTTP/1.1"
+    if not (start.isascii() and start.isprintable()) or start.count(" ") != 2:
+        raise ValueError("Invalid method or target: it holds spaces, control or other characters than ASCII")
+    lines = [start, *(f"{_named(name)}: {value}" for name, value in outgoing.headers), "", ""]
+    head = "\r\n".join(lines)
+    if head.count("\n") >= len(lines) or head.count("\r") >= len(lines):
+        raise ValueError("Invalid header value: it holds a line break")
+    return head.encode()
+
+
+@lru_cache(maxsize=256)
+def _named(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError("Invalid header name")
+    return name
 
 
 def phase_of(wire: "DeadlineSocket") -> Phase:

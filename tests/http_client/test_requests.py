@@ -44,6 +44,22 @@ def test_line_break_in_a_header_is_never_sent(value: str) -> None:
         assert not target.requests
 
 
+@pytest.mark.parametrize("name", ["", "X A", "X:A", "X-A\r\nX-B", "Ä"])
+def test_a_header_name_that_http_does_not_have_is_never_sent(name: str) -> None:
+    with Target(echo) as target, client_of(base_of(target)) as client:
+        with pytest.raises(ValueError, match="Invalid header name"):
+            client.send(HttpRequest(Method.GET, base_of(target) + "/", ((name, "1"),)))
+        assert not target.requests
+
+
+@pytest.mark.parametrize("path", ["/a\r\nX-Injected:1", "/a\x00", "/a\x7f", "/a\tb"])
+def test_a_control_character_in_the_target_is_never_sent(path: str) -> None:
+    with Target(echo) as target, client_of(base_of(target)) as client:
+        with pytest.raises(ValueError, match="Invalid method or target"):
+            client.send(HttpRequest(Method.GET, base_of(target) + path))
+        assert not target.requests
+
+
 def test_another_server_than_the_route_names_is_refused() -> None:
     with Target(echo) as target, client_of(base_of(target)) as client:
         with pytest.raises(ValueError, match="only sends to"):
