@@ -2,7 +2,8 @@
 
 SQLite in both cases: a million keys take 70 MB of memory, and their file survives a killed process.
 It is written without a flush, so that the loop waits for no disk; a power cut may cost the file, and then keys count as
-not seen. A file that cannot be used costs the keys only: it is logged, and what has been is forgotten.
+not seen. A file that is damaged costs the keys only: it is logged, and what has been is forgotten. Keys that cannot be
+written, on a full disk, are kept in memory.
 """
 
 import contextlib
@@ -58,6 +59,7 @@ class SeenKeys:
         self._most, self._most_bytes = most, most_bytes
         self._count = self._bytes = 0
         self._database: sqlite3.Connection | None = None
+        self._unwritten: SeenKeys | None = None
         self._failed_at: float | None = None  # the last time
         if path is not None and path.exists():
             self.answer(b"")
@@ -68,8 +70,10 @@ class SeenKeys:
             found = self._open().execute("SELECT until, answer FROM seen WHERE key = ?", (key,)).fetchone()
         except _ERRORS as error:
             self._failed(error)
-            return None
-        return None if found is None or found[0] <= self._now() else bytes(found[1])
+            found = None
+        if found is not None and found[0] > self._now():
+            return bytes(found[1])
+        return None if self._unwritten is None else self._unwritten.answer(key)
 
     def put(self, key: bytes, seconds: float, answer: bytes) -> None:
         """Keep a key for so many seconds, and forget two whose time is over."""
@@ -85,13 +89,20 @@ class SeenKeys:
                 self._forget(database, "ORDER BY until")
         except _ERRORS as error:
             self._failed(error)
+            if self._unwritten is not None:
+                self._unwritten.put(key, seconds, answer)
         else:
             if self._failed_at is not None and now - self._failed_at > _QUIET_SECONDS:
                 self._failed_at = None
-                log.warning("keys of DEDUPE_KEY are kept in %s again", self._path or "memory")
+                log.warning("keys of DEDUPE_KEY are kept in %s again", self._path)
 
     def close(self) -> None:
         """Close the file."""
+        self._close()
+        if self._unwritten is not None:
+            self._unwritten.close()
+
+    def _close(self) -> None:
         if self._database is not None:
             self._database.close()
             self._database = None
@@ -121,16 +132,18 @@ class SeenKeys:
             self._count, self._bytes = self._count - 1, self._bytes - size
 
     def _failed(self, error: Exception) -> None:
-        """Go on with an empty file where this one is damaged; on a full disk new keys are not kept.
+        """Go on with an empty file where this one is damaged, and in memory with keys that cannot be written.
 
         It is logged once, until there has been no failure for a minute.
         """
         if self._failed_at is None:
-            log.error("keys of DEDUPE_KEY cannot be kept in %s: %s", self._path or "memory", error)
+            log.error("keys of DEDUPE_KEY are kept in memory only, not in %s: %s", self._path, error)
         self._failed_at = self._now()
+        if self._path is not None and self._unwritten is None:
+            self._unwritten = SeenKeys(None, self._now, self._monotonic, self._most, self._most_bytes)
         is_of_disk = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
         if self._path is not None and not is_of_disk:
-            self.close()
+            self._close()
             with contextlib.suppress(OSError):
                 for suffix in ("", "-wal", "-shm"):
                     Path(f"{self._path}{suffix}").unlink(missing_ok=True)

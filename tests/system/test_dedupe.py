@@ -21,6 +21,7 @@ from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys
 from amqtt_rest_bridge.spool.seen import MOST_BYTES
 from tests.support.embedded_broker import Host, hosting
+from tests.support.full_disk import full_disk
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
 from tests.support.lossless import load
@@ -129,25 +130,44 @@ def test_a_damaged_file_that_cannot_be_removed_costs_its_keys_only(clock: Clock,
     Path(f"{path}-shm").mkdir()
     keys = clock.keys(path)
     keys.put(b"a", 10.0, b"")
-    assert keys.answer(b"a") in (None, b"")
+    assert keys.answer(b"a") == b""
 
 
-def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again(
+@pytest.mark.parametrize("opened", [True, False])
+def test_keys_that_a_full_disk_does_not_take_are_known_until_the_end_and_those_on_it_too(
+    clock: Clock, tmp_path: Path, *, opened: bool
+) -> None:
+    keys = clock.keys(tmp_path / "seen")
+    if opened:
+        keys.put(b"a", 1000.0, b"first")
+    with full_disk():
+        for number in range(100):
+            keys.put(b"%d" % number, 1000.0, b"x" * 1000)
+        assert all(keys.answer(b"%d" % number) == b"x" * 1000 for number in range(100))
+    keys.put(b"b", 1000.0, b"last")
+    keys.close()
+    keys = clock.keys(tmp_path / "seen")
+    assert [keys.answer(key) for key in (b"a", b"b")] == [b"first" if opened else None, b"last"]
+
+
+def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again_and_its_keys_are_in_memory(
     clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "missing"
-    keys = clock.keys(folder / "seen")
-    for _ in range(1000):
-        assert keys.answer(b"a") is None
-        keys.put(b"a", 1000.0, b"answer")
+    path = folder / "seen"
+    keys = clock.keys(path)
+    for number in range(1000):
+        assert keys.answer(b"%d" % number) is None
+        keys.put(b"%d" % number, 1000.0, b"answer")
+        assert keys.answer(b"%d" % number) == b"answer"
     folder.mkdir()
-    keys.put(b"a", 1000.0, b"answer")
-    assert keys.answer(b"a") == b"answer"
+    keys.put(b"0", 1000.0, b"another")
+    assert keys.answer(b"0") == b"another"
     clock.monotonic += 61
     keys.put(b"b", 1000.0, b"")
-    assert [(one.levelname, one.getMessage().split(" in ")[0]) for one in caplog.records] == [
-        ("ERROR", "keys of DEDUPE_KEY cannot be kept"),
-        ("WARNING", "keys of DEDUPE_KEY are kept"),
+    assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
+        ("ERROR", f"keys of DEDUPE_KEY are kept in memory only, not in {path}: unable to open database file"),
+        ("WARNING", f"keys of DEDUPE_KEY are kept in {path} again"),
     ]
 
 
