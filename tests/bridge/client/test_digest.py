@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import http.client
 import json
 import re
 import shutil
@@ -250,3 +251,27 @@ def test_files_behind_the_digest_of_lighttpd_are_read_by_messages(tmp_path: Path
             assert json.loads(failure)["status"] == 404
         assert send(config(port, "wrong"), (GET, "/sha")) == [401]
         assert send(config(port), (GET, "/sha")) == [200]
+
+
+@pytest.mark.skipif(LIGHTTPD is None, reason="needs lighttpd")
+@pytest.mark.parametrize("path", ["/sha", "/md5"])
+def test_a_nonce_that_lighttpd_calls_stale_is_replaced_with_one_more_request(tmp_path: Path, path: str) -> None:
+    challenges = list[str | None]()
+
+    def older(peer: Peer) -> None:
+        """Pass on requests and answers; the first nonce begins with another time, which is all that it has to say."""
+        while (seen := peer.request()) is not None:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                sent = seen.headers["Authorization"]
+                connection.request("GET", path, headers={"Authorization": sent} if sent else {})
+                answer = connection.getresponse()
+                given = answer.headers["WWW-Authenticate"]
+                challenges.append(given)
+                if len(challenges) == 1:
+                    given = re.sub('nonce="[0-9a-f]{2}', 'nonce="50', given)
+                heads = [] if given is None else [f"WWW-Authenticate: {given}"]
+                peer.send(reply(answer.read(), f"{answer.status} {answer.reason}", *heads))
+
+    with lighttpd(tmp_path) as port, Target(older) as target:
+        assert send(config(target.port), (GET, path), (GET, path)) == [200, 200]
+    assert [one and "stale=true" in one for one in challenges] == [False, True, None, None]
