@@ -4,6 +4,7 @@ A `$ref` leads to a place in its file, or to a file of the schema's folder: noth
 system leads out. What is wrong with a schema is found here, not with the first payload.
 """
 
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urljoin, urlsplit
@@ -35,6 +36,8 @@ class SchemaReader:
         self._seen = seen
         self._texts: dict[str, str] = {}
         self._resources: dict[str, Any] = {}
+        self._names: dict[int, str] = {}  # of files, by their contents
+        self._applied: dict[int, set[int]] = {}  # schemas that a value is checked against because it is by another
 
     def documents(self) -> tuple[tuple[str, str], ...]:
         """Return URI and text of each file, the schema's own first; raises `SchemaFileError`."""
@@ -42,17 +45,13 @@ class SchemaReader:
         # What it refers to is beside its $id, where it has one.
         own = contents.get("$id", "") if isinstance(contents, dict) else ""
         uri = urljoin(self._folder.joinpath(self._path.name).as_uri(), own)
-        root = self._keep(uri, text, contents)
+        root = self._keep(uri, text, contents, "")
         empty: Any = Registry(retrieve=self._retrieve)  # type: ignore[call-arg]  # of a class that attrs makes
         try:
-            self._follow(REGISTRY.combine(empty).with_resource(uri, root).resolver(base_uri=uri), root, set())
-        except Unresolvable as error:
-            cause: BaseException | None = error
-            while cause is not None:
-                if isinstance(cause, SchemaFileError):  # of a file that was found
-                    raise cause from None
-                cause = cause.__cause__ or cause.__context__
-            raise SchemaFileError(f"its $ref {shown(error.ref)} leads nowhere", _OUTSIDE) from None
+            self._follow(REGISTRY.combine(empty).with_resource(uri, root).resolver(base_uri=uri), root)
+            TopologicalSorter(self._applied).prepare()
+        except CycleError:
+            raise SchemaFileError("its $ref leads back to itself, so that no check would end") from None
         except RecursionError:  # hundreds of $ref, each of which leads to the next
             raise SchemaFileError("it is nested too deeply") from None
         return tuple(self._texts.items())
@@ -64,9 +63,11 @@ class SchemaReader:
         file = Path(unquote(urlsplit(uri).path)).resolve() if uri.startswith("file:") else self._folder
         if not file.is_relative_to(self._folder) or file == self._folder or len(self._texts) >= _MOST_FILES:
             raise NoSuchResource(uri)
-        return self._keep(uri, *self._read(file, shown(str(file.relative_to(self._folder)))))
+        name = shown(str(file.relative_to(self._folder)))
+        return self._keep(uri, *self._read(file, name), f" of {name}")
 
-    def _keep(self, uri: str, text: str, contents: Any) -> Any:
+    def _keep(self, uri: str, text: str, contents: Any, name: str) -> Any:
+        self._names[id(contents)] = name
         self._texts[uri], self._resources[uri] = text, DRAFT202012.create_resource(contents)
         return self._resources[uri]
 
@@ -103,17 +104,31 @@ class SchemaReader:
             raise SchemaFileError(f"{name} is larger than 1 MiB")
         return text
 
-    def _follow(self, resolver: Any, resource: Any, visited: set[int]) -> None:
+    def _follow(self, resolver: Any, resource: Any) -> None:
         """Look up whatever a schema refers to, and compile its patterns."""
         contents = resource.contents
-        if not isinstance(contents, dict) or id(contents) in visited:
+        if not isinstance(contents, dict) or id(contents) in self._applied:
             return
-        visited.add(id(contents))
+        applied = self._applied[id(contents)] = {id(one) for one in contents.get("allOf", ())}
         for pattern in (*filter(None, [contents.get("pattern")]), *contents.get("patternProperties", ())):
             search_of(pattern)
         for name in ("$ref", "$dynamicRef"):
             if name in contents:
-                found = resolver.lookup(contents[name])
-                self._follow(found.resolver, DRAFT202012.create_resource(found.contents), visited)
+                found = self._lookup(resolver, contents[name])
+                if name == "$ref":
+                    applied.add(id(found.contents))
+                self._follow(found.resolver, DRAFT202012.create_resource(found.contents))
         for inner in resource.subresources():
-            self._follow(resolver.in_subresource(inner), inner, visited)
+            self._follow(resolver.in_subresource(inner), inner)
+
+    def _lookup(self, resolver: Any, ref: str) -> Any:
+        try:
+            return resolver.lookup(ref)
+        except Unresolvable as error:
+            cause: BaseException | None = error
+            while cause is not None:
+                if isinstance(cause, SchemaFileError):  # of a file that was found
+                    raise cause from None
+                cause = cause.__cause__ or cause.__context__
+        of_file = self._names.get(id(resolver.lookup("#").contents), "")
+        raise SchemaFileError(f"{'the' if of_file else 'its'} $ref {shown(ref)}{of_file} leads nowhere", _OUTSIDE)

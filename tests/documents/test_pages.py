@@ -8,7 +8,8 @@ from markdown_it import MarkdownIt
 
 from tests.documents.decisions import WRITTEN_HERE, decisions
 from tests.documents.flow import FILE, svg
-from tests.support.documents import FENCED, PAGES, RECIPES, REFERENCE, ROOT, anchors, links, page, section
+from tests.support.documents import FENCED, PAGES, RECIPES, REFERENCE, ROOT, anchors, blocks, links, page, section
+from tests.support.route_text import messages
 
 INDEX = page("amqtt_rest_bridge/README.md")
 ROOMS = [name for name in PAGES if name not in WRITTEN_HERE and name not in RECIPES]
@@ -48,6 +49,15 @@ def test_a_recipe_is_a_task_a_route_and_its_test(name: str) -> None:
     assert re.fullmatch(r"# .+\n\n[^\n#`].+\n\n```lot\n[^`]+```\n\n```yaml\n[^`]*tests:\n[^`]+```\n", page(name))
     listed = {path for path, _ in links(section(page("conf/README.md"), "Recipes"))}
     assert name.removeprefix("conf/") in listed
+
+
+@pytest.mark.parametrize("settings", blocks(page("amqtt_rest_bridge/language/SHAPING.md"), "lot"))
+def test_the_settings_that_a_page_shows_load_without_a_warning(settings: str) -> None:
+    server = 'ENABLE_SERVER "true" WITH SERVER_PORT 8080', 'WITH DESTINATION_TOPIC "out"'
+    client = 'BASE_ADDRESS "https://api.test" WITH ENABLE_CLIENT "true"', 'WITH SOURCE_TOPIC "in/+"'
+    config, event = server if "{header." in settings else client
+    route = f"DEFINE ROUTE R WITH TYPE REST_API\n    ADD REST_API_CONFIG WITH {config}"
+    assert messages(f'{route}\n    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/" {event}\n{settings}') == []
 
 
 def test_there_are_ten_recipes() -> None:

@@ -239,7 +239,10 @@ def test_a_hostile_payload_has_a_bounded_time(
         ({"type": "strin"}, "it is not a JSON Schema: /type: 'strin' is not valid under any of the given schemas"),
         ({"items": {"minimum": "1"}}, "it is not a JSON Schema: /items/minimum: '1' is not of type 'number'"),
         ({"pattern": "("}, "its pattern ( cannot be read: missing ) at position 1"),
-        ({"$ref": "#/$defs/a"}, "its $ref /$defs/a leads nowhere"),
+        ({"$ref": "#/$defs/a"}, "its $ref #/$defs/a leads nowhere"),
+        ({"$ref": "chain.json#/$defs/a"}, "the $ref #/$defs/b of chain.json leads nowhere"),
+        ({"$ref": "#"}, "its $ref leads back to itself, so that no check would end"),
+        ({"allOf": [{"$ref": "circle.json"}]}, "its $ref leads back to itself, so that no check would end"),
         ({"$ref": "http://127.0.0.1:1/a.json"}, "its $ref http://127.0.0.1:1/a.json leads nowhere"),
         ({"items": {"$ref": "missing.json"}}, "missing.json cannot be read: no such file or directory"),
         ({"$ref": "../outside.json"}, "its $ref ../outside.json leads nowhere"),
@@ -267,6 +270,8 @@ def test_a_schema_that_cannot_be_used_is_a_fault_of_its_setting(tmp_path: Path, 
     written(tmp_path, {"type": "string"}, "outside.json")
     written(folder / "inner", {"minLength": -1}, "wrong.json")
     (folder / "link.json").symlink_to(tmp_path / "outside.json")
+    written(folder, {"$defs": {"a": {"$ref": "#/$defs/b"}}}, "chain.json")
+    written(folder, {"$ref": "order.schema.json"}, "circle.json")
     path = written(folder, schema)
     assert fault_of(path) == fault
 
