@@ -338,42 +338,41 @@ class BlockSettings:
                 [rule for rule in rules if rule.applies in applying and rule.having in ("", written)]
                 for rules in (row.requires, row.excludes)
             )
-            beside = [rule for rule in excludes if self._is_beside(row.name, rule)]
-            for rule in beside:
-                self._report_exclusion(row.name, rule)
+            beside = [rule for rule in excludes if self._report_excluded(row.name, rule)]
             for rule in requires if all(rule.strict for rule in beside) else ():
-                if rule not in reported and self._lacks(row.name, rule):
-                    self._report_lack(row.name, rule)
-                    reported.update([rule] if rule.strict else ())
-
-    def _lacks(self, name: str, rule: Rule) -> bool:
-        if rule.values:
-            is_off = str(self.values.get(name, "")).lower() in ("", "false")
-            return not is_off and rule.name not in self.failed and self._written(rule.name) not in rule.values
-        return (rule.strict or name in self.values) and rule.name not in self
-
-    def _is_beside(self, name: str, rule: Rule) -> bool:
-        if rule.values:
-            return rule.name in self.values and self._written(rule.name) in rule.values
-        return self.has(rule.name) if rule.strict else name in self.values and rule.name in self.values
+                if rule not in reported and self._report_lack(row.name, rule) and rule.strict:
+                    reported.add(rule)
 
     def _written(self, name: str) -> str:
         """Return a value as its row has it."""
         return str(self.value(name)).lower()
 
-    def _report_lack(self, name: str, rule: Rule) -> None:
-        if rule.strict:
-            self.error(FaultCode.REQUIRES, name, f"{name} is set without {rule.name}", rule.hint)
-        else:
-            lack = f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
-            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect{lack}", rule.hint)
-
-    def _report_exclusion(self, name: str, rule: Rule) -> None:
-        if rule.strict:
-            other = f"{rule.name} {self._written(rule.name)}" if rule.values else rule.name
+    def _report_excluded(self, name: str, rule: Rule) -> bool:
+        """Report a setting beside what it excludes; return whether it is there."""
+        is_beside, other = self.has(rule.name), rule.name
+        if rule.values:
+            written = self._written(other)
+            is_beside, other = other in self.values and written in rule.values, f"{other} {written}"
+        elif not rule.strict:
+            is_beside = name in self.values and other in self.values
+        if is_beside and rule.strict:
             self.error(FaultCode.EXCLUDES, name, f"{name} and {other} are both set", rule.hint)
-        else:
+        elif is_beside:
             self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect with {rule.name}", rule.hint)
+        return is_beside
+
+    def _report_lack(self, name: str, rule: Rule) -> bool:
+        """Report a setting without what it requires; return whether that is missing."""
+        lacks, lack = rule.name not in self and (rule.strict or name in self.values), f" without {rule.name}"
+        if rule.values:
+            is_on = str(self.values.get(name, "")).lower() not in ("", "false")
+            lacks = is_on and rule.name not in self.failed and self._written(rule.name) not in rule.values
+            lack = f": {rule.name} is not {' or '.join(rule.values)}"
+        if lacks and rule.strict:
+            self.error(FaultCode.REQUIRES, name, f"{name} is set without {rule.name}", rule.hint)
+        elif lacks:
+            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect{lack}", rule.hint)
+        return lacks
 
     def warn_of_unused(self, mode: Mode) -> None:
         """Warn of settings that mean nothing in a mode."""
