@@ -77,7 +77,8 @@ def parse(payload: bytes) -> Command:
         fault = fault or "a command begins with - and its name, such as -listRoutes"
         return Command("command", "", on_one_line(text), request_id, fault)
     arguments = "" if is_long else text[word.end() :]
-    return Command(word[1], _name_of(word[1]), arguments, request_id, fault)
+    name = "".join([part[0].upper() + part[1:] for part in word[1].split("-") if part])
+    return Command(word[1], NAMES.get(name.lower(), name), arguments, request_id, fault)
 
 
 def read_definition(arguments: str) -> Definition:
@@ -117,9 +118,3 @@ def subject_of(arguments: str) -> str:
     found = re.search(r"\bDEFINE\s+\w+\s+[\"']?([^\s\"']+)", arguments[:_TAIL], re.IGNORECASE)
     words = [found[1]] if found is not None else arguments[:_TAIL].split()[:1]
     return on_one_line(words[0]) if words else ""
-
-
-def _name_of(word: str) -> str:
-    parts = [part for part in word.split("-") if part]
-    joined = "".join([part[0].upper() + part[1:] for part in parts])
-    return NAMES.get(joined.lower(), joined)

@@ -98,7 +98,9 @@ class Session:
 
     def look_at(self, paths: Iterable[str]) -> None:
         """Read files that may have changed on disk, in the background."""
-        self._begin_task(self._read_files([path for path in set(paths) if self._is_inside(path)]))
+        route_files = (path for path in set(paths) if is_route_file(Path(path).name))
+        inside = [path for path in route_files if any(map(Path(path).is_relative_to, self._folders))]
+        self._begin_task(self._read_files(inside))
 
     def reload(self) -> None:
         """Read again what GET reads, for the documents that are open."""
@@ -173,9 +175,6 @@ class Session:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
-
-    def _is_inside(self, path: str) -> bool:
-        return any(Path(path).is_relative_to(folder) for folder in self._folders) and is_route_file(Path(path).name)
 
 
 def _route_files(folders: Iterable[Path]) -> list[str]:

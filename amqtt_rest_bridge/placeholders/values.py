@@ -195,7 +195,11 @@ class MessageValues(Values, kw_only=True):
         if placeholder.root == "csv":
             return self._csv_field(placeholder)
         if placeholder.root == "property":
-            return self._property(placeholder)
+            found = [value for name, value in self.user if name == placeholder.argument]
+            if not found:
+                reason = f"the message has no user property {placeholder.argument}"
+                raise self.unresolved(placeholder, reason, catalogue.MISSING_PROPERTY.hint)
+            return found[-1]
         if placeholder.root != "level":
             raise self.unresolved(placeholder, "there is no response", catalogue.MISSING_RESPONSE.hint)
         levels = self.topic.split("/")
@@ -204,13 +208,6 @@ class MessageValues(Values, kw_only=True):
             reason = f"the topic has only {len(levels)} levels"
             raise self.unresolved(placeholder, reason, catalogue.MISSING_LEVEL.hint)
         return levels[number - 1]
-
-    def _property(self, placeholder: Placeholder) -> str:
-        for name, value in reversed(self.user):
-            if name == placeholder.argument:
-                return value
-        reason = f"the message has no user property {placeholder.argument}"
-        raise self.unresolved(placeholder, reason, catalogue.MISSING_PROPERTY.hint)
 
     def _csv_field(self, placeholder: Placeholder) -> str:
         if self.csv is None:
