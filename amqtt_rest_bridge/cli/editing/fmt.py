@@ -38,7 +38,8 @@ def run(
     only_check: Annotated[bool, typer.Option("--check", help="write nothing, exit 1 where it would")] = False,
 ) -> int:
     """Lay out the files that have no errors."""
-    from amqtt_rest_bridge.language import sources  # which --help does not need
+    from amqtt_rest_bridge.editor import layout  # which --help does not need
+    from amqtt_rest_bridge.language import sources
 
     folders: list[sources.Source] = []  # those without route files
     faults: list[Fault] = []
@@ -46,7 +47,10 @@ def run(
     for path, content in sources.contents(paths, folders):
         errors = _errors(path, content)
         faults += errors
-        after = content if errors else _formatted(path, content)
+        after = content
+        if not errors:
+            mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
+            after = mark + layout.laid_out_file(path, content.decode("utf-8-sig")).encode()
         if after != content:
             if not only_check:
                 _replace(path, content, after)
@@ -69,13 +73,6 @@ def _errors(path: str, content: bytes) -> list[Fault]:
         faults += source.faults
         faults += [replace(fault, path=source.path) for fault in definitions.parse_text(source.text).faults]
     return [fault for fault in faults if fault.severity is Severity.ERROR]
-
-
-def _formatted(path: str, content: bytes) -> bytes:
-    from amqtt_rest_bridge.editor import layout
-
-    mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
-    return mark + layout.laid_out_file(path, content.decode("utf-8-sig")).encode()
 
 
 def _replace(path: str, before: bytes, after: bytes) -> None:
