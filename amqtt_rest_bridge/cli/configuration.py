@@ -166,18 +166,38 @@ class ListedPlugin:
     `settings` is an object of its class `Config`, made of the values in `given` but for those in `invalid`.
     """
 
+    configuration: Configuration
     keys: tuple[str, ...]
     settings: Any
     given: frozenset[str]
     invalid: frozenset[str]
 
-    def keys_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
+    def place(self, names: tuple[str, ...]) -> str:
+        """Return `path:line:column` of the first of some settings that is given, or of the plugin."""
+        return self.configuration.place(self._keys_of(names))
+
+    def setting_faults(self) -> list[Fault]:
+        """Return what the plugin finds wrong with its settings beyond their types.
+
+        Where its class `Config` has a method `setting_faults`, that returns pairs of the names of settings and what is
+        wrong with them. What is about a setting that does not fit its type is left out.
+        """
+        find = getattr(self.settings, "setting_faults", None)
+        if not callable(find):
+            return []
+        try:
+            found = [(tuple(names), str(message)) for names, message in find()]
+        except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a fault
+            return [self.configuration.fault(self.keys, f"{self.keys[-1]} cannot check its settings: {reason(error)}")]
+        return [
+            self.configuration.fault(self._keys_of(names), message)
+            for names, message in found
+            if self.invalid.isdisjoint(names)
+        ]
+
+    def _keys_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
         """Return the keys that lead to the first of some settings that is given, or to the plugin."""
         return (*self.keys, *[name for name in names if name in self.given][:1])
-
-    def place(self, configuration: Configuration, names: tuple[str, ...]) -> str:
-        """Return `path:line:column` of the first of some settings that is given, or of the plugin."""
-        return configuration.place(self.keys_of(names))
 
 
 def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], list[Fault]]:
@@ -207,7 +227,7 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
         faults += [configuration.invalid(keys, found) for found in invalid]
         if built is not None:
             wrong = frozenset(str(found.key) for found in invalid if found.key is not None)
-            plugins.append(ListedPlugin(keys, built, frozenset(map(str, settings)), wrong))
+            plugins.append(ListedPlugin(configuration, keys, built, frozenset(map(str, settings)), wrong))
     are_listed = configuration.values.get("plugins") is not None
     if are_listed and are_known and not any(map(authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
@@ -225,26 +245,6 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
             if getattr(plugin.settings, "coreflux", None) is not None
         ]
     return plugins, faults
-
-
-def setting_faults(configuration: Configuration, plugin: ListedPlugin) -> list[Fault]:
-    """Return what a plugin finds wrong with its settings beyond their types.
-
-    A plugin whose class `Config` has a method `setting_faults` is asked: it returns pairs of the names of settings and
-    what is wrong with them. What is about a setting that does not fit its type is left out.
-    """
-    find = getattr(plugin.settings, "setting_faults", None)
-    if not callable(find):
-        return []
-    try:
-        found = [(tuple(names), str(message)) for names, message in find()]
-    except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a fault
-        return [configuration.fault(plugin.keys, f"{plugin.keys[-1]} cannot check its settings: {reason(error)}")]
-    return [
-        configuration.fault(plugin.keys_of(names), message)
-        for names, message in found
-        if plugin.invalid.isdisjoint(names)
-    ]
 
 
 def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:

@@ -3,7 +3,6 @@
 import logging
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -117,11 +116,11 @@ def _check(path: Path) -> int:
     read = configuration.read(path)
     plugins, plugin_faults = configuration.listed_plugins(read)
     faults = [*configuration.broker_faults(read), *plugin_faults]
-    faults += [fault for plugin in plugins for fault in configuration.setting_faults(read, plugin)]
+    faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
     sound = [
-        configuration.is_sound(plugin.settings, partial(plugin.place, read), plugin.invalid)
+        configuration.is_sound(plugin.settings, plugin.place, plugin.invalid)
         for plugin in plugins
         if isinstance(plugin.settings, Settings)
     ]
