@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status: 2 when it is used wrongly, or cannot read or write its files."""
     given = sys.argv[1:] if arguments is None else list(arguments)
     if given[:1] == ["check"] and given[1:] and not any(argument.startswith("-") for argument in given):
-        return _check(given[1:])
+        # Without typer, whose validators (of pydantic) take longer than the check of a file.
+        return _run("check", given[1:])
     if "_REST_BRIDGE_COMPLETE" in os.environ:  # asked by the shell, which has typed so far
         given = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
     wanted = next((argument for argument in given if not argument.startswith("-")), None)
@@ -66,14 +67,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except SystemExit as ended:  # typer always ends so
         return ended.code if isinstance(ended.code, int) else 0
     return 0
-
-
-def _check(paths: list[str]) -> int:
-    """Check without options, and without typer, whose validators (of pydantic) take longer than the check of a file."""
-    try:
-        return _run("check", paths)
-    except KeyboardInterrupt:
-        return 130
 
 
 def _never_run() -> None:

@@ -70,3 +70,41 @@ def test_an_output_that_is_full_gone_or_closed_is_said_in_a_line_at_most(
     assert main(arguments) == 0
     sys.stdout.close()
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_status", "said"),
+    [
+        pytest.param("serve --check -c /dev/zero", 1, "cannot read /dev/zero: it is larger than 1 MiB", id="broker"),
+        pytest.param("worker --check -c /dev/zero", 1, "cannot read /dev/zero: it is larger than 1 MiB", id="worker"),
+        pytest.param("test zero.test.yaml", 2, "cannot read zero.test.yaml: it is larger than 1 MiB", id="test"),
+        pytest.param(
+            "try x.lot --topic a --payload-file /dev/zero", 2, "/dev/zero: it is larger than 16 MiB", id="try"
+        ),
+    ],
+)
+def test_a_file_without_end_is_refused(
+    arguments: str,
+    exit_status: int,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("zero.test.yaml").write_bytes(bytes((1 << 20) + 1))
+    assert BRIDGE(arguments.split()) == exit_status
+    output = capfd.readouterr()
+    assert f"{output.out}{output.err}".endswith(f"{said}\n")
+
+
+def test_control_c_while_a_command_is_imported_is_exit_status_130(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(rest_bridge, "import_module", interrupted)
+    assert BRIDGE(["status"]) == 130
+    assert BRIDGE(["check", str(DEMO)]) == 130
+    assert capsys.readouterr() == ("", "")

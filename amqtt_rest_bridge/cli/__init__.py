@@ -22,6 +22,7 @@ import typer
 import typer.core
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, HintedError, Severity
+from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.spelling import closest
 
 SECRETS_DIR = Path("/run/secrets")
@@ -41,7 +42,8 @@ class CommandError(HintedError):
 def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Arguments, int]], Callable[_Arguments, int]]:
     """Return the decorator of a `main` whose standard streams may be closed, full or of any encoding: no traceback.
 
-    Its exit status is 1 when who reads its output has seen enough, `unwritten` when the output cannot be written.
+    Its exit status is 1 when who reads its output has seen enough, `unwritten` when the output cannot be written, 130
+    after Ctrl-C.
     """
 
     def decorator(run: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
@@ -66,6 +68,8 @@ def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Argum
                 with contextlib.suppress(OSError):  # it may be what cannot be written
                     print(f"{program}: cannot write to standard output: {error.strerror}", file=sys.stderr)
                 return unwritten
+            except KeyboardInterrupt:  # while it imports what the command needs, too
+                return 130
             return exit_status
 
         return main
@@ -98,12 +102,26 @@ def as_written(text: str) -> str:
     return "\n\n".join(f"\b\n{paragraph}" for paragraph in text.strip().split("\n\n"))
 
 
-def read_bytes(path: Path) -> bytes:
-    """Read a file that an option names; raises `ConfigurationError` where it cannot be read."""
+def read_bytes(path: Path, most: int = 16 << 20) -> bytes:
+    """Read a file that an option names; raises `ConfigurationError` where that fails, or it is larger than `most`."""
     try:
-        return path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(most + 1)
     except OSError as error:
-        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}") from error
+        is_relative = isinstance(error, FileNotFoundError) and not path.is_absolute()
+        where = f" (working directory: {Path.cwd()})" if is_relative else ""
+        raise ConfigurationError(f"cannot read {path}: {error.strerror or error}{where}") from error
+    if len(content) > most:
+        raise ConfigurationError(f"cannot read {path}: it is larger than {size_text(most)}")
+    return content
+
+
+def read_text(path: Path) -> str:
+    """Read a YAML file of 1 MiB at most; raises `ConfigurationError` as `read_bytes`, and where it is not UTF-8."""
+    try:
+        return read_bytes(path, 1 << 20).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(f"cannot read {path}: it is not UTF-8 text") from error
 
 
 def listed(faults: Sequence[Fault]) -> tuple[list[Fault], str | None]:

@@ -27,6 +27,7 @@ from amqtt_rest_bridge.broker.configuration import (
     import_plugin,
     knows_users,
 )
+from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources
@@ -124,15 +125,7 @@ def read(path: Path) -> Configuration:
         ConfigurationError: It cannot be read, is not YAML or not a mapping; the message says where.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        is_relative = isinstance(error, FileNotFoundError) and not path.is_absolute()
-        where = f" (working directory: {Path.cwd()})" if is_relative else ""
-        raise ConfigurationError(f"cannot read the configuration {path}: {error.strerror or error}{where}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigurationError(f"the configuration {path} is not UTF-8 text") from error
-    try:
-        loader = _Loader(text)
+        loader = _Loader(read_text(path))
         root = loader.get_single_node()
         values: Any = None if root is None else loader.construct_document(root)
     except yaml.MarkedYAMLError as error:

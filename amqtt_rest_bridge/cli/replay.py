@@ -30,6 +30,7 @@ from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 _MOST_NAMED = 20
+_LARGEST_FILE = 1 << 30  # bytes; it is read whole
 
 DESCRIPTION = f"""\
 Publish the messages of failures again, after what made them fail has been mended.
@@ -74,7 +75,7 @@ def run(
     """Read the failures, ask, and publish their messages; return the exit status."""
     address = broker_address(broker, ca_file, cert_file, key_file)
     if os.path.isfile(source):  # noqa: PTH113  # Path.is_file raises for a name that is too long
-        found = _read(read_bytes(Path(source)).split(b"\n"))
+        found = _read(read_bytes(Path(source), _LARGEST_FILE).split(b"\n"))
     elif reason := check_topic_filter(source):
         raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
     else:

@@ -16,6 +16,7 @@ import msgspec
 import yaml
 from msgspec import UNSET, Struct
 
+from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.definitions import ParsedTexts
@@ -195,9 +196,7 @@ def read(path: Path) -> CaseFile:
         ConfigurationError: It cannot be read, or holds something that a test file does not have.
     """
     try:
-        file = msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), _File)
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"cannot read {path}: {error}") from error
+        file = msgspec.convert(yaml.safe_load(read_text(path)), _File)
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:

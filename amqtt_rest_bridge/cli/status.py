@@ -265,15 +265,11 @@ def run(
 ) -> int:  # fmt: skip
     """Show the table, or print once."""
     address = broker_address(broker, ca_file, cert_file, key_file)
-    try:
-        if sys.stdout.isatty() and not as_json:
-            with _Screen(address.shown) as screen:
-                follow(address, seconds, screen.show, group)
-            return 0
-        overview = snapshot(address, seconds, group)
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
-    _print_once(overview, as_json=as_json)
+    if sys.stdout.isatty() and not as_json:
+        with _Screen(address.shown) as screen:
+            follow(address, seconds, screen.show, group)
+    else:
+        _print_once(snapshot(address, seconds, group), as_json=as_json)
     return 0
 
 

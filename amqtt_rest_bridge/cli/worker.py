@@ -5,7 +5,6 @@ import inspect
 import json
 import logging
 import os
-import signal
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -224,10 +223,7 @@ def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
 
     settings, address = _usable(path, options)
     routes = load_first(settings, main.check_routes).routes
-    try:
-        findings = asyncio.run(probe(address, settings, routes))
-    except KeyboardInterrupt:
-        return 128 + signal.SIGINT
+    findings = asyncio.run(probe(address, settings, routes))
     lacking = sum(one.holds is False for one in findings)
     if as_json:
         found = {"broker": address.shown, "group": settings.group, "checks": [asdict(one) for one in findings]}

@@ -45,12 +45,12 @@ def test_malformed_file_is_refused_with_its_place(place: Workplace, text: str, m
 
 def test_file_that_is_not_text_is_refused(place: Workplace) -> None:
     (place.folder / "broker.yaml").write_bytes(b"a: \xff\n")
-    with pytest.raises(ConfigurationError, match=r"^the configuration broker.yaml is not UTF-8 text$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot read broker.yaml: it is not UTF-8 text$"):
         configuration.read(Path("broker.yaml"))
 
 
 def test_file_that_cannot_be_read_is_refused(place: Workplace) -> None:
-    with pytest.raises(ConfigurationError, match=r"^cannot read the configuration .*: Is a directory$"):
+    with pytest.raises(ConfigurationError, match=r"^cannot read .*: Is a directory$"):
         configuration.read(place.folder)
 
 

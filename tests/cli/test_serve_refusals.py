@@ -11,7 +11,7 @@ from tests.support.commands import BRIDGE, SERVER_ROUTE, Workplace, taken_port
 
 def test_missing_file_is_refused(place: Workplace) -> None:
     (place.folder / "broker.yaml").unlink()
-    missing = "cannot read the configuration broker.yaml: No such file or directory"
+    missing = "cannot read broker.yaml: No such file or directory"
     assert place.refusal() == f"rest-bridge: error: {missing} (working directory: {place.folder})"
 
 
