@@ -44,7 +44,9 @@ examples:
 
 
 def run(
-    config: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="the broker's configuration")],
+    config: Annotated[
+        Path, typer.Option("-c", "--config", readable=False, metavar="FILE", help="the broker's configuration")
+    ],
     check: Annotated[
         bool,
         typer.Option(

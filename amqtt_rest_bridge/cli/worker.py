@@ -101,7 +101,9 @@ def _option(setting: "Field[Any]") -> inspect.Parameter:
 
 @_with_settings
 def run(
-    config: Annotated[Path, typer.Option("-c", "--config", metavar="FILE", help="the worker's configuration")],
+    config: Annotated[
+        Path, typer.Option("-c", "--config", readable=False, metavar="FILE", help="the worker's configuration")
+    ],
     check: Annotated[
         bool, typer.Option("--check", help="validate configuration and route files, connect to nothing, start nothing")
     ] = False,

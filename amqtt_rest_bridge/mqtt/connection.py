@@ -13,6 +13,7 @@ import asyncio
 import logging
 import os
 import socket
+import ssl
 from collections.abc import Callable, Iterable
 from typing import Final, cast
 
@@ -120,10 +121,7 @@ class MqttConnection(asyncio.Protocol):
         except TimeoutError as error:
             raise BrokerError(f"cannot reach the broker {shown}: no answer within {CONNECT_SECONDS:.0f} s") from error
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or reason(error)
-            if isinstance(error, ConnectionError) and error.errno is not None:  # asyncio adds the address
-                why = os.strerror(error.errno)
-            raise BrokerError(f"cannot reach the broker {shown}: {why}") from error
+            raise BrokerError(f"cannot reach the broker {shown}: {_why(error)}") from error
         self._write(connect)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -492,3 +490,13 @@ class MqttConnection(asyncio.Protocol):
                 answer.set_exception(lost)
                 answer.exception()
         self._answers.clear()
+
+
+def _why(error: OSError | ValueError) -> str:
+    """Return why there is no connection; asyncio's texts hold the address too, or nothing at all."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is refused: {error.verify_message}"
+        case ConnectionError():
+            return "it closed the connection" if error.errno is None else os.strerror(error.errno)
+    return getattr(error, "strerror", None) or reason(error)

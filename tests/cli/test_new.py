@@ -1,5 +1,6 @@
 """`rest-bridge new`: what it writes passes as it is written."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def test_no_file_is_written_over(name: str, folder: Path, capsys: pytest.Capture
     assert {path.name: path.read_text() for path in folder.iterdir()} == {name: "mine"}
     advice = "write another name behind the kind of route"
     assert capsys.readouterr().err == f"rest-bridge new: cannot write {name}: File exists; {advice}\n"
+
+
+def test_a_full_disk_leaves_no_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))  # bytes; as a disk with so much room
+    try:
+        assert main(["new"]) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert list(folder.iterdir()) == []
+    assert capsys.readouterr().err == "rest-bridge new: cannot write MyRoute.lot: File too large\n"
 
 
 @pytest.mark.parametrize("name", ["../up", "a b", ".hidden", "a/b", "x\ny", "", "WITH", "add"])

@@ -1,12 +1,15 @@
 """A connection, from CONNECT to its end, to brokers that do exactly what a test scripts."""
 
 import asyncio
+import errno
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
+from amqtt_rest_bridge.mqtt import connection
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
@@ -126,6 +129,22 @@ def test_silence_after_connect_and_a_port_that_nothing_listens_on(
             await MqttConnection(elsewhere, SESSION, lambda *_: None).open()
 
     run(silent, use)
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        pytest.param(ConnectionResetError(), "it closed the connection", id="closed within TLS"),
+        pytest.param(ConnectionResetError(errno.ECONNRESET, "x"), "Connection reset by peer", id="reset"),
+        pytest.param(ssl.SSLCertVerificationError(1, "[SSL: X] x"), "its certificate is refused: ", id="TLS"),
+        pytest.param(ValueError("no path"), "no path", id="other"),
+    ],
+)
+def test_why_there_is_no_connection_is_said_in_words(error: OSError | ValueError, said: str) -> None:
+    if isinstance(error, ssl.SSLCertVerificationError):
+        error.verify_message = "self-signed certificate"
+        said += error.verify_message
+    assert connection._why(error) == said
 
 
 def test_connect_has_what_the_session_and_the_address_say() -> None:

@@ -212,7 +212,7 @@ user {{user}}
     ("change", "wrong"),
     [
         pytest.param({}, None, id="right"),
-        pytest.param({"ca_file": None}, "certificate verify failed", id="unknown authority"),
+        pytest.param({"ca_file": None}, "its certificate is refused: self-signed certificate", id="unknown authority"),
         pytest.param({"password_secret": None}, "refuses the client: Not authorized", id="no password"),
     ],
 )

@@ -1,5 +1,6 @@
 """`rest-bridge new`: write a first route with its test. Main thread."""
 
+import contextlib
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
@@ -41,8 +42,8 @@ _FIRST: Final = Path(__file__).parent / "first"
 
 
 def run(
-    kind: Annotated[First, typer.Argument(metavar="[client|server|poll|webhook]")] = First.CLIENT,
-    name: Annotated[str, typer.Argument(metavar="[NAME]", help="name of the route and its files")] = _NAME,
+    kind: Annotated[First, typer.Argument(metavar="KIND", help="what the route does")] = First.CLIENT,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="name of the route and its files")] = _NAME,
 ) -> int:
     """Write both files, or none."""
     from amqtt_rest_bridge.language.block_reader import is_name
@@ -64,9 +65,14 @@ def run(
 def _write(kind: First, name: str, suffix: str) -> None:
     """Write a file that does not exist; raises `ConfigurationError` for one that does."""
     text = (_FIRST / kind / f"{_NAME}{suffix}").read_text(encoding="utf-8").replace(_NAME, name)
+    path = Path(f"{name}{suffix}")
     try:
-        with Path(f"{name}{suffix}").open("x", encoding="utf-8") as file:
+        with path.open("x", encoding="utf-8") as file:
             file.write(text)
+    except FileExistsError as error:
+        advice = "write another name behind the kind of route"
+        raise ConfigurationError(f"cannot write {path}: {error.strerror}; {advice}") from error
     except OSError as error:
-        advice = "; write another name behind the kind of route" if isinstance(error, FileExistsError) else ""
-        raise ConfigurationError(f"cannot write {name}{suffix}: {error.strerror or error}{advice}") from error
+        with contextlib.suppress(OSError):
+            path.unlink()  # cut off where the disk is full
+        raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from error
