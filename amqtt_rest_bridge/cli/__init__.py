@@ -49,12 +49,7 @@ def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Argum
     def decorator(run: Callable[_Arguments, int]) -> Callable[_Arguments, int]:
         @functools.wraps(run)
         def main(*args: _Arguments.args, **options: _Arguments.kwargs) -> int:
-            for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-                if getattr(sys, name) is None:  # the shell closed it: no other file may get its descriptor
-                    setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process
-            if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-                # As standard error: the name of a file may be any bytes.
-                sys.stdout.reconfigure(errors="backslashreplace")
+            _make_usable()
             try:
                 exit_status = run(*args, **options)
                 if not sys.stdout.closed:  # the language server closes it
@@ -75,6 +70,15 @@ def on_any_streams(program: str, *, unwritten: int) -> Callable[[Callable[_Argum
         return main
 
     return decorator
+
+
+def _make_usable() -> None:
+    """Open standard streams that the shell closed, so that no other file gets their descriptors."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: the name of a file may be any bytes
 
 
 class Command(typer.core.TyperCommand):
