@@ -1,13 +1,15 @@
 """The form of each time that is published or logged, waits between tries, how often a line is logged. Any thread."""
 
-import asyncio
 import contextlib
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import asyncio
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of the durations that people write: `10m`."""
@@ -49,12 +51,14 @@ class Backoff:
         return 0.0 if doubled < 0 else min(self.longest, self.first * 2.0 ** min(doubled, 16))
 
 
-async def woken(event: asyncio.Event, seconds: float | None) -> bool:
+async def woken(event: "asyncio.Event", seconds: float | None) -> bool:
     """Wait until an event is set, and clear it; return False when it was not within so many seconds (None: no limit).
 
     Not by `asyncio.wait_for`, which before Python 3.12 drops a cancellation that comes together with the event: in 2 of
     80 stops a worker, which is sent the record that it publishes last, did not end.
     """
+    import asyncio  # which a check of route files does not need
+
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
