@@ -16,7 +16,7 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.grammar import MOST_UNREADABLE
 from amqtt_rest_bridge.language.loader import LoadedText, join, load_text
 from amqtt_rest_bridge.language.reading import Block, Definition
-from amqtt_rest_bridge.language.sources import Source, is_notebook, of_content, split_cell
+from amqtt_rest_bridge.language.sources import Report, Source, is_notebook, of_content, split_cell
 
 MAX_TEXT = 1 << 20
 """Characters of a file beyond which it is not read while it is typed."""
@@ -232,7 +232,7 @@ class _Places:
 
     def __init__(self, file: RouteText) -> None:
         self._file = file
-        self._starts: dict[int, list[int]] = {}  # of the lines of the file, or of a cell: they end with LF only
+        self._reports: dict[int, Report] = {}  # of the file, and of its cells by their numbers
 
     def finding(self, fault: Fault) -> Finding:
         """Return a fault as an editor shows it."""
@@ -245,9 +245,7 @@ class _Places:
 
     def _place(self, position: Position, number: int) -> EditorPlace:
         cell = self._file.cells.get(number)
-        text = self._file.text if cell is None else cell.text
-        if number not in self._starts:
-            self._starts[number] = [0, *(found.end() for found in re.finditer("\n", text))]
-        starts = self._starts[number]
-        offset = min(starts[min(position.line, len(starts)) - 1] + position.column - 1, len(text))
+        if number not in self._reports:
+            self._reports[number] = Report("", self._file.text if cell is None else cell.text)
+        offset = self._reports[number].offset(position)
         return self._file.lines.place(offset if cell is None else cell.offset(offset))

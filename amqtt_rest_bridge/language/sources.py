@@ -78,6 +78,11 @@ class Report:
         line = bisect_right(self._line_starts, offset)
         return Position(line, offset - self._line_starts[line - 1] + 1)
 
+    def offset(self, position: Position) -> int:
+        """Return the offset of a line and column; one past the end counts as the end."""
+        start = self._line_starts[min(position.line, len(self._line_starts)) - 1]
+        return min(start + position.column - 1, len(self._text))
+
     def behind(self, end: int) -> Position:
         """Return the place behind the character before an offset, in its line."""
         last = self.position(end - 1)
