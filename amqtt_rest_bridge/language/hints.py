@@ -239,7 +239,7 @@ def _explain_of_another_mode(suspect: Suspect, mode: Mode) -> tuple[str, str | N
     there = recognise(name, other)
     if there is not None:
         own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
-        hint = f"write {{{'.'.join([own.names[0], *([there.argument] if there.argument else [])])}}}" if own else None
+        hint = f"write {{{'.'.join(filter(None, [own.names[0], there.argument]))}}}" if own else None
         return f"{written} exists only in {other} mode and stays as text", hint
     return None
 
@@ -249,7 +249,8 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     name = suspect.name.strip()
     written = suspect.written.replace(suspect.name, name)
     message = f"{suspect.written} is not a placeholder and stays text"
-    dotted = _dotted(name).replace("$.", f"{'body' if mode is Mode.SERVER else 'value'}.json.")  # a JSONPath
+    source = "body" if mode is Mode.SERVER else "value"
+    dotted = _dotted(name).replace("$.", f"{source}.json.")  # a JSONPath
     meant = dotted if recognise(dotted, mode) else _meant(dotted, mode)
     if meant is None and "{" not in written:  # $payload, %payload%, ...
         meant = "body" if mode is Mode.SERVER else "payload"
@@ -258,7 +259,7 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     if written[0] == "$" and name.isupper():
         return message, f"{{env.{name}}} is an environment variable"
     if suspect.written != f"{{{suspect.name}}}":
-        return message, question(f"{{{'body' if mode is Mode.SERVER else 'value'}.json.{name}}}")
+        return message, question(f"{{{source}.json.{name}}}")
     if not suspect.whole and (place is Place.JSON or (place in _BODIES and name != suspect.name)):
         # JSON, and GraphQL with its spaces, may hold any words in braces; other texts hardly do, nor does a string of
         # JSON hold nothing else.
