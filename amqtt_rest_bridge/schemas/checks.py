@@ -6,7 +6,11 @@ at each level too; what is nested too deeply for the checker is a fault like oth
 """
 
 import json
+import math
+import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import islice
 from types import SimpleNamespace
 from typing import Any, Final
@@ -17,12 +21,13 @@ from jsonschema.validators import extend
 from referencing import Registry
 from referencing.jsonschema import DRAFT202012
 
-from amqtt_rest_bridge.schemas.patterns import TooLongError, bounded, go_on, matches
-from amqtt_rest_bridge.schemas.texts import fault_of, parse, pointer_of, shown
+from amqtt_rest_bridge.schemas.texts import fault_of, parse, pointer_of, search_of, shown
 
 MOST_FAULTS: Final = 20
 MOST_SECONDS: Final = 1.0
 """Of processor time to check a payload."""
+_SHORT: Final = 100  # characters of a text for which other threads can wait
+_ends = ContextVar("_ends", default=math.inf)  # the processor time of this thread at which a check is given up
 
 
 def checker_of(documents: tuple[tuple[str, str], ...]) -> Callable[[bytes], list[str]]:
@@ -53,6 +58,42 @@ def checker_of(documents: tuple[tuple[str, str], ...]) -> Callable[[bytes], list
         return list(faults)
 
     return check
+
+
+# The bound. `re` cannot be given up: `(a+)+$` against thirty letters would hold the interpreter lock for minutes.
+# `regex` can, and has the classes of Unicode (`\p{L}`) that schemas may use.
+
+
+class TooLongError(Exception):
+    """A check has used up its time."""
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Make `go_on` and `matches` raise `TooLongError` after so much processor time."""
+    token = _ends.set(time.thread_time() + seconds)
+    try:
+        yield
+    finally:
+        _ends.reset(token)
+
+
+def go_on() -> float:
+    """Return the seconds that are left; raises `TooLongError` where there are none."""
+    left = _ends.get() - time.thread_time()
+    if left <= 0:
+        raise TooLongError
+    return left
+
+
+def matches(pattern: str, text: str) -> bool:
+    """Return whether a pattern is found in a text, within the time that is left."""
+    left = go_on()
+    try:
+        timeout = None if left == math.inf else left
+        return search_of(pattern)(text, timeout=timeout, concurrent=len(text) > _SHORT) is not None
+    except TimeoutError:
+        raise TooLongError from None
 
 
 # Keywords: those of the library, but for those that would not keep the bound.

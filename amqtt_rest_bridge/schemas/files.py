@@ -17,8 +17,7 @@ from referencing.exceptions import NoSuchResource, Unresolvable
 from referencing.jsonschema import DRAFT202012
 
 from amqtt_rest_bridge.schemas import SchemaFileError
-from amqtt_rest_bridge.schemas.patterns import search_of
-from amqtt_rest_bridge.schemas.texts import fault_of, parse, pointer_of, shown
+from amqtt_rest_bridge.schemas.texts import fault_of, parse, pointer_of, search_of, shown
 from amqtt_rest_bridge.system import FileState, file_state, regular_file
 
 _MOST_BYTES: Final = 1 << 20  # of a file

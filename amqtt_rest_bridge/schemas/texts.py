@@ -1,11 +1,13 @@
-"""Texts of JSON to values, and what is shown of both: bounded, on one line. Pure."""
+"""Texts of JSON to values, patterns to searches, and what is shown of them: bounded, on one line. Pure."""
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.schemas import SchemaFileError
 
 _LONGEST: Final = 100  # characters of a pointer, or of a value of the schema
 
@@ -26,6 +28,18 @@ def fault_of(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return "it is not UTF-8" if isinstance(error, UnicodeDecodeError) else re.sub(r":.*", "", str(error))
+
+
+@lru_cache(maxsize=4096)
+def search_of(pattern: str) -> Callable[..., Any]:
+    """Return the search of a pattern; raises `SchemaFileError` for one that cannot be read."""
+    import regex
+
+    try:
+        search: Callable[..., Any] = regex.compile(pattern).search
+    except (regex.error, OverflowError) as error:
+        raise SchemaFileError(f"its pattern {shown(pattern)} cannot be read: {error}") from None
+    return search
 
 
 def pointer_of(path: Iterable[object]) -> str:
