@@ -166,7 +166,7 @@ def end_of(piece: Piece, report: Report) -> int:
     return report.end_of(piece.offset) if piece.source else piece.offset + len(piece.text)
 
 
-def place_in(value: Value, pattern: str, report: Report, after: int = 0) -> tuple[int, int]:
+def place_in(value: Value, pattern: str, report: Report, after: int) -> tuple[int, int]:
     """Return where what a pattern finds behind an offset begins and ends in a value as it is written.
 
     Where nothing is found it is the whole value. Who looks for many continues `after` the last: it takes linear time.
