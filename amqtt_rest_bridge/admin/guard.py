@@ -37,7 +37,12 @@ class Guard:
             return refusal
         if is_retry:
             return self._check_retry(request)
-        return _check_trial(request) if is_trial else _check_question(request)
+        if is_trial:
+            is_own = _is_same_origin(request.headers)
+            return None if is_own else refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the playground")
+        if request.method not in ("GET", "HEAD"):
+            return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
+        return None
 
     def _check_retry(self, request: Request) -> Refusal | None:
         if request.method != "POST":
@@ -61,18 +66,6 @@ class Guard:
         if headers.get("sec-fetch-site", "none") not in ("none", "same-origin") and not is_visit:
             return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the admin port")
         return None
-
-
-def _check_trial(request: Request) -> Refusal | None:
-    if _is_same_origin(request.headers):
-        return None
-    return refuse(catalogue.ADMIN_ORIGIN, "Pages of other sites may not use the playground")
-
-
-def _check_question(request: Request) -> Refusal | None:
-    if request.method in ("GET", "HEAD"):
-        return None
-    return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
 
 
 def _is_same_origin(headers: Mapping[str, str]) -> bool:

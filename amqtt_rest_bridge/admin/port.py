@@ -167,7 +167,12 @@ class AdminServer:
             refusal = too_large(_BODY_BYTES)
         if refusal is None:
             act = self._retry if wants_retry else self._try if is_trial else self._find
-            answer = act(path, request, wake)
+            answer: Response | Pending
+            try:
+                answer = act(path, request, wake)
+            except BadQuestionError as error:
+                row = catalogue.NOT_A_RETRY if wants_retry else catalogue.NOT_A_QUERY
+                answer = refused(refuse(row, str(error)), SAFE)
             if isinstance(answer, Response):
                 return finish(answer)
             if isinstance(answer, _Waiting):
@@ -236,7 +241,10 @@ class AdminServer:
                     unquote(name), wake, lambda runs: json_answer({"calls": [shown(one) for one in runs.recent()]})
                 )
             case ["runs" | "runs.csv" as name]:
-                return self._find_runs(name, request, wake)
+                query = query_of(_query(request), time.time())
+                return self._with_runs(
+                    query, wake, lambda runs: _listed(name, [run_members(one) for one in runs.newest()])
+                )
             case ["runs", run]:
                 return self._with_run(run, wake, lambda runs: json_answer(whole_run(runs, self._pages.routes)))
             case ["problems" | "problems.csv" as name]:
@@ -272,23 +280,11 @@ class AdminServer:
                 self._numbers.remind()
             return None if late is None else finish(late)
 
-        return _Waiting(look, without or _no_answer, since + WAIT_SECONDS)
+        return _Waiting(look, late=without or _no_answer)
 
     def _with_runs(self, query: RunQuery, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
         number, runs = self._runs.begin(query, wake)
-        return _Waiting(
-            lambda: finish(runs) if runs.is_complete else None,
-            _no_answer,
-            time.monotonic() + WAIT_SECONDS,
-            lambda: self._runs.end(number),
-        )
-
-    def _find_runs(self, name: str, request: Request, wake: Wake) -> Response | Pending:
-        try:
-            query = query_of(_query(request), time.time())
-        except BadQuestionError as error:
-            return refused(refuse(catalogue.NOT_A_QUERY, str(error)), SAFE)
-        return self._with_runs(query, wake, lambda runs: _listed(name, [run_members(one) for one in runs.newest()]))
+        return _Waiting(lambda: finish(runs) if runs.is_complete else None, end=lambda: self._runs.end(number))
 
     def _with_route(self, name: str, wake: Wake, finish: Callable[[Runs], Response | None]) -> Response | Pending:
         if name not in self._pages.routes:
@@ -326,17 +322,13 @@ class AdminServer:
             wake()
 
         threading.Thread(target=judge, name="playground", daemon=True).start()
-        return _Waiting(
-            lambda: self._pages.playground(trial, found[0]) if found else None,
-            _no_answer,
-            time.monotonic() + WALL_SECONDS + WAIT_SECONDS,
-        )
+        return _Waiting(lambda: self._pages.playground(trial, found[0]) if found else None, WALL_SECONDS + WAIT_SECONDS)
 
     def _history(self, request: Request) -> Response:
         query = _query(request)
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
         if span not in RANGES:
-            return refused(refuse(catalogue.NOT_A_QUERY, f"range is one of {', '.join(RANGES)}"), SAFE)
+            raise BadQuestionError(f"range is one of {', '.join(RANGES)}")
         if route not in self._pages.routes:
             return refused(_NO_ROUTE, SAFE)
         values = self._samples.of(route, span)
@@ -362,46 +354,47 @@ class AdminServer:
     def _retry(self, path: str, request: Request, wake: Wake) -> Response | Pending:
         match path.split("/")[1:-1]:
             case []:
-                try:
-                    alike = retry_form_of(request.body)
-                except BadQuestionError as error:
-                    return refused(refuse(catalogue.NOT_A_RETRY, str(error)), SAFE)
-                return self._with_retries(alike, wake, lambda answer: _retried_alike(alike.route or "", answer))
+                alike = retry_form_of(request.body)
+                page = f"/routes/{quote(alike.route or '', safe='')}"
+                return self._with_retries(
+                    alike,
+                    wake,
+                    lambda answer: _see_other(f"{page}?started={len(answer.started)}&refused={len(answer.refused)}"),
+                )
             case ["api", "failures"]:
-                try:
-                    wanted = retry_of(request.body)
-                except BadQuestionError as error:
-                    return refused(refuse(catalogue.NOT_A_RETRY, str(error)), SAFE)
-                return self._with_retries(wanted, wake, _retried)
+                return self._with_retries(retry_of(request.body), wake, _retried)
             case ["api", "runs", run]:
                 return self._with_retries(WantRetry(0, [run]), wake, _retried_one)
             case ["runs", run]:
-                return self._with_retries(WantRetry(0, [run]), wake, lambda answer: _retried_here(run, answer))
+                page = f"/runs/{quote(run)}"
+                return self._with_retries(
+                    WantRetry(0, [run]), wake, lambda answer: _see_other(page if answer.started else f"{page}?refused")
+                )
         return refused(_NOT_FOUND, SAFE)
 
     def _with_retries(self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]) -> Response | Pending:
         number, answer = self._runs.retry(wanted, wake)
-        return _Waiting(
-            lambda: finish(answer[0]) if answer else None,
-            _no_answer,
-            time.monotonic() + WAIT_SECONDS,
-            lambda: self._runs.end(number),
-        )
+        return _Waiting(lambda: finish(answer[0]) if answer else None, end=lambda: self._runs.end(number))
+
+
+def _no_answer() -> Response:
+    return refused(_NO_ANSWER, SAFE)
 
 
 class _Waiting:
-    """An answer that waits for that of another request; see `http_server.Pending`."""
+    """An answer that waits for that of another request, so many seconds at most; see `http_server.Pending`."""
 
     def __init__(
         self,
         look: Callable[[], Response | None],
-        late: Callable[[], Response],
-        deadline: float,
+        seconds: float = WAIT_SECONDS,
+        *,
+        late: Callable[[], Response] = _no_answer,
         end: Callable[[], None] = lambda: None,
     ) -> None:
         self._look = look
         self._late = late
-        self._deadline = deadline
+        self._deadline = time.monotonic() + seconds
         self._end = end
         self.finish: Callable[[Response], Response] = lambda response: response
 
@@ -443,15 +436,6 @@ def _retried_one(answer: Retried) -> Response:
     return refused(refuse(row, message[0].upper() + message[1:]), SAFE)
 
 
-def _retried_here(run: str, answer: Retried) -> Response:
-    return _see_other(f"/runs/{quote(run)}{'' if answer.started else '?refused'}")
-
-
-def _retried_alike(route: str, answer: Retried) -> Response:
-    counts = f"started={len(answer.started)}&refused={len(answer.refused)}"
-    return _see_other(f"/routes/{quote(route, safe='')}?{counts}")
-
-
 def _see_other(location: str) -> Response:
     return Response("303 See Other", (*SAFE, ("Location", location)))
 
@@ -485,10 +469,6 @@ def _listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
         return json_answer({of: rows})
     kind = (("Content-Type", "text/csv; charset=utf-8"), ("Content-Disposition", f'attachment; filename="{name}"'))
     return Response("200 OK", (*SAFE, *kind), csv_text(rows).encode("utf-8", "replace"))
-
-
-def _no_answer() -> Response:
-    return refused(_NO_ANSWER, SAFE)
 
 
 def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
