@@ -31,7 +31,7 @@ from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
-from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
+from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.json_lines import json_lines
 from amqtt_rest_bridge.site.playground import Trial, Tried
 

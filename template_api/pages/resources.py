@@ -17,7 +17,7 @@ import falcon
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from jinja2 import Template as Compiled
 
-from amqtt_rest_bridge.site.files import SCRIPT, SITE_FILES, site_file, site_template
+from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, Tried, trial_of
 from template_api import query
 from template_api.errors import TEMPLATE_NOT_FOUND, ApiError, IndexNotReadyError
