@@ -19,14 +19,13 @@ from markupsafe import Markup, escape
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin import charts, flow
-from amqtt_rest_bridge.admin.command_lines import curl_line, try_line
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.live import Follower, Followers, event
 from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
 from amqtt_rest_bridge.admin.questions import PageQuery
 from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, sort_rows, summary, unmatched_rows
 from amqtt_rest_bridge.admin.runs import Runs
-from amqtt_rest_bridge.admin.shown import whole_run
+from amqtt_rest_bridge.admin.shown import curl_line, try_line, whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import Route

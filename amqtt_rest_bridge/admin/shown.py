@@ -1,4 +1,4 @@
-"""Records, problems and runs as JSON, and as pages show them. Pure; any thread.
+"""Records, problems and runs as JSON, as pages show them, and as lines for a shell. Pure; any thread.
 
 Secrets were masked by the bridge process that had the call. What none had is masked here, by the present definition of
 its route; where that is gone, nothing of the payload is shown.
@@ -6,6 +6,7 @@ its route; where that is gone, nothing of the payload is shown.
 
 import csv
 import io
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -15,6 +16,7 @@ import msgspec
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
+from amqtt_rest_bridge.errors import CONTROL
 from amqtt_rest_bridge.failures import body_members
 from amqtt_rest_bridge.link.admin_frames import Evidence, Problem, Record, RunDetail, ShownBody
 from amqtt_rest_bridge.masking import masker_of
@@ -28,6 +30,7 @@ _MEMBERS: Final = [
     name for name in Record.__struct_fields__ if name not in ("time", "attempts", "retry_of", "retried_as")
 ]
 """What there is to see of a record in the live stream and among the last calls; the others are those of a run."""
+_CURL_OWN: Final = frozenset({"host", "content-length", "accept-encoding", "user-agent", "connection"})
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _PARTIAL: Final = 3  # bytes of a character that a cut may leave
 
@@ -148,3 +151,55 @@ def _body(body: ShownBody) -> dict[str, Any]:
             except UnicodeDecodeError:
                 data = body.data
     return {**body_members(data), "size": body.size, "is_cut": is_cut}
+
+
+# A run as lines for a shell.
+
+
+def curl_line(run: Mapping[str, Any], route: Route | None) -> str | None:
+    """Return the request of a run as a line of curl, None where none was sent or its body is not shown whole.
+
+    One of server mode has no host: it is sent to the port of its route on this machine.
+    """
+    request = run["request"]
+    if not request or request.get("is_cut") or request.get("body_encoding") == "base64":
+        return None
+    url = request["url"]
+    if url.startswith("/"):
+        if route is None:
+            return None
+        url = f"http://127.0.0.1:{route.config.server_port}{url}"
+    words = ["curl", "-i", "-g", "-X", request["method"], url]
+    for name, value in request["headers"]:
+        if name.lower() not in _CURL_OWN:
+            words += ["-H", f"{name}: {value}" if value else f"{name};"]  # `NAME:` would leave the header out
+    if request.get("body"):
+        words += ["--data-raw", request["body"]]
+    return _line(words)
+
+
+def try_line(run: Mapping[str, Any], route: Route | None) -> str | None:
+    """Return the message of a run for `rest-bridge try`, None of a request and of one that is not shown whole."""
+    message = run["message"]
+    if route is None or not message or "path" in run or message["payload"] is None or message["is_cut"]:
+        return None
+    if message["payload_encoding"] == "base64":
+        return None
+    options = {"--topic": message["topic"], "--payload": message["payload"]}
+    return _line(["rest-bridge", "try", route.path, *(word for pair in options.items() for word in pair)])
+
+
+def _line(words: Sequence[str]) -> str | None:
+    """Quote each word, so that what a message holds is a word and nothing else; NUL is in no word of a line.
+
+    Control characters, by which a pasted text could end the paste, are escaped as bash and zsh read them. Secrets were
+    masked before: to send the line, fill them in.
+    """
+    return None if any("\0" in word for word in words) else " ".join(_quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    if CONTROL.search(word) is None:
+        return shlex.quote(word)
+    text = word.replace("\\", "\\\\").replace("'", "\\'")
+    return "$'" + CONTROL.sub(lambda found: "".join(f"\\x{byte:02x}" for byte in found[0].encode()), text) + "'"
