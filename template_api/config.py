@@ -87,9 +87,7 @@ class Settings:
         False, "log the searches that find nothing, one line each, so that synonyms can be added", "true", "`false`"
     )
 
-    playground: bool = _setting(
-        True, "serve `/playground`, where callers try definitions", "false", "`true`"
-    )
+    playground: bool = _setting(True, "serve `/playground`, where callers try definitions", "false", "`true`")
 
     def value_faults(self) -> Iterator[SettingFault]:
         """Return what is wrong with the values; database, library and index are not looked at."""

@@ -21,7 +21,7 @@ from template_api.errors import (
 )
 from template_api.library import TemplateLibrary
 from template_api.query import Asked, View
-from template_api.records import Found, Input, Page, Summary, Template, TemplateQuery, Word
+from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
 from template_api.searches import Searches
 from template_api.snippets import snippet
@@ -238,7 +238,10 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
     del members["broker_version"]
     members["content"] = summary.content
     if template.inputs:
-        members["inputs"] = [_input(each) for each in template.inputs]
+        members["inputs"] = [
+            {"name": each.name, "secret": each.secret, **({} if each.example is None else {"example": each.example})}
+            for each in template.inputs
+        ]
     members["notebooks"] = [
         {
             "filename": notebook.filename,
@@ -250,11 +253,6 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
         for notebook in template.notebooks
     ]
     return {"template": members}
-
-
-def _input(given: Input) -> dict[str, Any]:
-    example = {} if given.example is None else {"example": given.example}
-    return {"name": given.name, "secret": given.secret, **example}
 
 
 def _summary(found: Found, base_url: str) -> dict[str, Any]:

@@ -40,9 +40,9 @@ class Searches:
             self._all += 1
             self._empty += not total
         if not total and self._log_empty:
-            # Cut afterwards: a part of a secret would be a short word.
-            text = _WORD.sub(_logged, wanted.text)[:_LONGEST_LOGGED]
-            log.info("search without a result: %s", visible(json.dumps(text, ensure_ascii=False)))
+            text = _WORD.sub(lambda word: "***" if _SECRET.fullmatch(word[0]) else word[0], wanted.text)
+            # Cut only now: a part of a secret would be a short word.
+            log.info("search without a result: %s", visible(json.dumps(text[:_LONGEST_LOGGED], ensure_ascii=False)))
 
     def metrics(self, *, ready: bool) -> bytes:
         """Return the numbers in Prometheus' text format."""
@@ -54,7 +54,3 @@ class Searches:
         return "".join(
             f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
         ).encode()
-
-
-def _logged(word: re.Match[str]) -> str:
-    return "***" if _SECRET.fullmatch(word[0]) else word[0]

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from amqtt_rest_bridge.admin.charts import sparks
-from amqtt_rest_bridge.admin.history import SAMPLES, History, Sample
+from amqtt_rest_bridge.admin.history import SAMPLES, History
 from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers
 from amqtt_rest_bridge.admin.shown import problem_members
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
@@ -27,6 +27,7 @@ def row(route: RouteNumbers, history: History) -> Row:
     latency, wait, error = status.get("latency_ms") or {}, status.get("wait_ms") or {}, status.get("last_error")
     reason, samples, rate = status.get("health_reason") or "", history.of(route.name), history.rate(route.name)
     ok, bad = sparks(samples, SAMPLES)
+    peak = max(map(sum, samples), default=0) / SAMPLE_SECONDS
     return {
         "name": route.name,
         "health": str(status.get("health", "-")),
@@ -50,7 +51,7 @@ def row(route: RouteNumbers, history: History) -> Row:
         "error_time": "" if error is None else str(error["time"]),
         "ok": ok,
         "bad": bad,
-        "label": _label(samples),
+        "label": f"last ten minutes, at most {peak:.1f} a second",
     }
 
 
@@ -127,11 +128,6 @@ def summary(all_rows: Sequence[Row]) -> str:
     healths = [one["health"] for one in all_rows]
     counts = [f"{healths.count(health)} {health}" for health in HEALTHS if health in healths]
     return f"{len(healths)} route{'' if len(healths) == 1 else 's'}{': ' if counts else ''}{', '.join(counts)}"
-
-
-def _label(samples: Sequence[Sample]) -> str:
-    peak = max((sum(sample) for sample in samples), default=0) / SAMPLE_SECONDS
-    return f"last ten minutes, at most {peak:.1f} a second"
 
 
 def _milliseconds(value: float | None) -> str:

@@ -14,7 +14,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -219,29 +219,33 @@ class FailureFile:
                 if not waiting:
                     self.trouble = None
                     return
-                written = set(self._written)
                 try:
-                    with database:
-                        for name, run in waiting.items():
-                            row = None if run is None else _encoded(run)
-                            if row is None:
-                                database.execute("DELETE FROM runs WHERE id = ?", (name,))
-                                written.discard(name)
-                            else:
-                                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
-                                written.add(name)
+                    written = self._write(database, waiting)
                 except BaseException:
-                    written = self._written
-                    raise
-                finally:
                     with self._changed:
-                        if written is self._written:
-                            later = waiting | self._waiting  # what came meanwhile is newer
-                            self._waiting = {
-                                name: run for name, run in later.items() if run is not None or name in written
-                            }
-                        self._written, self._being_written = written, ()
+                        later = waiting | self._waiting  # what came meanwhile is newer
+                        self._waiting = {
+                            name: run for name, run in later.items() if run is not None or name in self._written
+                        }
+                        self._being_written = ()
+                    raise
+                with self._changed:
+                    self._written, self._being_written = written, ()
                 self.trouble = None
+
+    def _write(self, database: sqlite3.Connection, runs: Mapping[str, KeptRun | None]) -> set[str]:
+        """Write or remove runs in one transaction; return the ids of those that the file has then."""
+        written = set(self._written)
+        with database:
+            for name, run in runs.items():
+                row = None if run is None else _encoded(run)
+                if row is None:
+                    database.execute("DELETE FROM runs WHERE id = ?", (name,))
+                    written.discard(name)
+                else:
+                    database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
+                    written.add(name)
+        return written
 
 
 def _encoded(run: KeptRun) -> bytes | None:

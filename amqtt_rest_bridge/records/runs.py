@@ -88,9 +88,7 @@ def run_members(record: Record) -> dict[str, Any]:
         "outcome": outcome_of(record.kind, record.code).value,
         "status": record.status,
         "code": record.code,
-        "error": None
-        if record.code is None
-        else {"code": record.code, "message": record.message, "hint": record.hint},
+        "error": None if record.code is None else {"code": record.code, "message": record.message, "hint": record.hint},
         "waited_ms": record.waited_ms,
         "took_ms": record.ms,
         "tries": [
