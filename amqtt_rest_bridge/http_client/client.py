@@ -117,8 +117,8 @@ class HttpClient:
             options.tls, contexts or TlsContexts(), resolver or Resolver(), seconds=options.timeout, clock=clock
         )
         self._lock = Lock()
+        self._servers: dict[Origin, Server] = {}  # two at most: the same host's HTTPS, when a redirect led there
         self._server = self._server_of(options.origin)
-        self._upgraded: Server | None = None  # the same host's HTTPS, when a redirect led there
 
     def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         """Send a request and read its response, following a GET's redirects on the same host and port.
@@ -175,23 +175,24 @@ class HttpClient:
                 )
             origin, target = following
             url, redirects = f"{origin}{target}", redirects - 1
-            server = self._server if origin == self._server.origin else self._upgrade(origin)
+            server = self._server_of(origin)
 
     def expire(self) -> None:
         """Close connections that have been idle for too long."""
-        for server in self._servers():
+        for server in tuple(self._servers.values()):
             server.pool.expire()
 
     def close(self) -> None:
         """Close idle connections at once, and those in use when their request is done."""
-        for server in self._servers():
+        for server in tuple(self._servers.values()):
             server.pool.close()
 
-    def _servers(self) -> list[Server]:
-        return [server for server in (self._server, self._upgraded) if server is not None]
-
     def _server_of(self, origin: Origin) -> Server:
-        return Server(origin, find_proxy(origin, self._options.environment), self._clock)
+        with self._lock:
+            if origin not in self._servers:
+                proxy = find_proxy(origin, self._options.environment)
+                self._servers[origin] = Server(origin, proxy, self._clock)
+            return self._servers[origin]
 
     def _target(self, url: str) -> str:
         """Return the target in the request line for a URL of this client's server."""
@@ -208,12 +209,6 @@ class HttpClient:
         locations = values_of(received.headers, "location")
         resolved = resolve(url, locations[0]) if locations else None
         return resolved if resolved is not None and may_follow(self._server.origin, resolved[0]) else None
-
-    def _upgrade(self, origin: Origin) -> Server:
-        with self._lock:
-            if self._upgraded is None:
-                self._upgraded = self._server_of(origin)
-            return self._upgraded
 
     def _attempt(self, server: Server, outgoing: Outgoing, *, repeats: bool) -> Received | None:
         """Send a request over a kept connection; over a new one when none is kept, or it is repeated.
