@@ -186,7 +186,7 @@ class AdminAnswers:
         away = [str(index) for index, bridge in enumerate(processes) if not bridge.ready]
         reasons = [f"bridge process {', '.join(away)} is away and being started again"] if away else []
         if self._reporter.fault is not None:
-            reasons.append(self._reporter.fault)
+            reasons.append(self._reporter.fault.message)
         if failure is not None:
             reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
         refusing = None if self._store is None else self._store.refusing

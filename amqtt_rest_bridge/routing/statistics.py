@@ -5,7 +5,7 @@ After each change of it `Outcomes.noted` asks whether the health is another one.
 
 from collections import deque
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
 from amqtt_rest_bridge.errors import FailureCode
@@ -21,6 +21,18 @@ _DISCONNECTED: Final = frozenset(
     {FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT, FailureCode.TARGET_DOWN}
 )
 _ANSWERED: Final = frozenset({FailureCode.HTTP_STATUS, FailureCode.REDIRECT_REFUSED, FailureCode.RESPONSE_TOO_LARGE})
+
+
+class RouteError(NamedTuple):
+    """An error of a route, as its status has it; `time` is Unix time in seconds."""
+
+    time: float
+    code: str
+    message: str
+
+    def members(self) -> dict[str, str]:
+        """Return the members of the payload."""
+        return self._asdict() | {"time": rfc3339(self.time)}
 
 
 class RouteStatistics:
@@ -44,7 +56,7 @@ class RouteStatistics:
         self._connection = "idle"
         self.last_success: float | None = None
         """When a message or request ended well last (Unix time), None before the first."""
-        self._last_error: tuple[float, str, str] | None = None
+        self._last_error: RouteError | None = None
         self._down: str | None = None  # why its port is not served
         self._open: str | None = None  # why its breaker is open
         self._readers = 0
@@ -112,7 +124,7 @@ class RouteStatistics:
         else:
             self._failed_requests += answers.failed
         if answers.failed:
-            self._last_error = (now, answers.code, answers.message)
+            self._last_error = RouteError(now, answers.code, answers.message)
         if answers.answered:
             self.last_success = now
             if not self._calls_out:
@@ -123,7 +135,7 @@ class RouteStatistics:
         self._other_errors += 1
         self._failed_requests += 1
         self._requests = (self._requests + NOT_SERVED)[-HEALTH_WINDOW:]
-        self._last_error = (now, code, message)
+        self._last_error = RouteError(now, code, message)
 
     def failure(self, code: str, message: str, now: float) -> None:
         """Note an admitted call that failed."""
@@ -143,7 +155,7 @@ class RouteStatistics:
     def note_down(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
         if reason is not None and reason != self._down:
-            self._last_error = (now, INTERNAL_ERROR.code, reason)
+            self._last_error = RouteError(now, INTERNAL_ERROR.code, reason)
         self._down = reason
 
     def note_breaker(self, reason: str | None) -> None:
@@ -170,7 +182,7 @@ class RouteStatistics:
             self._connection = "failing"
         elif code in _ANSWERED:
             self._connection = "connected"
-        self._last_error = (now, code, message)
+        self._last_error = RouteError(now, code, message)
 
     def _note(self, *, well: bool) -> None:
         if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice
@@ -214,10 +226,6 @@ class RouteStatistics:
     def status(self, now: float) -> dict[str, Any]:
         """Return the members of the status payload; times are Unix seconds."""
         errors = self.failed + self.refused - self._refused_callers + self._other_errors
-        error: dict[str, str] | None = None
-        if self._last_error is not None:
-            failed_at, code, message = self._last_error
-            error = {"time": rfc3339(failed_at), "code": code, "message": message}
         return {
             "name": self.name,
             "type": "REST_API",
@@ -239,7 +247,7 @@ class RouteStatistics:
                 "held_bytes": self.admission.bytes,
             },
             "last_success": None if self.last_success is None else rfc3339(self.last_success),
-            "last_error": error,
+            "last_error": None if self._last_error is None else self._last_error.members(),
             "latency_ms": _quantiles(self._took),
             "wait_ms": _quantiles(self._waited),
             "uptime_s": round(now - self._since, 3),

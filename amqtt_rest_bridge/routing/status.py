@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
 from amqtt_rest_bridge.model import OverloadPolicy, Publication
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
+from amqtt_rest_bridge.routing.statistics import RouteError, RouteStatistics
 from amqtt_rest_bridge.times import rfc3339
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"
@@ -74,27 +74,25 @@ class StatusReporter:
         """Receives each status too: the route's name, and the payload, which is empty for a route that is gone."""
         self._reports = False
         self._seconds = 0.0
-        self.fault: str | None = None
+        self.fault: RouteError | None = None
         """Why no route can be well, None while they can."""
-        self._broken_since = 0.0  # since when there is a fault (Unix time)
-        self._refusing: str | None = None
-        self._refusing_since = 0.0
+        self._refusing: RouteError | None = None
 
     def report_broken(self, fault: str | None) -> None:
         """Report all routes Red for this reason from now on; None: as they are themselves."""
-        self.fault, self._broken_since = fault, time.time()
+        self.fault = None if fault is None else RouteError(time.time(), INTERNAL_ERROR.code, fault)
         if self._reports:
             self.report_all()
 
     def report_refusing(self, why: str | None) -> None:
         """Report lossless routes Red from now on, whose messages the spool refuses; None: it has kept one again."""
-        self._refusing, self._refusing_since = None if why is None else spool_refuses(why), time.time()
+        self._refusing = None if why is None else RouteError(time.time(), OVERLOADED.code.value, spool_refuses(why))
         if self._reports:
             for statistics in list(self._statistics.values()):
                 if statistics.admission.policy is OverloadPolicy.LOSSLESS:
                     self.report(statistics)
 
-    def fault_of(self, statistics: RouteStatistics) -> str | None:
+    def fault_of(self, statistics: RouteStatistics) -> RouteError | None:
         """Return why a route is Red whatever became of its calls; None when it is not."""
         if self.fault is None and statistics.admission.policy is OverloadPolicy.LOSSLESS:
             return self._refusing
@@ -117,11 +115,7 @@ class StatusReporter:
         status = statistics.status(time.time())
         fault = self.fault_of(statistics)
         if fault is not None:
-            since, code = self._broken_since, INTERNAL_ERROR.code
-            if self.fault is None:
-                since, code = self._refusing_since, OVERLOADED.code.value
-            error = {"time": rfc3339(since), "code": code, "message": fault}
-            status |= {"health": "Red", "health_reason": fault, "last_error": error}
+            status |= {"health": "Red", "health_reason": fault.message, "last_error": fault.members()}
         return status
 
     def report(self, statistics: RouteStatistics) -> None:
