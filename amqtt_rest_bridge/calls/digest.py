@@ -10,6 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import quote
@@ -17,8 +18,6 @@ from urllib.parse import quote
 from amqtt_rest_bridge.catalogue import NO_DIGEST
 from amqtt_rest_bridge.errors import CONTROL, CallError, on_one_line
 from amqtt_rest_bridge.model import Pairs, RestApiConfig, values_of
-
-REFUSED: Final = 401
 
 _ALGORITHMS: Final[Mapping[str, str]] = MappingProxyType(
     {"md5": "md5", "sha-256": "sha256", "sha-512-256": "sha512_256"}
@@ -106,10 +105,6 @@ class DigestLogin:
         self.chance = chance
         self.accepted: Answers | None = None
 
-    def request(self) -> "RequestLogin":
-        """Return what answers the challenges to one request."""
-        return RequestLogin(self)
-
 
 class RequestLogin:
     """Answers the challenges to one request of a route.
@@ -142,7 +137,7 @@ class RequestLogin:
         Raises:
             CallError: The server asks for something else than a digest that can be made.
         """
-        if status != REFUSED:
+        if status != HTTPStatus.UNAUTHORIZED:
             self._accept(headers)
             return False
         if self._route.accepted is self._answers:

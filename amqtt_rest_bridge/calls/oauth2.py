@@ -18,9 +18,6 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import describe_status
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
-REFUSED: Final = 401
-"""The status of a request whose token is not accepted (any more): the server has not processed it."""
-
 _MARGIN_SECONDS: Final = 30.0  # renewed so long before it expires, but after nine tenths of a short life
 _REMEMBERED: Final = 4
 _NOT_ACCEPTED: Final = (400, 401)

@@ -21,7 +21,7 @@ MD5 = f'Digest realm="http-auth@example.org", {FIELDS.replace(", nonce", ", algo
 
 
 def login(config: RestApiConfig = MUFASA) -> RequestLogin:
-    return DigestLogin(config, lambda: CNONCE).request()
+    return RequestLogin(DigestLogin(config, lambda: CNONCE))
 
 
 def challenge(value: str) -> tuple[tuple[str, str], ...]:
@@ -58,10 +58,8 @@ def test_the_second_example_of_rfc_7616_as_its_erratum_4897_has_it() -> None:
         'nonce="5TsQWLVdgBdmrQ0XsxbDODV+57QdFR34I9HAbC/RVvkK", opaque="HRPCssKJSGjCrkzDg8OhwpzCiGPChXYjwrI2QmXDnsOS", '
         "charset=UTF-8, userhash=true"
     )
-    of = DigestLogin(
-        RestApiConfig(username="J\u00e4s\u00f8n Doe", password="Secret, or not?"),
-        lambda: "NTg6RKcb9boFIAS3KrFK9BGeh+iDa/sm6jUMp2wds69v",
-    ).request()
+    config = RestApiConfig(username="J\u00e4s\u00f8n Doe", password="Secret, or not?")
+    of = RequestLogin(DigestLogin(config, lambda: "NTg6RKcb9boFIAS3KrFK9BGeh+iDa/sm6jUMp2wds69v"))
     assert of.repeats(401, challenge(offered))
     sent = of.authorization("GET", "/doe.json")
     assert field(sent, "username") == "793263caabb707a56211940d90411ea4a575adeccb7e360aeb624ed06ece9b0b"

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge.calls.digest import DigestLogin, RequestLogin
-from amqtt_rest_bridge.calls.oauth2 import REFUSED, AccessTokens, authorized, late, unsent
+from amqtt_rest_bridge.calls.oauth2 import AccessTokens, authorized, late, unsent
 from amqtt_rest_bridge.calls.requests import RequestBuilder, has_own_authorization, split_base_address
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http_client import (
@@ -130,7 +131,7 @@ def unusable_routes(
 def logins_of(config: RestApiConfig) -> Callable[[], Login]:
     """Return what makes the `Login` of each request of a route, in any thread."""
     route, lock = DigestLogin(config, lambda: secrets.token_hex(16)), threading.Lock()
-    return lambda: LockedLogin(route.request(), lock)
+    return lambda: LockedLogin(RequestLogin(route), lock)
 
 
 class LockedLogin:
@@ -255,7 +256,7 @@ class AuthorizedSender:
             return (yield from self._sender.exchange(request, stopwatch))
         token = self._tokens.token()
         response = yield from self._sender.exchange(authorized(request, token), stopwatch)
-        if response.status == REFUSED:
+        if response.status == HTTPStatus.UNAUTHORIZED:  # it has not processed the request
             self._tokens.refuse(token)
             response = yield from self._sender.exchange(authorized(request, self._tokens.token()), stopwatch)
         return replace(response, credentials=response.credentials | self._tokens.issued)
