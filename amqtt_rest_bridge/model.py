@@ -301,7 +301,7 @@ class HttpRequest:
 
     method: Method
     url: str
-    headers: tuple[tuple[str, str], ...] = ()
+    headers: Pairs = ()
     body: bytes | None = None
 
 
@@ -315,7 +315,7 @@ class HttpResponse:
 
     status: int
     reason: str
-    headers: tuple[tuple[str, str], ...]
+    headers: Pairs
     body: bytes
     elapsed: float
     credentials: frozenset[str] = field(default=frozenset(), repr=False, compare=False)

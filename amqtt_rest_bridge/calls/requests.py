@@ -11,7 +11,7 @@ from amqtt_rest_bridge.calls.trace_context import trace_of
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS, REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import Origin, origin_of, printable
-from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, RestApiConfig, Route, values_of
+from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, Pairs, RestApiConfig, Route, values_of
 from amqtt_rest_bridge.placeholders import (
     BATCH,
     MessageValues,
@@ -31,8 +31,6 @@ _FRAMING = frozenset({"content-length", "transfer-encoding"})
 
 _BATCHES = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of their keys
 _LINE_BREAK = re.compile(r"[\n\r]")
-
-Headers = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +73,7 @@ class RequestBuilder:
         own = [(name, _filled(value)) for name, value in event.headers if name.lower() not in _FRAMING]
         leading = _leading(origin.authority, given)
         trailing = _trailing(route.config, given, has_body=event.body is not None)
-        self._headers: Headers | None = None
+        self._headers: Pairs | None = None
         constant = tuple((name, text) for name, text in own if isinstance(text, str))
         if len(constant) == len(own):
             self._headers = (*leading, *constant, *trailing)
@@ -181,14 +179,14 @@ def _filled(text: PlaceholderText) -> str | PlaceholderText:
     return text.fill(MessageValues(b"", 0.0, topic="")) if text.is_constant else text
 
 
-def _leading(authority: str, given: frozenset[str]) -> Headers:
+def _leading(authority: str, given: frozenset[str]) -> Pairs:
     """Return what comes before HEADERS; Host is first (RFC 9110 section 7.2)."""
     agent = f"amqtt-rest-bridge/{own_version()}"
     offered = (("Host", authority), ("User-Agent", agent), ("Accept-Encoding", "gzip, deflate"))
     return tuple((name, value) for name, value in offered if name.lower() not in given)
 
 
-def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Headers:
+def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Pairs:
     """Return what follows HEADERS: content type and credentials, unless HEADERS has its own."""
     headers: list[tuple[str, str]] = []
     if has_body and "content-type" not in given:

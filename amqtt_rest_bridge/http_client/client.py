@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
-from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Headers, Outgoing, Received
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -241,7 +241,7 @@ class HttpClient:
         )
 
 
-def _complete(request: HttpRequest, origin: Origin) -> Headers:
+def _complete(request: HttpRequest, origin: Origin) -> Pairs:
     """Add Host and Content-Length when they are missing."""
     names = set(map(str.lower, dict(request.headers)))
     headers = request.headers

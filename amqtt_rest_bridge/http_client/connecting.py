@@ -21,11 +21,12 @@ from urllib3.util.connection import create_connection
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import transport_errors
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Headers, Pool
+from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Pool
 from amqtt_rest_bridge.http_client.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.masking import credentials_of
+from amqtt_rest_bridge.model import Pairs
 
 # Decision: an address that does not answer delays those after it no longer than this (the idea of RFC 8305).
 _PATIENCE: Final = 3.0  # seconds
@@ -68,7 +69,7 @@ class Server:
         through = "" if proxy is None else f" through the proxy {proxy.origin.authority}"
         self.where = self.prefix + through
         self.forwarded = proxy is not None and not self.is_tls
-        self.proxy_headers: Headers = ()
+        self.proxy_headers: Pairs = ()
         if proxy is not None and proxy.authorization is not None:
             self.proxy_headers = (("Proxy-Authorization", proxy.authorization),)
         self.credentials = credentials_of(self.proxy_headers) if self.forwarded else frozenset()

@@ -20,12 +20,10 @@ from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPRespon
 from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError, decode_content
-from amqtt_rest_bridge.model import values_of
+from amqtt_rest_bridge.model import Pairs, values_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-Headers = tuple[tuple[str, str], ...]
 
 LONGEST_HEAD: Final = 65_536
 """Bytes of a response's head, interim responses included."""
@@ -74,7 +72,7 @@ class Outgoing(NamedTuple):
     deadline: float
     method: str
     target: str
-    headers: Headers
+    headers: Pairs
     body: bytes | None
     limit: int
 
@@ -84,7 +82,7 @@ class Received(NamedTuple):
 
     status: int
     reason: str
-    headers: Headers
+    headers: Pairs
     body: bytes
     reusable: bool
     keep_alive_seconds: int | None
@@ -261,7 +259,7 @@ class FinalResponse(HTTPResponse):
     Interim responses (RFC 9110 section 15.2) are passed over; http.client skips only 100.
     """
 
-    fields: Headers
+    fields: Pairs
     named: Mapping[str, str]
     """The fields by lower-case name; of a name that comes twice the last."""
 
@@ -336,7 +334,7 @@ def _status(file: IO[bytes]) -> tuple[int, int, str]:
     return int(match[1]), int(match[2]), _text(match[3])
 
 
-def _fields(file: IO[bytes]) -> Headers:
+def _fields(file: IO[bytes]) -> Pairs:
     """Read header lines up to the empty one; a line that begins with a space continues the one before (a fold)."""
     fields: list[tuple[str, str]] = []
     name, value, count = "", "", 0

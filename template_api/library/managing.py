@@ -9,7 +9,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -201,8 +201,7 @@ class _Import:
         return len(gone)
 
 
-@contextmanager
-def import_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
+def import_lock(engine: Engine, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
     """Wait until no other import runs, then keep others waiting; the lock ends with the process that holds it.
 
     Args:
@@ -210,8 +209,7 @@ def import_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
         on_wait: called once when there is another import to wait for.
     """
     lock = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
-    with lock(engine, on_wait):
-        yield
+    return lock(engine, on_wait)
 
 
 @contextmanager
