@@ -20,6 +20,7 @@ from tests.support.documents import ROOT
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import Seen
+from tests.support.ports import free_port
 
 FOLDER = ROOT / "conf/pictures"
 WIDTH = 1120
@@ -40,7 +41,8 @@ def routes(url: str) -> str:
     found[2] = found[2].replace('"done/{', '"levels/{')
     dead = client_route("http://127.0.0.1:9", name="Alarms", config="WITH RETRIES 0").replace("orders/+", "alarms/+")
     guarded = server_route("Webhook").replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "right" WITH SERVER_PORT')
-    return "".join(found) + dead.replace('"done/{', '"raised/{') + guarded
+    served = guarded.replace('SERVER_PORT "0"', f'SERVER_PORT "{free_port()}"')
+    return "".join(found) + dead.replace('"done/{', '"raised/{') + served
 
 
 def run(host: Host, seconds: float) -> None:
