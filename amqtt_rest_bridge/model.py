@@ -295,8 +295,7 @@ class Message(Struct, frozen=True, array_like=True):
         return () if self.properties is None else self.properties.user
 
 
-@dataclass(frozen=True, slots=True)
-class HttpRequest:
+class HttpRequest(Struct, frozen=True):
     """A request ready to be sent: absolute URL, headers in their order, `body` None when there is none."""
 
     method: Method

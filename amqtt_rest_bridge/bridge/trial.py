@@ -5,7 +5,7 @@ server and of the broker. Main thread.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec import structs
@@ -40,7 +40,7 @@ def shown_request(route: Route, request: HttpRequest) -> HttpRequest:
     scheme = scheme_of_sender(route.config, request)
     if scheme is None:
         return request
-    return replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
+    return structs.replace(request, headers=(*request.headers, ("Authorization", f"{scheme} (added when it is sent)")))
 
 
 def try_call(

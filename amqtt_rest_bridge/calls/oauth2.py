@@ -8,9 +8,11 @@ import json
 import math
 import re
 from collections import deque
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_LATE, TOKEN_REFUSED

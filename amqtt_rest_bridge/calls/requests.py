@@ -3,8 +3,9 @@
 import re
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from urllib.parse import urlsplit
+
+from msgspec import Struct
 
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.calls.trace_context import trace_of
@@ -33,8 +34,7 @@ _BATCHES = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of
 _LINE_BREAK = re.compile(r"[\n\r]")
 
 
-@dataclass(frozen=True, slots=True)
-class BuiltRequest:
+class BuiltRequest(Struct, frozen=True):
     """A request ready to be sent and the topic of its result.
 
     `destination` is None where no result is published, or where the topic holds values of the response.

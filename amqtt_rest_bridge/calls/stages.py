@@ -7,8 +7,10 @@ import hashlib
 import hmac
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
+
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.calls.batches import Split
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict

@@ -13,6 +13,9 @@ from time import monotonic
 from typing import Protocol
 from urllib.parse import urlsplit
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
@@ -50,8 +53,7 @@ class ClientOptions:
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
 
 
-@dataclass(slots=True)
-class Stopwatch:
+class Stopwatch(Struct):
     """How long the server has taken so far, in seconds; what passes between requests is not counted."""
 
     seconds: float = 0.0
@@ -218,7 +220,7 @@ class HttpClient:
         """
         if server.forwarded:
             target = server.prefix + outgoing.target  # RFC 9112 section 3.2.2
-            outgoing = outgoing._replace(target=target, headers=(*outgoing.headers, *server.proxy_headers))
+            outgoing = replace(outgoing, target=target, headers=(*outgoing.headers, *server.proxy_headers))
         kept = None if repeats else server.pool.take()
         if kept is not None:
             try:

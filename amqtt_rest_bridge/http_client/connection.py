@@ -17,7 +17,9 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
 from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
-from typing import IO, TYPE_CHECKING, Any, Final, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, Final, cast
+
+from msgspec import Struct
 
 from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError, decode_content
 from amqtt_rest_bridge.model import Pairs, values_of
@@ -66,7 +68,7 @@ class Phase(StrEnum):
     BODY = "reading the response's body"
 
 
-class Outgoing(NamedTuple):
+class Outgoing(Struct, frozen=True):
     """A request as it is sent, its deadline, a time of the clock, and how large its response may be."""
 
     deadline: float
@@ -77,7 +79,7 @@ class Outgoing(NamedTuple):
     limit: int
 
 
-class Received(NamedTuple):
+class Received(Struct, frozen=True):
     """A response read to its end; `reusable`: its connection may carry another request."""
 
     status: int

@@ -158,8 +158,12 @@ class BridgeEnd:
 
     def offer(self, item: Publication | ToBroker, cost: int) -> bool:
         """Send what costs credits, after all that came before it; return False when there is no room for it now."""
-        entry = Entry(item, cost)
         with self._lock:
+            if self._credits > 0 and not (self._entries or self._frames):  # as nearly always
+                self._credits -= cost
+                self.send(Publications([item]) if isinstance(item, Publication) else item)
+                return True
+            entry = Entry(item, cost)
             self._entries.append(entry)
             self._flush()
             if not entry.sent:
