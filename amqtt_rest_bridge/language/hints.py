@@ -234,7 +234,8 @@ def _explain_of_another_mode(suspect: Suspect, mode: Mode) -> tuple[str, str | N
         message = f"{written} stays as text: the request is sent before there is a response"
         return message, "PAYLOAD and DESTINATION_TOPIC may hold it"
     if mode is Mode.CLIENT and recognise(name, Mode.BATCH):
-        return f"{written} stays as text: the event has no BATCH_SIZE", "set BATCH_SIZE, as in WITH BATCH_SIZE '500'"
+        message = f"{written} stays as text: it belongs in BODY of an event with BATCH_SIZE"
+        return message, "set BATCH_SIZE, as in WITH BATCH_SIZE '500', or write {payload} for one message"
     other = Mode.CLIENT if mode is Mode.SERVER else Mode.SERVER
     there = recognise(name, other)
     if there is not None:
