@@ -295,13 +295,9 @@ class BlockSettings:
         """Return the offset of a setting's value; that of the block when it has none."""
         return self.texts[name].offset if name in self.texts else self.block.offset
 
-    def end(self, name: str) -> int | None:
-        """Return the offset behind a setting's value, None when it has none."""
-        return end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
-
     def range(self, name: str) -> tuple[Position, Position]:
         """Return where a setting's value begins and ends."""
-        begin, end = self.offset(name), self.end(name)
+        begin, end = self._range(name)
         return self.report.position(begin), self.report.behind(self.report.end_of(begin) if end is None else end)
 
     def error(
@@ -312,7 +308,7 @@ class BlockSettings:
         if name in self.texts:
             message = self.texts[name].hide(message)
             hint = hint and self.texts[name].hide(hint)
-        begin, end = at or (self.offset(name), self.end(name))
+        begin, end = at or self._range(name)
         self.report.error(code, begin, message, hint, end=end)
 
     def invalid(self, name: str, why: str, hint: str | None = None) -> None:
@@ -321,7 +317,11 @@ class BlockSettings:
 
     def warning(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
         """Report that a setting is not used as was meant."""
-        self.report.warning(code, self.offset(name), message, hint, end=self.end(name))
+        begin, end = self._range(name)
+        self.report.warning(code, begin, message, hint, end=end)
+
+    def _range(self, name: str) -> _Range:
+        return self.offset(name), end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
 
     def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:
         """Report settings without what their rows require, or beside what these exclude, in any of these modes.

@@ -263,11 +263,8 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
 def _check_read_event(settings: BlockSettings) -> None:
     """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
     for name in filter(settings.values.__contains__, _UNREAD):
-        settings.warning(
-            FaultCode.NO_EFFECT,
-            name,
-            f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings",
-        )
+        message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
+        settings.warning(FaultCode.NO_EFFECT, name, message)
     topic = settings.texts.get("SOURCE_TOPIC")
     if topic is not None and "{" not in topic.text:
         warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)

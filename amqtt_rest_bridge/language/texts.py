@@ -101,12 +101,8 @@ def _check_literal(name: str, template: PlaceholderText, value: Value) -> None:
 def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None:
     """Warn of `:id`, `*` and the like in a topic filter or path, which other languages fill or match."""
     if name != "ENDPOINT" and re.search(r",\s", value.text):
-        report.warning(
-            FaultCode.OTHER_SYNTAX,
-            value.offset,
-            f"{name} is one filter, with the comma in it",
-            "write an event for each filter",
-        )
+        message = f"{name} is one filter, with the comma in it"
+        report.warning(FaultCode.OTHER_SYNTAX, value.offset, message, "write an event for each filter")
     end = 0
     for level, written, word in forms.foreign_levels(value.text):
         place, end = place_in(value, rf"(?<![^/\"']){re.escape(written)}(?![^/?\"'])", report, end)
