@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -25,23 +25,30 @@ BATCH, BATCH_LINES = "batch", "batch.lines"
 """Roots of the items of a batch: as a JSON array, and one a line."""
 
 RAWS = (RAW, RAW_RESPONSE, BATCH, BATCH_LINES)
+_ANY_ARGUMENT = re.compile(r"\.([NxX]|a\.b\.0)\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class PlaceholderKind:
-    """One row of the table of placeholders.
+    """One row of the table of placeholders, as they are `written`.
 
-    `root` is its canonical name; `argument` is the pattern of what may follow the name and a dot,
-    None when nothing may; `alone`: the name may also be used without it.
+    `root` is its canonical name; `argument` is the pattern of what may follow a name and a dot, None when nothing may.
+    `names` are what is written, without an argument; `alone`: a name may be used so.
     """
 
     written: tuple[str, ...]
-    names: tuple[str, ...]
     root: str
     modes: tuple[Mode, ...]
     meaning: str
     argument: str | None = None
-    alone: bool = True
+    names: tuple[str, ...] = field(init=False)
+    alone: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Derive the names."""
+        names = dict.fromkeys(_ANY_ARGUMENT.sub("", one[1:-1]) for one in self.written)
+        object.__setattr__(self, "names", tuple(names))
+        object.__setattr__(self, "alone", any(f"{{{name}}}" in self.written for name in names))
 
 
 _CLIENT, _SERVER, _ALL = (Mode.CLIENT, Mode.RESULT), (Mode.SERVER,), tuple(Mode)
@@ -49,98 +56,79 @@ _BOTH, _RESULT, _BATCH = (*_CLIENT, *_SERVER), (Mode.RESULT,), (Mode.BATCH,)
 
 PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
     PlaceholderKind(
-        ("{payload}", "{value}"), ("payload", "value"), RAW, _CLIENT,
+        ("{payload}", "{value}"), RAW, _CLIENT,
         "the payload of the message; as the whole BODY, byte for byte",
     ),
     PlaceholderKind(
-        ("{value.json}", "{payload.json}", "{value.json.a.b.0}"), ("value.json", "payload.json"), "json", _CLIENT,
+        ("{value.json}", "{payload.json}", "{value.json.a.b.0}"), "json", _CLIENT,
         "the payload's JSON, serialised compactly, or one field of it: dots go into objects, numbers into arrays, "
         "a key that itself holds dots is tried first", r".+",
     ),
     PlaceholderKind(
-        ("{payload.csv.N}", "{value.csv.N}"), ("payload.csv", "value.csv"), "csv", _CLIENT,
+        ("{payload.csv.N}", "{value.csv.N}"), "csv", _CLIENT,
         "the Nth field of the payload's first CSV record (RFC 4180), counted from 0", r"0|[1-9][0-9]{0,3}",
-        alone=False,
     ),
     PlaceholderKind(
-        ("{source_topic}", "{topic}"), ("source_topic", "topic"), "topic", _CLIENT,
+        ("{source_topic}", "{topic}"), "topic", _CLIENT,
         "the topic of the message; its slashes are kept in ENDPOINT and DESTINATION_TOPIC",
     ),
+    PlaceholderKind(("{topic.N}",), "level", _CLIENT, "the Nth level of the topic, counted from 1", r"[1-9][0-9]{0,4}"),
     PlaceholderKind(
-        ("{topic.N}",), ("topic",), "level", _CLIENT,
-        "the Nth level of the topic, counted from 1", r"[1-9][0-9]{0,4}", alone=False,
-    ),
-    PlaceholderKind(
-        ("{property.x}",), ("property",), "property", _CLIENT,
+        ("{property.x}",), "property", _CLIENT,
         "the user property x of the message (MQTT 5, so with workers only); the last one when it is repeated", r".+",
-        alone=False,
     ),
     PlaceholderKind(
-        ("{body}",), ("body",), RAW, _SERVER,
+        ("{body}",), RAW, _SERVER,
         "the body of the request (empty when it has none); as the whole PAYLOAD, byte for byte",
     ),
     PlaceholderKind(
-        ("{body.json}", "{body.json.a.b.0}"), ("body.json",), "json", _SERVER,
+        ("{body.json}", "{body.json.a.b.0}"), "json", _SERVER,
         "the body's JSON, serialised compactly, or one field of it", r".+",
     ),
     PlaceholderKind(
-        ("{query.x}",), ("query",), "query", _SERVER,
-        "the query parameter x, percent-decoded; the last one when it is repeated", r".+", alone=False,
+        ("{query.x}",), "query", _SERVER,
+        "the query parameter x, percent-decoded; the last one when it is repeated", r".+",
     ),
     PlaceholderKind(
-        ("{path.x}",), ("path",), "path.x", _SERVER,
-        "the `{x}` segment of ENDPOINT, percent-decoded", r"[A-Za-z0-9_.-]+", alone=False,
+        ("{path.x}",), "path.x", _SERVER,
+        "the `{x}` segment of ENDPOINT, percent-decoded", r"[A-Za-z0-9_.-]+",
     ),
-    PlaceholderKind(("{path}",), ("path",), "path", _SERVER, "the path of the request, percent-decoded"),
+    PlaceholderKind(("{path}",), "path", _SERVER, "the path of the request, percent-decoded"),
     PlaceholderKind(
-        ("{header.x}",), ("header",), "header", _SERVER,
-        "the request header x, in any case", r"[!#$%&'*+.^_`|~0-9A-Za-z-]+", alone=False,
+        ("{header.x}",), "header", _SERVER,
+        "the request header x, in any case", r"[!#$%&'*+.^_`|~0-9A-Za-z-]+",
     ),
-    PlaceholderKind(("{method}",), ("method",), "method", _SERVER, "the method of the request"),
+    PlaceholderKind(("{method}",), "method", _SERVER, "the method of the request"),
+    PlaceholderKind(("{request_id}",), "request_id", _SERVER, "a UUID that is different for every request"),
     PlaceholderKind(
-        ("{request_id}",), ("request_id",), "request_id", _SERVER, "a UUID that is different for every request",
-    ),
-    PlaceholderKind(
-        ("{response.body}",), ("response.body",), RAW_RESPONSE, _RESULT,
+        ("{response.body}",), RAW_RESPONSE, _RESULT,
         "the body of the response; as the whole PAYLOAD, byte for byte",
     ),
     PlaceholderKind(
-        ("{response.json}", "{response.json.a.b.0}"), ("response.json",), "response.json", _RESULT,
+        ("{response.json}", "{response.json.a.b.0}"), "response.json", _RESULT,
         "the JSON of the response's body, serialised compactly, or one field of it", r".+",
     ),
+    PlaceholderKind(("{response.status}",), "response.status", _RESULT, "the status of the response"),
     PlaceholderKind(
-        ("{response.status}",), ("response.status",), "response.status", _RESULT, "the status of the response",
+        ("{response.header.x}",), "response.header", _RESULT,
+        "the header x of the response, in any case; repeated ones are joined by `, `", r".+",
     ),
     PlaceholderKind(
-        ("{response.header.x}",), ("response.header",), "response.header", _RESULT,
-        "the header x of the response, in any case; repeated ones are joined by `, `", r".+", alone=False,
-    ),
-    PlaceholderKind(
-        ("{timestamp}",), ("timestamp",), "timestamp", _BOTH,
+        ("{timestamp}",), "timestamp", _BOTH,
         "when the broker received the message or request: RFC 3339 in UTC, as `2026-01-31T12:00:00.123Z`",
     ),
+    PlaceholderKind(("{timestamp.unix}",), "timestamp.unix", _BOTH, "the same in seconds since 1970"),
+    PlaceholderKind(("{timestamp.unix_ms}",), "timestamp.unix_ms", _BOTH, "the same in milliseconds since 1970"),
     PlaceholderKind(
-        ("{timestamp.unix}",), ("timestamp.unix",), "timestamp.unix", _BOTH, "the same in seconds since 1970",
-    ),
-    PlaceholderKind(
-        ("{timestamp.unix_ms}",), ("timestamp.unix_ms",), "timestamp.unix_ms", _BOTH,
-        "the same in milliseconds since 1970",
-    ),
-    PlaceholderKind(
-        ("{batch}",), ("batch",), BATCH, _BATCH,
+        ("{batch}",), BATCH, _BATCH,
         "the items of a batch as a JSON array: JSON as JSON, others as strings",
     ),
+    PlaceholderKind(("{batch.lines}",), BATCH_LINES, _BATCH, "the items of a batch, one a line"),
+    PlaceholderKind(("{batch.size}",), "batch.size", _BATCH, "how many they are"),
+    PlaceholderKind(("{env.X}",), "env", _ALL, "the environment variable X, read at load", r"[A-Za-z0-9_.-]+"),
     PlaceholderKind(
-        ("{batch.lines}",), ("batch.lines",), BATCH_LINES, _BATCH, "the items of a batch, one a line",
-    ),
-    PlaceholderKind(("{batch.size}",), ("batch.size",), "batch.size", _BATCH, "how many they are"),
-    PlaceholderKind(
-        ("{env.X}",), ("env",), "env", _ALL, "the environment variable X, read at load",
-        r"[A-Za-z0-9_.-]+", alone=False,
-    ),
-    PlaceholderKind(
-        ("{secret.X}",), ("secret",), "secret", _ALL, "the secret X (a file in secrets_dir), read at load",
-        r"[A-Za-z0-9_.-]+", alone=False,
+        ("{secret.X}",), "secret", _ALL, "the secret X (a file in secrets_dir), read at load",
+        r"[A-Za-z0-9_.-]+",
     ),
 )  # fmt: skip  # a table reads best as a table
 
