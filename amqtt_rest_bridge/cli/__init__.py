@@ -133,9 +133,8 @@ def listed(faults: Sequence[Fault]) -> tuple[list[Fault], str | None]:
     severities = list(Severity)
     by_severity = sorted(range(len(faults)), key=lambda number: severities.index(faults[number].severity))
     others = counted(faults[number] for number in by_severity[MOST_LISTED:])
-    return [
-        faults[number] for number in sorted(by_severity[:MOST_LISTED])
-    ], f"... and {others} more" if others else None
+    chosen = sorted(by_severity[:MOST_LISTED])
+    return [faults[number] for number in chosen], f"... and {others} more" if others else None
 
 
 def counted(faults: Iterable[Fault]) -> str:
