@@ -11,7 +11,7 @@ from typing import Any, Final
 from amqtt_rest_bridge.bridge.server.broker_access import TopicPayload
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import NO_CONTENT, Method, RestApiConfig, Route, ServerEvent
-from amqtt_rest_bridge.placeholders import Condition, Placeholder, PlaceholderText
+from amqtt_rest_bridge.placeholders import Placeholder
 from amqtt_rest_bridge.schemas import Schema
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.topics import has_wildcards
@@ -96,19 +96,12 @@ def _operation(route: Route, event: ServerEvent) -> _Json:
     return operation
 
 
-def _texts(event: ServerEvent) -> Iterator[tuple[PlaceholderText | Condition, bool]]:
-    """Yield what is filled in for a request, and whether it is a topic."""
-    for topic in (event.destination_topic, event.reply_topic, event.read_topic):
-        if topic is not None:
-            yield topic, True
-    for text in (event.payload, event.response):
-        if text is not None:
-            yield text, False
-
-
 def _placeholders(event: ServerEvent) -> Iterator[tuple[Placeholder, bool]]:
-    for text, is_topic in _texts(event):
-        yield from ((one, is_topic) for one in text.placeholders)
+    """Yield what is filled in for a request, and whether it is a part of a topic."""
+    topics = event.destination_topic, event.reply_topic, event.read_topic
+    for texts, is_topic in ((topics, True), ((event.payload, event.response), False)):
+        for text in filter(None, texts):
+            yield from ((one, is_topic) for one in text.placeholders)
 
 
 def _parameters(event: ServerEvent) -> Iterator[_Json]:
