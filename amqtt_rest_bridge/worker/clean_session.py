@@ -66,8 +66,7 @@ class BrokerPublisher:
         self._queue: deque[_Item] = deque()
         self.waiting_bytes = 0
         """Payloads that wait until they are sent."""
-        self._under_way: dict[int, _Item] = {}
-        self._numbers = 0
+        self._under_way: dict[_Item, None] = {}
 
     def put(
         self,
@@ -131,13 +130,12 @@ class BrokerPublisher:
         while self._queue and self._connection is not None and self._connection.can_publish:
             item = self._queue.popleft()
             self.waiting_bytes -= len(item.publication.payload)
-            self._numbers += 1
-            self._publish(self._connection, self._numbers, item)
+            self._publish(self._connection, item)
 
     def down(self) -> None:
         """Keep what the broker has not acknowledged for the next connection."""
         self._connection = None
-        again = list(self._under_way.values()) + list(self._queue)
+        again = [*self._under_way, *self._queue]
         self._under_way, self._queue, self.waiting_bytes = {}, deque(), 0
         for item in again:
             if item.confirm is None:
@@ -149,16 +147,15 @@ class BrokerPublisher:
         self._queue.append(item)
         self.waiting_bytes += len(item.publication.payload)
 
-    def _publish(self, connection: MqttConnection, number: int, item: _Item) -> None:
+    def _publish(self, connection: MqttConnection, item: _Item) -> None:
         publication = item.publication
-        self._under_way[number] = item
+        self._under_way[item] = None
         properties = _properties(publication.properties, item.hops)
         if item.expires:
             properties = {**properties, Property.MESSAGE_EXPIRY_INTERVAL: item.expires}
 
-        def published(why: str | None) -> None:
-            if self._under_way.pop(number, None) is None:  # `down` has it
-                return
+        def published(why: str | None) -> None:  # not of a connection that has ended: `down` has the item then
+            del self._under_way[item]
             if why is None:
                 _end(item, published=True)
             else:
@@ -171,7 +168,7 @@ class BrokerPublisher:
                 qos=1 if publication.qos is None else publication.qos, retain=publication.retain, properties=properties,
             )  # fmt: skip
         except BrokerError as error:
-            del self._under_way[number]
+            del self._under_way[item]
             self._drop(item, str(error))
 
     def _drop(self, item: _Item, why: str) -> None:

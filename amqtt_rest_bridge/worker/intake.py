@@ -13,7 +13,7 @@ import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import Final, NamedTuple, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
 
 from amqtt_rest_bridge.model import EventName, Message, MessageProperties
@@ -394,9 +394,10 @@ class Acknowledgement:
     """How a message is acknowledged: by the last `release`, on the connection that it came on last."""
 
     __slots__ = (
-        *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded"),
-        *("is_dropped", "is_shared", "received", "size"),
+        *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_dropped"),
+        *("is_shared", "received", "size"),
     )
+    is_bounded: ClassVar[bool] = True
 
     def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
         self._intake = intake
@@ -406,7 +407,6 @@ class Acknowledgement:
         self.size = received.size  # properties take memory, too
         self.at_once = False
         """Whether it is acknowledged on arrival."""
-        self.is_bounded = True
         self.is_shared = False
         """Whether calls of several events came of it."""
         self.has_ended = False
