@@ -16,7 +16,6 @@ from amqtt_rest_bridge.broker.repairs import (
     shutdown,
     stopping,
     subscriptions,
-    wills,
 )
 
 
@@ -26,7 +25,7 @@ def mend(broker: Any) -> None:
         return
     subscriptions.mend(broker)
     retained.mend(broker)
-    connections.mend(broker, wills.Wills(broker))
+    connections.mend(broker)  # which sends last wills by `wills`
     flooding.mend(broker)
     leftovers.mend(broker)
     stopping.mend(broker)

@@ -20,7 +20,7 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
-from amqtt_rest_bridge.broker.repairs.wills import Wills
+from amqtt_rest_bridge.broker.repairs import wills
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -34,9 +34,9 @@ _OF_THE_CONNECTION: Final = (
 )  # fmt: skip
 
 
-def mend(broker: Any, wills: Wills) -> None:
-    """Replace the steps that begin and end a connection; `wills` sends the last wills."""
-    _Connections(broker, wills)
+def mend(broker: Any) -> None:
+    """Replace the steps that begin and end a connection."""
+    _Connections(broker)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -53,9 +53,8 @@ class _Served:
 class _Connections:
     """The steps of a broker that begin and end a connection."""
 
-    def __init__(self, broker: Any, wills: Wills) -> None:
+    def __init__(self, broker: Any) -> None:
         self._broker = broker
-        self._wills = wills
         self._admitted: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
         self._served: dict[Any, _Served] = {}  # by their handlers
         amqtt_broker.read_connects_as_of_newcomers(broker)
@@ -136,7 +135,7 @@ class _Connections:
             session.will_flag = False
             await self._end(session, handler, waiter)
         if owner.will_flag and not isinstance(waiter.result(), DisconnectPacket):
-            await self._wills.send(owner)
+            await wills.send(self._broker, owner)
 
 
 def _drop_unasked(session: Session) -> None:

@@ -16,35 +16,26 @@ from amqtt_rest_bridge.topics import check_topic_name, loggable
 log = logging.getLogger(__name__)
 
 
-class Wills:
-    """Send last wills.
+async def send(broker: Any, owner: Session) -> None:
+    """Send the will of a client whose connection ended without DISCONNECT, and retain it where it says so."""
+    if not await _is_permitted(broker, owner):
+        log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
+        return
+    will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
+    await amqtt_broker.broadcast(broker, *will)
+    if owner.will_retain:
+        await broker.retain_message(*will)
 
-    Args:
-        broker: An amqtt broker whose constructor runs, or has run.
-    """
 
-    def __init__(self, broker: Any) -> None:
-        self._broker = broker
-
-    async def send(self, owner: Session) -> None:
-        """Send the will of a client whose connection ended without DISCONNECT, and retain it where it says so."""
-        if not await self._is_permitted(owner):
-            log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
-            return
-        will = (owner, owner.will_topic, owner.will_message, owner.will_qos)
-        await amqtt_broker.broadcast(self._broker, *will)
-        if owner.will_retain:
-            await self._broker.retain_message(*will)
-
-    async def _is_permitted(self, session: Session) -> bool:
-        topic = session.will_topic or ""
-        if topic.startswith("$") or check_topic_name(topic) is not None:
-            return False
-        try:
-            return await amqtt_broker.may_publish(self._broker, session, topic)
-        except Exception:
-            log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
-            return False
+async def _is_permitted(broker: Any, session: Session) -> bool:
+    topic = session.will_topic or ""
+    if topic.startswith("$") or check_topic_name(topic) is not None:
+        return False
+    try:
+        return await amqtt_broker.may_publish(broker, session, topic)
+    except Exception:
+        log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
+        return False
 
 
 def _name(session: Session) -> str:
