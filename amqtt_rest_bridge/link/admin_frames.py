@@ -7,7 +7,7 @@ and passes on what the other bridge processes answer. Nothing travels unless it 
 from bisect import bisect_left
 from typing import Any, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from amqtt_rest_bridge.model import Publication, Try
 
@@ -156,9 +156,9 @@ class EventCounts(Struct, array_like=True):
 
 
 class Durations(Struct, array_like=True):
-    """Durations: their number by upper bounds, not cumulated, and their sum in seconds."""
+    """Durations: their number by upper bounds, `BUCKETS` by default, not cumulated, and their sum in seconds."""
 
-    buckets: list[int]
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     seconds: float = 0.0
 
     def add(self, seconds: float, bounds: tuple[float, ...] = ()) -> None:

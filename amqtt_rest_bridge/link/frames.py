@@ -25,7 +25,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from amqtt_rest_bridge.link.admin_frames import EndedRequest, Evidence, FromAdmin, ToAdmin
+from amqtt_rest_bridge.link.admin_frames import Durations, EndedRequest, Evidence, FromAdmin, ToAdmin
 from amqtt_rest_bridge.model import Message, Pairs, Publication
 
 INITIAL_CREDITS: Final = 512
@@ -123,15 +123,14 @@ class RequestCount(Struct, frozen=True, array_like=True):
 
 
 class RequestTimes(Struct, frozen=True, array_like=True):
-    """How long a server event took to answer since the last report, by `admin_frames.BUCKETS`, and together.
+    """How long a server event took to answer since the last report.
 
     Those of callers that were refused are left out, as are those for which WHEN is false.
     """
 
     route: str
     event: str
-    buckets: list[int]
-    seconds: float
+    took: Durations
 
 
 WELL: Final = "."

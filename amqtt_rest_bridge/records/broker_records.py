@@ -56,8 +56,7 @@ class BrokerRecords:
     def keep(self, routes: Sequence[Route]) -> None:
         """Count the events of these routes from now on, and no others; kept runs of others stay."""
         self._counts = {
-            name: self._counts.get(name)
-            or EventCounts({}, Durations([0] * (len(BUCKETS) + 1)), Durations([0]), statuses={})
+            name: self._counts.get(name) or EventCounts({}, Durations(), Durations([0]), statuses={})
             for name in event_names(routes)
         }
         self.problems.use(routes)
@@ -120,8 +119,8 @@ class BrokerRecords:
         for own in times:
             counts = self._counts.get((own.route, own.event))
             if counts is not None:
-                counts.took.buckets = [sum(pair) for pair in zip(counts.took.buckets, own.buckets, strict=True)]
-                counts.took.seconds += own.seconds
+                counts.took.buckets = [sum(pair) for pair in zip(counts.took.buckets, own.took.buckets, strict=True)]
+                counts.took.seconds += own.took.seconds
 
     def request(self, ended: EndedRequest) -> None:
         """Keep a request; `served` has counted it, or will."""

@@ -11,7 +11,6 @@ import json
 import logging
 import re
 import threading
-from bisect import bisect_left
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,7 +24,7 @@ from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.catalogue import SHUTTING_DOWN
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.http_server.event_stream import event_of
-from amqtt_rest_bridge.link.admin_frames import BUCKETS
+from amqtt_rest_bridge.link.admin_frames import BUCKETS, Durations
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import (
     CALLER_REFUSED,
@@ -383,16 +382,6 @@ _Kind = tuple[ServedEvent, str, str | None]
 """What answers are counted by: event, status line, and the code of an error."""
 
 
-class _Times:
-    """How long an event took, see `RequestTimes`."""
-
-    __slots__ = ("buckets", "seconds")
-
-    def __init__(self) -> None:
-        self.buckets = [0] * (len(BUCKETS) + 1)
-        self.seconds = 0.0
-
-
 class Answers:
     """Count answers: one number for each kind, from which `take` makes what the broker wants to know."""
 
@@ -410,7 +399,7 @@ class Answers:
         self._messages: dict[_Kind, str] = {}
         self._recent: dict[str, deque[_Kind]] = {}
         self._seconds: dict[str, deque[float]] = {}  # of those that were served well
-        self._times: defaultdict[ServedEvent, _Times] = defaultdict(_Times)
+        self._times: defaultdict[ServedEvent, Durations] = defaultdict(Durations)
         self._unmatched: dict[int, Frequent[tuple[str, str, int]]] = {}
         self._unmatched_totals: dict[int, int] = {}
 
@@ -443,9 +432,7 @@ class Answers:
             if code is None:
                 self._seconds[served.route].append(seconds)
             if self.recorded and (code is None or code in NOT_SERVED_CODES):
-                times = self._times[served]
-                times.buckets[bisect_left(BUCKETS, seconds)] += 1
-                times.seconds += seconds
+                self._times[served].add(seconds, BUCKETS)
 
     def unmatched(self, port: int, method: str, path: str, status: str) -> None:
         """Count a request that led to no endpoint: the port that it came to, its path and its answer's status line."""
@@ -472,7 +459,7 @@ class Answers:
             [_request_count(kind, count, ids[kind], messages.get(kind)) for kind, count in counts.items()]
             if self.recorded
             else [],
-            [RequestTimes(one.route, one.event, own.buckets, own.seconds) for one, own in times.items()],
+            [RequestTimes(one.route, one.event, took) for one, took in times.items()],
             [
                 UnmatchedCount(port, *key, count, excess)
                 for port, paths in unmatched.items()
