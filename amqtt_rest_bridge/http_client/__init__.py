@@ -1,7 +1,7 @@
 """HTTP/1.1 out, behind one door: `HttpClient(options).send(request) -> response`. Nothing of routes.
 
-**Idea.** A client is for one server and keeps the connections to it. http.client speaks HTTP on urllib3's
-connection class, but urllib3's pools are not used: `DeadlineSocket` lies below, where it bounds the time and the bytes
+**Idea.** A client is for one server and keeps the connections to it. urllib3 dials, http.client reads bodies;
+its pools and its connection class are not used. A connection is a `DeadlineSocket`, which bounds the time and the bytes
 of a call as a whole (a socket's own timeout starts again with every byte, and http.client has no bound on bytes), and
 `FinalResponse` reads heads strictly. A request over a kept connection that its server has just closed is repeated over
 a new one where RFC 9112 section 9.3.1 allows it; every other failure is one `CallError` with the next thing to check.

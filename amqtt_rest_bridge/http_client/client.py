@@ -226,15 +226,15 @@ class HttpClient:
             try:
                 return server.pool.exchange(kept, outgoing)
             except EXCHANGE_ERRORS as error:
-                if not _was_closed_before(error, kept.wire, outgoing):
-                    raise self._failed(server, error, kept.wire) from error
-                if kept.wire.sent:
+                if not _was_closed_before(error, kept, outgoing):
+                    raise self._failed(server, error, kept) from error
+                if kept.sent:
                     return None
         connection = self._connector.connect(server, outgoing.deadline)
         try:
             return server.pool.exchange(connection, outgoing)
         except EXCHANGE_ERRORS as error:
-            raise self._failed(server, error, connection.wire) from error
+            raise self._failed(server, error, connection) from error
 
     def _failed(self, server: Server, error: Exception, wire: DeadlineSocket) -> CallError:
         options = self._options

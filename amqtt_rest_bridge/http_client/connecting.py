@@ -21,7 +21,7 @@ from urllib3.util.connection import create_connection
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import transport_errors
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Pool
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Pool, answered
 from amqtt_rest_bridge.http_client.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
@@ -41,8 +41,8 @@ LookUp = Callable[[str, int], Sequence[str]]
 def check_urllib3() -> None:
     """Check that the package urllib3 is what this client is built on.
 
-    urllib3-future installs itself over its files, and its connections do not build on http.client: every call would
-    fail (seen with 2.25.904, which niquests brings along).
+    urllib3-future installs itself over its files, with connections that do not build on http.client (seen with
+    2.25.904, which niquests brings along); calls are tried with urllib3 only.
 
     Raises:
         ConfigurationError: Another package has taken its place.
@@ -97,7 +97,7 @@ class Connector:
         self._clock = clock
         self._context: ssl.SSLContext | None = None  # of the last new connection
 
-    def connect(self, server: Server, deadline: float) -> Connection:
+    def connect(self, server: Server, deadline: float) -> DeadlineSocket:
         """Open a connection to a server.
 
         Raises:
@@ -113,7 +113,7 @@ class Connector:
         except BaseException:
             sock.close()
             raise
-        return self._over(sock, server.origin, deadline)
+        return DeadlineSocket(sock, self._clock, deadline)
 
     def _tls_context(self, where: str) -> ssl.SSLContext:
         """Return the context for a new connection.
@@ -158,21 +158,16 @@ class Connector:
     def _open_tunnel(self, sock: socket.socket, server: Server, deadline: float) -> None:
         """Open a tunnel to the server through the proxy (CONNECT, RFC 9110 section 9.3.6)."""
         authority = server.origin.endpoint
-        connection = self._over(sock, server.origin, deadline)
-        http = connection.http
+        wire, headers = DeadlineSocket(sock, self._clock, deadline), (("Host", authority), *server.proxy_headers)
         try:
-            http.putrequest("CONNECT", authority, skip_host=True, skip_accept_encoding=True)
-            for name, value in (("Host", authority), *server.proxy_headers):
-                http.putheader(name, value)
-            http.endheaders()
-            status = http_client.HTTPConnection.getresponse(http).status
+            status = answered(wire, Outgoing(deadline, "CONNECT", authority, headers, None, 0)).status
         except OSError as error:
             raise transport_errors.connecting_failed(server.where, error, self._seconds) from error
         except EXCHANGE_ERRORS as error:
             raise transport_errors.proxy_failed(server.where, "with something that is not HTTP") from error
         if not 200 <= status < 300:
             raise transport_errors.proxy_failed(server.where, transport_errors.describe_status(status))
-        if not connection.wire.is_clean():
+        if not wire.is_clean():
             raise transport_errors.proxy_failed(server.where, "with more than the opening of a tunnel")
 
     def _start_tls(
@@ -188,9 +183,6 @@ class Connector:
             raise transport_errors.connecting_failed(server.where, error, self._seconds) from error
         except OSError as error:
             raise transport_errors.tls_failed(server.where, error) from error
-
-    def _over(self, sock: socket.socket, origin: Origin, deadline: float) -> Connection:
-        return Connection(HTTPConnection(origin.host, origin.port), DeadlineSocket(sock, self._clock, deadline))
 
 
 class Resolver:

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import lru_cache
-from http.client import BadStatusLine, HTTPConnection, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
+from http.client import BadStatusLine, HTTPException, HTTPResponse, IncompleteRead, RemoteDisconnected
 from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
@@ -90,23 +90,10 @@ class Received(Struct, frozen=True):
     keep_alive_seconds: int | None
 
 
-class Connection:
-    """An HTTP connection with the socket below it, and the time of the clock until which it may be used again."""
-
-    __slots__ = ("http", "idle_until", "wire")
-
-    def __init__(self, http: HTTPConnection, wire: "DeadlineSocket") -> None:
-        self.http = http
-        self.wire = wire
-        self.idle_until = 0.0
-        http.response_class = FinalResponse
-        http.sock = cast(socket.socket, wire)  # it has what http.client uses of a socket
-
-
-def exchange(connection: Connection, outgoing: Outgoing) -> Received:
+def exchange(wire: "DeadlineSocket", outgoing: Outgoing) -> Received:
     """Send a request and read its response, its content coding undone.
 
-    The connection's wire must have been started; when this raises, it holds how far the exchange had come.
+    The connection must have been started; when this raises, it holds how far the exchange had come.
 
     Raises:
         TimeoutError: the deadline passed.
@@ -115,19 +102,7 @@ def exchange(connection: Connection, outgoing: Outgoing) -> Received:
         HeadTooLargeError, ContentTooLargeError: head or body is larger than allowed.
         ValueError: target or headers hold what would change the shape of the request.
     """
-    wire, limit = connection.wire, outgoing.limit
-    wire.sendall(_head(outgoing))
-    if outgoing.body:
-        wire.sendall(outgoing.body)
-    try:
-        response = FinalResponse(cast(socket.socket, wire), method=outgoing.method)
-        response.begin()
-    except (ConnectionError, HTTPException):
-        if wire.cut_off is not None:
-            raise wire.cut_off from None
-        raise
-    if response.will_close:
-        wire.close()
+    response, limit = answered(wire, outgoing), outgoing.limit
     wire.room = wire.received + LONGEST_HEAD + limit * _CHUNK_OVERHEAD
     named = response.named
     content = read_body(response, limit)
@@ -142,6 +117,24 @@ def exchange(connection: Connection, outgoing: Outgoing) -> Received:
         wire.kept and wire.is_clean(),
         None if keep_alive is None else int(keep_alive[1]),
     )
+
+
+def answered(wire: "DeadlineSocket", outgoing: Outgoing) -> "FinalResponse":
+    """Send a request and read the head of its response; raises as `exchange`."""
+    wire.sendall(_head(outgoing))
+    if outgoing.body:
+        wire.sendall(outgoing.body)
+    try:
+        # It has what http.client uses of a socket.
+        response = FinalResponse(cast(socket.socket, wire), method=outgoing.method)
+        response.begin()
+    except (ConnectionError, HTTPException):
+        if wire.cut_off is not None:
+            raise wire.cut_off from None
+        raise
+    if response.will_close:
+        wire.close()
+    return response
 
 
 def _head(outgoing: Outgoing) -> bytes:
@@ -180,11 +173,11 @@ class Pool:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._idle: list[Connection] = []
+        self._idle: list[DeadlineSocket] = []
         self._lock = threading.Lock()
         self._closed = False
 
-    def take(self) -> Connection | None:
+    def take(self) -> "DeadlineSocket | None":
         """Return a connection that can be used, None without one; those that cannot be used are closed.
 
         A connection that its server has closed is found here, before anything is sent (RFC 9112 section 9.6).
@@ -195,25 +188,25 @@ class Pool:
                 if not self._idle:
                     return None
                 connection = self._idle.pop()
-            if connection.idle_until > now and connection.wire.is_quiet():
+            if connection.idle_until > now and connection.is_quiet():
                 return connection
-            connection.wire.release()
+            connection.release()
 
-    def exchange(self, connection: Connection, outgoing: Outgoing) -> Received:
+    def exchange(self, connection: "DeadlineSocket", outgoing: Outgoing) -> Received:
         """Send a request and read its response by its deadline, see `exchange`; keep the connection, or close it."""
         keep = False
-        connection.wire.start(outgoing.deadline)
+        connection.start(outgoing.deadline)
         try:
             received = exchange(connection, outgoing)
             keep = received.reusable
         finally:
             if not keep:
-                connection.wire.release()
+                connection.release()
         if keep:
             self.put(connection, received.keep_alive_seconds)
         return received
 
-    def put(self, connection: Connection, keep_alive_seconds: int | None) -> None:
+    def put(self, connection: "DeadlineSocket", keep_alive_seconds: int | None) -> None:
         """Return a connection that may carry another request to the pool; close those that have been idle for too long.
 
         `keep_alive_seconds` is the server's own idle timeout, where it sends one. A connection is closed one second
@@ -231,7 +224,7 @@ class Pool:
             if is_expired:
                 del self._idle[0]
         if is_expired:
-            oldest.wire.release()
+            oldest.release()
 
     def expire(self) -> None:
         """Close what has been idle for too long: no later request may come that would do so."""
@@ -241,7 +234,7 @@ class Pool:
             if expired:
                 self._idle = [connection for connection in self._idle if connection.idle_until > now]
         for old in expired:
-            old.wire.release()
+            old.release()
 
     def close(self) -> None:
         """Close what is idle now, and everything that is put back later."""
@@ -249,7 +242,7 @@ class Pool:
             self._closed = True
             idle, self._idle = self._idle, []
         for connection in idle:
-            connection.wire.release()
+            connection.release()
 
 
 # The response.
@@ -392,21 +385,22 @@ def _text(value: str) -> str:
 
 
 class DeadlineSocket:
-    """What http.client takes for its socket: a connected one, plain or TLS, with bounds for one exchange at a time.
+    """A connection, plain or TLS, with bounds for one exchange at a time; http.client takes it for a socket.
 
     `sent`: part of the request has gone out; `flushed`: all of it has; `received`: bytes of the response so far;
-    `kept`: the connection may be used again, as far as the socket can see.
+    `kept`: the connection may be used again, as far as the socket can see, until `idle_until`, a time of the clock.
     """
 
     __slots__ = (
         "_clock", "_deadline", "_ended", "_parts", "_pending", "_poller", "_reader", "_sock", "_timeout",
-        "cut_off", "flushed", "kept", "received", "room", "sent",
+        "cut_off", "flushed", "idle_until", "kept", "received", "room", "sent",
     )  # fmt: skip
 
     def __init__(self, sock: socket.socket, clock: Callable[[], float], deadline: float = 0.0) -> None:
         self._sock = sock
         self._clock = clock
         self._timeout = -1.0
+        self.idle_until = 0.0
         self._reader = _ResponseFile(_RawBytes(self), 16_384)
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN)

@@ -2,13 +2,12 @@
 
 import socket
 import ssl
-from http.client import HTTPConnection
 from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Outgoing, Received, exchange
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received, exchange
 from tests.support.http_target import AUTHORITY, Target, reply, server_tls
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ def send_to_refusing_server(response: bytes) -> tuple[Received, DeadlineSocket]:
         theirs.sendall(response)
         theirs.shutdown(socket.SHUT_WR)
         wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
-        return exchange(
-            Connection(HTTPConnection("refusing.test"), wire), Outgoing(0.0, "POST", "/", (), b"x" * 500_000, 100)
-        ), wire
+        return exchange(wire, Outgoing(0.0, "POST", "/", (), b"x" * 500_000, 100)), wire
 
 
 def test_response_to_a_body_that_was_refused_half_way_is_read() -> None:
@@ -68,7 +65,7 @@ def test_tls_server_that_hung_up_before_the_request_is_asked_why() -> None:
         with context.wrap_socket(plain, server_hostname="localhost") as sock:
             wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
             with pytest.raises(BrokenPipeError):  # here it closed in order, which says nothing more
-                exchange(Connection(HTTPConnection("localhost"), wire), Outgoing(0.0, "POST", "/", (), None, 100))
+                exchange(wire, Outgoing(0.0, "POST", "/", (), None, 100))
     assert not wire.sent
 
 
@@ -87,7 +84,7 @@ def exchange_late(response: bytes) -> Received:
     with LateSocket(fileno=ours.detach()) as sock, theirs:
         theirs.sendall(response)
         wire = DeadlineSocket(sock, lambda: sock.now, 5.0)
-        return exchange(Connection(HTTPConnection("late.test"), wire), Outgoing(0.0, "POST", "/", (), b"x", 100))
+        return exchange(wire, Outgoing(0.0, "POST", "/", (), b"x", 100))
 
 
 def test_a_response_that_came_while_its_reader_was_stopped_beyond_the_deadline_is_read() -> None:

@@ -3,7 +3,6 @@
 import gzip
 import socket
 import zlib
-from http.client import HTTPConnection
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.http_client import HttpClient
-from amqtt_rest_bridge.http_client.connection import Connection, DeadlineSocket, Outgoing, Received, exchange
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received, exchange
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http_client.clients import LIMIT, call, chunked
 from tests.support.http_target import Peer, Target, answering, closing, reply
@@ -174,7 +173,7 @@ def exchange_in_pieces(pieces: list[bytes]) -> Received:
     with PiecesSocket(fileno=ours.detach()) as sock, theirs:
         sock.pieces = pieces
         wire = DeadlineSocket(sock, monotonic, monotonic() + 5)
-        return exchange(Connection(HTTPConnection("pieces.test"), wire), Outgoing(0.0, "GET", "/", (), None, LIMIT))
+        return exchange(wire, Outgoing(0.0, "GET", "/", (), None, LIMIT))
 
 
 @pytest.mark.parametrize(
