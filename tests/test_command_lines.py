@@ -1,6 +1,7 @@
 """What both command lines do where a user or a shell gives them what they cannot use: a clear line, no trace."""
 
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -108,3 +109,14 @@ def test_control_c_while_a_command_is_imported_is_exit_status_130(
     assert BRIDGE(["status"]) == 130
     assert BRIDGE(["check", str(DEMO)]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_what_the_outputs_encoding_lacks_is_written_with_backslashes(
+    errors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.joinpath("a.lot").write_text("DEFINE ROUTE A WITH TYPE REST_API\n    ADD EVENT Ü\n", encoding="utf-8")
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", errors=errors))
+    assert BRIDGE(["check", str(tmp_path)]) == 1
+    assert rb"the event name \xdc holds other characters" in written.getvalue()

@@ -77,8 +77,9 @@ def _make_usable() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for as long as the process
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="backslashreplace")  # as standard error: the name of a file may be any bytes
+    out = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or "utf" not in out.encoding.lower()):
+        out.reconfigure(errors="backslashreplace")  # as standard error: the name of a file may be any bytes
 
 
 class Command(typer.core.TyperCommand):

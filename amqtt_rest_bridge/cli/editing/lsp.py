@@ -15,8 +15,8 @@ How editors start it is in conf/editors/README.md. It needs the extra: pip insta
 """
 EPILOG = """\
 exit status:
-  0  the editor ended it
-  1  the editor ended without saying so
+  0  the editor ended it, or is gone
+  1  the editor ended it without a request to shut down
   2  the extra is not installed, or the command is used wrongly
 """
 
