@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
-from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server, check_urllib3
+from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server
 from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received
 from amqtt_rest_bridge.http_client.origin import (
     MOST_REDIRECTS,
@@ -99,7 +99,7 @@ class HttpClient:
             of threads call it.
 
     Raises:
-        ConfigurationError: A proxy variable of the environment, or the installed urllib3, cannot be used.
+        ConfigurationError: A proxy variable of the environment cannot be used.
     """
 
     def __init__(
@@ -111,7 +111,6 @@ class HttpClient:
         contexts: TlsContexts | None = None,
         login: Callable[[], Login] | None = None,
     ) -> None:
-        check_urllib3()
         self._options = options
         self._clock = clock
         self._login = login

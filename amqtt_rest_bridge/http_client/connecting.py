@@ -6,8 +6,6 @@ server holds no worker beyond its deadline and never more than one thread for ea
 """
 
 import errno
-import http.client as http_client
-import importlib.metadata
 import ipaddress
 import socket
 import ssl
@@ -16,8 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final
 
-from urllib3.connection import HTTPConnection
-from urllib3.util.connection import create_connection
+from urllib3.util.connection import create_connection  # urllib3-future, which may have its place, has it too
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http_client import transport_errors
@@ -36,24 +33,6 @@ _SOCKET_OPTIONS: list[tuple[int, int, int | bytes]] = [
 ]
 
 LookUp = Callable[[str, int], Sequence[str]]
-
-
-def check_urllib3() -> None:
-    """Check that the package urllib3 is what this client is built on.
-
-    urllib3-future installs itself over its files, with connections that do not build on http.client (seen with
-    2.25.904, which niquests brings along); calls are tried with urllib3 only.
-
-    Raises:
-        ConfigurationError: Another package has taken its place.
-    """
-    if not issubclass(HTTPConnection, http_client.HTTPConnection):
-        providers = importlib.metadata.packages_distributions().get("urllib3", ())
-        other = next((name for name in providers if name != "urllib3"), "another package")
-        raise ConfigurationError(
-            f"every call would fail: {other} has replaced the package urllib3. Install the bridge into a virtual "
-            f"environment of its own, or run: pip uninstall {other}; pip install --force-reinstall urllib3"
-        )
 
 
 class Server:

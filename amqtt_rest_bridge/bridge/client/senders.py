@@ -28,7 +28,6 @@ from amqtt_rest_bridge.http_client import (
     TlsContexts,
     TlsOptions,
     check_files,
-    check_urllib3,
     finish,
     origin_of,
 )
@@ -99,16 +98,11 @@ def sender_of(
 def unusable_routes(
     routes: Iterable[Route], settings: BridgeSettings, environment: Mapping[str, str]
 ) -> Iterator[tuple[Route, ConfigurationError]]:
-    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once.
-
-    Raises:
-        ConfigurationError: No route could send any: the installed urllib3 cannot be used.
-    """
+    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once."""
     faults: dict[TlsOptions, ConfigurationError | None] = {}
     for route in routes:
         if not route.client_events:
             continue
-        check_urllib3()
         try:
             RequestBuilder(route, route.client_events[0], max_body_bytes=settings.max_body_bytes)
             limit = settings.max_response_bytes
