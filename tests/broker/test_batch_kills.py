@@ -22,8 +22,8 @@ ROUTE = """DEFINE ROUTE L WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
     ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless" WITH OVERLOAD_CAPACITY '1000000'
     ADD EVENT E WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{batch}}"
-        WITH BATCH_SIZE 100
-"""
+        WITH BATCH_SIZE 100 WITH BATCH_SECONDS 4
+"""  # a fifth of BATCH_SECONDS is how late a message may come to the bridge process, on a starved machine too
 AT_ONCE = 20
 
 
