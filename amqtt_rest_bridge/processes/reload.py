@@ -104,18 +104,18 @@ class Reloader:
         settings: Settings,
         apply: Callable[[LoadResult], None],
         check: Callable[[Sequence[Route]], None],
-        first: FirstLoad | None = None,
+        first: FirstLoad,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
         run: RunLoader = run_loader,
     ) -> None:
         self._paths = settings.route_paths
-        self._loader = SubprocessLoader(settings, None if first is None else first.parsed, run)
+        self._loader = SubprocessLoader(settings, first.parsed, run)
         self._turn = asyncio.Lock()  # what was read earlier must not be applied later
         self._apply = apply
         self._check = check
         self._note = note
-        self._beside: Fingerprint = frozenset() if first is None else first.beside
-        self._seen = fingerprint(self._paths) if first is None else first.seen | first.beside
+        self._beside = first.beside
+        self._seen = first.seen | first.beside
         self._asked = asyncio.Event()
         self._before: Any = None  # the handler of SIGHUP
         self._listens = False

@@ -58,10 +58,10 @@ class SubprocessLoader:
         run: Runs this module.
     """
 
-    def __init__(self, settings: Settings, parsed: ParsedTexts | None = None, run: RunLoader = run_loader) -> None:
+    def __init__(self, settings: Settings, parsed: ParsedTexts, run: RunLoader = run_loader) -> None:
         wanted = {"paths": settings.route_paths, "may_be_empty": settings.may_be_empty}
         self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
-        self._parsed = b"" if parsed is None else parsed.dump()
+        self._parsed = parsed.dump()
         self._run = run
 
     async def load(self, instead: Mapping[str, str | None] | None = None) -> LoadResult:

@@ -5,6 +5,8 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
+from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.processes.reload import FirstLoad, fingerprint
 from tests.support.embedded_broker import SECONDS, Host, configuration
 from tests.support.http_recorder import Recorder
 
@@ -23,6 +25,11 @@ def server_route(path: str, name: str = "S", port: int = 0) -> str:
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{port}'
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "{path}" WITH DESTINATION_TOPIC "hook"
     """
+
+
+def loaded_before(folder: Path) -> FirstLoad:
+    """Return the first load of a folder as it is now, of which nothing was parsed."""
+    return FirstLoad((), ParsedTexts(), fingerprint([str(folder)]), frozenset())
 
 
 class Reloading:

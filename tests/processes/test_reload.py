@@ -12,11 +12,12 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
-from tests.processes.reloading import Reloading, client_route, server_route
+from tests.processes.reloading import Reloading, client_route, loaded_before, server_route
 from tests.support.embedded_broker import SECONDS, Host, configuration
 from tests.support.http_recorder import recording
 
@@ -170,7 +171,7 @@ def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(
     async def scenario() -> LoadResult:
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
         (tmp_path / "a.lot").write_text(server_route("/a"))
-        reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None)
+        reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None, loaded_before(tmp_path))
         loop = asyncio.get_running_loop()
         reloader.listen_to_sighup(loop)
         running = loop.create_task(reloader.run(0))
@@ -190,7 +191,7 @@ def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
 ) -> None:
     async def scenario() -> LoadResult:
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
-        reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None)
+        reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None, loaded_before(tmp_path))
         (tmp_path / "a.lot").write_text(server_route("/a"))
         looks = iter([FileNotFoundError("gone")])
 
@@ -214,7 +215,7 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
         raise ZeroDivisionError
 
     async def scenario() -> None:
-        await Reloader(Settings(routes=str(tmp_path)), fail, lambda _: None).reload()
+        await Reloader(Settings(routes=str(tmp_path)), fail, lambda _: None, loaded_before(tmp_path)).reload()
 
     asyncio.run(scenario())
     assert "reload failed, keeping the current routes" in caplog.text
@@ -222,7 +223,7 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
 
 def test_a_loader_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
-        asyncio.run(SubprocessLoader(Settings(routes=str(tmp_path / "nowhere"))).load())
+        asyncio.run(SubprocessLoader(Settings(routes=str(tmp_path / "nowhere")), ParsedTexts()).load())
 
 
 def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +234,7 @@ def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest
     tatsu.mkdir(parents=True)
 
     async def scenario() -> tuple[list[LoadResult], str]:
-        loader = SubprocessLoader(Settings(routes=str(tmp_path)))
+        loader = SubprocessLoader(Settings(routes=str(tmp_path)), ParsedTexts())
         loaded = [await loader.load()]
         (tatsu / "__init__.py").touch()
         for module, name in (("buffering", "Buffer"), ("ast", "AST"), ("infos", "ParseState")):

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.processes import reload as module
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
-from tests.processes.reloading import Reloading, server_route
+from tests.processes.reloading import Reloading, loaded_before, server_route
 from tests.support.commands import Workplace
 from tests.support.waiting import eventually
 
@@ -91,7 +91,7 @@ class Looks:
             self.log.append("try")
             return load()
 
-        self.reloader = Reloader(Settings(routes=str(folder)), lambda _: None, lambda _: None)
+        self.reloader = Reloader(Settings(routes=str(folder)), lambda _: None, lambda _: None, loaded_before(folder))
         monkeypatch.setattr(module, "fingerprint", looked)
         monkeypatch.setattr(SubprocessLoader, "load", loaded)
 
