@@ -164,7 +164,7 @@ class ServerConnection:
             self.connected = False
             del self.server.active_channels[self._descriptor]
             del self.server.loop[self._descriptor]
-            self._output.drop()
+            self._output.clear()
             if self._serving is not None:
                 self._serving.cancel()
             if self._stream is not None:
@@ -320,46 +320,39 @@ class ServerConnection:
 # What leaves.
 
 
-class _Output:
-    """The unsent part of one connection's answers; true while there is any.
+class _Output(deque[memoryview]):
+    """The unsent part of one connection's answers; itself the queue, since each request asks four times for its truth.
 
     The connection bounds it: it makes no further answer while one waits.
     """
 
-    __slots__ = ("_pieces", "_sock")
+    __slots__ = ("_sock",)
 
     def __init__(self, sock: socket.socket) -> None:
+        super().__init__()
         self._sock = sock
-        self._pieces: deque[memoryview] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._pieces)
 
     def send(self, *pieces: bytes) -> None:
         """Send pieces after what waits already; raises `OSError` when the connection is broken."""
-        self._pieces.extend(memoryview(piece) for piece in pieces if piece)
+        self.extend(memoryview(piece) for piece in pieces if piece)
         self.flush()
 
     def flush(self) -> int:
         """Send what the peer takes now; returns the number of bytes. Raises `OSError` when the connection is broken."""
-        pieces, total = self._pieces, 0
+        total = 0
         try:
-            while pieces and total < _TURN_BYTES:
-                piece = pieces[0]
+            while self and total < _TURN_BYTES:
+                piece = self[0]
                 # TLS requires that a failed write is repeated with the same bytes in the same length.
                 sent = self._sock.send(piece[:_SEND_BYTES])
                 total += sent
                 if sent == len(piece):
-                    pieces.popleft()
+                    self.popleft()
                 else:
-                    pieces[0] = piece[sent:]
+                    self[0] = piece[sent:]
         except BlockingIOError:
             pass
         return total
-
-    def drop(self) -> None:
-        """Forget what waits."""
-        self._pieces.clear()
 
 
 class _StreamSender:
