@@ -45,7 +45,7 @@ a client that reads nothing of its response for 30 s is disconnected.
 SIGTERM and SIGINT: running requests get 5 s to finish. Any number of processes may serve one database; all of them
 show a change made by import, publish, hide or draft within 2 s.
 
-Exit status: 0 stopped by a signal, 1 cannot start, 2 an option or variable is wrong.
+Exit status: 0 stopped by a signal, 1 cannot start (port, database, library), 2 another option or variable is wrong.
 """
 _IMPORT_EPILOG = """\
 A template is a folder with template.yaml (title, slug, summary, category, difficulty, tags, status, ...), README.md
