@@ -22,6 +22,7 @@ MOST_BYTES: Final = 64 << 20
 """Of answers; in the place of those beyond it an empty one is kept."""
 _QUIET_SECONDS: Final = 60.0
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # the second for an error whose text quotes a damaged schema
+_DAMAGED: Final = "a row is not as it was written"
 _TABLE: Final = """
     PRAGMA journal_mode = WAL;
     PRAGMA synchronous = OFF;
@@ -68,6 +69,8 @@ class SeenKeys:
         """Return the answer of a key, None for one that was not seen or too long ago."""
         try:
             found = self._open().execute("SELECT until, answer FROM seen WHERE key = ?", (key,)).fetchone()
+            if found is not None and not (isinstance(found[0], float) and isinstance(found[1], bytes)):
+                raise sqlite3.DatabaseError(_DAMAGED)  # noqa: TRY301  # as SQLite does where it sees it
         except _ERRORS as error:
             self._failed(error)
             found = None
@@ -94,7 +97,7 @@ class SeenKeys:
         else:
             if self._failed_at is not None and now - self._failed_at > _QUIET_SECONDS:
                 self._failed_at = None
-                log.warning("keys of DEDUPE_KEY are kept in %s again", self._path)
+                log.warning("keys of DEDUPE_KEY are kept in %s again", self._path or "memory")
 
     def close(self) -> None:
         """Close the file."""
@@ -114,6 +117,7 @@ class SeenKeys:
         if self._database is None:
             name = ":memory:" if self._path is None else str(self._path)
             database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
+            database.text_factory = bytearray  # there are no texts but in a damaged row
             try:
                 database.executescript(_TABLE)
                 counts = "SELECT count(*), coalesce(sum(length(answer)), 0) FROM seen"
@@ -126,8 +130,10 @@ class SeenKeys:
 
     def _forget(self, database: sqlite3.Connection, which: str, *values: object) -> None:
         """Remove the first two of these keys."""
-        first = f"SELECT key, length(answer) FROM seen {which} LIMIT 2"  # noqa: S608  # constants
+        first = f"SELECT key, coalesce(length(answer), 0) FROM seen {which} LIMIT 2"  # noqa: S608  # constants
         for key, size in database.execute(first, values).fetchall():
+            if not isinstance(key, bytes):
+                raise sqlite3.DatabaseError(_DAMAGED)
             database.execute("DELETE FROM seen WHERE key = ?", (key,))
             self._count, self._bytes = self._count - 1, self._bytes - size
 
@@ -136,12 +142,17 @@ class SeenKeys:
 
         It is logged once, until there has been no failure for a minute.
         """
+        is_of_disk = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
         if self._failed_at is None:
-            log.error("keys of DEDUPE_KEY are kept in memory only, not in %s: %s", self._path, error)
+            if self._path is None:
+                log.error("keys of DEDUPE_KEY cannot be kept in memory: %s", error)
+            elif is_of_disk:
+                log.error("keys of DEDUPE_KEY are kept in memory only, not in %s: %s", self._path, error)
+            else:
+                log.error("keys of DEDUPE_KEY are forgotten, %s is damaged: %s", self._path, error)
         self._failed_at = self._now()
         if self._path is not None and self._unwritten is None:
             self._unwritten = SeenKeys(None, self._now, self._monotonic, self._most, self._most_bytes)
-        is_of_disk = isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode != sqlite3.SQLITE_ERROR
         if self._path is not None and not is_of_disk:
             self._close()
             with contextlib.suppress(OSError):

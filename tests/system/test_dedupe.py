@@ -6,9 +6,11 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -122,6 +124,34 @@ def test_a_damaged_file_keeps_keys_again_after_a_few(
     for number in range(500, 700):
         keys.put(b"%d" % number, 1000.0, b"")
     assert all(keys.answer(b"%d" % number) is not None for number in range(510, 700))
+
+
+@pytest.mark.parametrize("is_asked", [True, False])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *("answer = 'text'", "answer = CAST(x'ff' AS TEXT)", "answer = 5", "answer = NULL", "until = 'late'"),
+        *("until = CAST(x'ff' AS TEXT)", "key = 'a', until = 0"),
+    ],
+)
+def test_a_row_that_is_not_as_it_was_written_costs_the_keys_only(
+    clock: Clock, tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str, *, is_asked: bool
+) -> None:
+    path = tmp_path / "seen"
+    keys = clock.keys(path)
+    keys.put(b"a", 1000.0, b"answer")
+    keys.close()
+    with closing(sqlite3.connect(path)) as database, database:
+        damaged = "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, ' NOT NULL', '')"
+        database.executescript(damaged)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"UPDATE seen SET {damage}")
+    keys = clock.keys(path)
+    assert not is_asked or keys.answer(b"a") is None
+    keys.put(b"a", 1000.0, b"again")
+    assert keys.answer(b"a") == b"again"
+    said = f"keys of DEDUPE_KEY are forgotten, {path} is damaged: a row is not as it was written"
+    assert set(caplog.messages) <= {said}
 
 
 def test_a_damaged_file_that_cannot_be_removed_costs_its_keys_only(clock: Clock, tmp_path: Path) -> None:
