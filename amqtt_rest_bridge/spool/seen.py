@@ -70,7 +70,7 @@ class SeenKeys:
         try:
             found = self._open().execute("SELECT until, answer FROM seen WHERE key = ?", (key,)).fetchone()
             if found is not None and not (isinstance(found[0], float) and isinstance(found[1], bytes)):
-                raise sqlite3.DatabaseError(_DAMAGED)  # noqa: TRY301  # as SQLite does where it sees it
+                raise sqlite3.DatabaseError(_DAMAGED)
         except _ERRORS as error:
             self._failed(error)
             found = None
