@@ -5,6 +5,7 @@ What comes from the admin port may hold anything that a publisher wrote, so cont
 
 import http.client
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
@@ -55,6 +56,8 @@ def run(
                 print(json.dumps(value) if as_json else line(value), flush=True)
             else:
                 print(f"{value.get('count')} more were left out: they came too fast", file=sys.stderr)
+    except BrokenPipeError:  # what reads our output has seen enough, which is the usual end of `trace | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     finally:
         port.close()
     return 0

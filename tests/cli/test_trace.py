@@ -67,6 +67,18 @@ def test_with_json_each_line_is_an_object_and_a_topic_filter_narrows_it(target: 
         assert (record["kind"], record["topic"], record["route"]) == ("message", "other/1", None)
 
 
+def test_it_ends_well_once_what_reads_its_output_has_ended(target: Recorder) -> None:
+    with hosting(client_route(target.url), admin_port=0) as host, tracing(host) as process:
+        client = host.client()
+        first_line(process, client, "other/1")
+        assert process.stdout is not None
+        process.stdout.close()
+        while process.poll() is None:
+            client.publish("other/1", b"")
+        assert process.stderr is not None
+        assert (process.returncode, process.stderr.read()) == (0, "")
+
+
 def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     target: Recorder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], unused_port: int
 ) -> None:
