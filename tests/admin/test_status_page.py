@@ -252,6 +252,28 @@ def test_a_newer_stream_that_is_behind_the_one_it_replaces_shows_no_call_again_a
         assert page.errors == []
 
 
+@pytest.mark.chromium
+def test_a_newer_stream_that_replaces_a_lost_one_shows_all_its_calls_whatever_their_numbers(
+    host: Host, browser: Page
+) -> None:
+    """The bridge process that serves the port may be another one, which counts from the beginning."""
+    with browser.elsewhere() as page:
+        page.before_scripts(STREAMS)
+        page.before_scripts(SEE)
+        page.open(url(host, "/routes/Orders"))
+        page.wait(LIVE)
+        page.evaluate("streams[0].calls(7, 8, 9)")
+        page.evaluate("streams[0].readyState = 0; streams[0].onerror(); another()")
+        page.wait("streams.length === 2 && streams[1].older")
+        page.evaluate("streams[1].calls(1)")
+        rows = {"summary": "", "sections": {}, "names": ["Orders", "Alarms"], "rows": []}
+        page.evaluate(f"streams[1].say('routes', {json.dumps(rows)})")
+        page.evaluate("streams[1].calls(2)")
+        page.wait(f"{SEEN}.endsWith('2')")
+        assert page.evaluate(SEEN) == "7 8 9 1 2"
+        assert page.errors == []
+
+
 STATES = """
     globalThis.told = [];
     document.addEventListener('DOMContentLoaded', () => {

@@ -80,7 +80,8 @@ function open(wanted) {
 
 // The first rows of the newer stream come some time after it was opened, so what the older one alone had to bring has come.
 function replace(source) {
-  const { routes, last } = sources[0];
+  // One that is not open says nothing of the numbers of this one, which may come from another bridge process.
+  const { routes, last } = sources[0].readyState === EventSource.OPEN ? sources[0] : { routes: [], last: 0 };
   const missed = held.filter(({ number }) => number > last);
   source.older = { routes, last };
   keep(source);
