@@ -66,7 +66,7 @@ def takes_gzip(accept_encoding: str | None) -> bool:
     if not accept_encoding:
         return False
     taken: dict[str, bool] = {}
-    for item in accept_encoding.lower().replace(" ", "").split(","):
+    for item in "".join(accept_encoding.lower().split()).split(","):
         coding, _, weight = item.partition(";")
         taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
     return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))

@@ -238,7 +238,10 @@ def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_ta
 
 @pytest.mark.parametrize(
     ("accepted", "taken"),
-    [("", False), ("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("gzip; q=0.00", False)],
+    [
+        *[("", False), ("gzip", True), ("br, gzip;q=0.5", True), ("gzip;q=0", False), ("gzip; q=0.00", False)],
+        *[("br,\tgzip", True), ("gzip;\tq=0", False)],
+    ],
 )
 def test_answers_are_compressed_for_callers_that_take_gzip(accepted: str, taken: bool) -> None:
     assert takes_gzip(accepted) is taken
