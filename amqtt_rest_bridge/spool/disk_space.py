@@ -29,6 +29,7 @@ _LEAST_STEP: Final = 128 << 10
 _MOST_STEP: Final = 1 << 20
 _SHARE: Final = 16  # of the file system
 _REMOVAL: Final = 32 << 10  # bytes that a tight spool keeps, so that another program cannot take the last ones
+_BLOCK: Final = 4096
 _LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
 _SMALL_LOG: Final = 4 << 20  # bytes that a checkpoint on the loop may carry; the thread does others
 _LARGE_RESERVE: Final = 64  # steps
@@ -126,6 +127,11 @@ class DiskSpace:
             return True
         return gained
 
+    def removed(self) -> None:
+        """Hold again what a removal has left of the room that `make` released for it."""
+        if self.tight:
+            self._reserve.hold(_REMOVAL - -(-self._log_size() // _BLOCK) * _BLOCK)
+
     def settle(self, *, checkpointed: bool) -> None:
         """Finish a checkpoint of the thread, complete or not: become tight, or no longer, as the disk allows."""
         if not checkpointed:
@@ -152,7 +158,7 @@ class DiskSpace:
         self.tight, self._budget = True, math.inf
         self._most_pages = self._pragma("max_page_count")
         self._pragma(f"max_page_count = {self._pages()}")
-        self._reserve.trim(0)
+        self._reserve.trim(0 if self._log_size() else _REMOVAL)
         self._restart_log(_SMALL_LOG)
         self._loosen()
         if self.tight and not self._logged:
@@ -178,12 +184,17 @@ class DiskSpace:
     def _restart_log(self, most: float) -> bool:
         """Carry the log into the database, and give its room back; False when that gained nothing."""
         with contextlib.suppress(OSError, sqlite3.Error):
-            if 0 < Path(f"{self._path}-wal").stat().st_size <= most:
+            if 0 < self._log_size() <= most:
                 (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 if self.tight and not busy:
                     self._reserve.hold(_REMOVAL)
                 return not busy
         return False
+
+    def _log_size(self) -> int:
+        with contextlib.suppress(FileNotFoundError):
+            return Path(f"{self._path}-wal").stat().st_size
+        return 0
 
     def _growth(self) -> int:
         """Return by how many bytes the next checkpoint makes the database file grow."""

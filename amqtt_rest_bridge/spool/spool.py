@@ -302,6 +302,7 @@ class Spool:
             with contextlib.suppress(sqlite3.OperationalError):
                 self._write([], passed)
                 self._cramped = False
+            self._disk.removed()
         else:
             self._cramped = False
 

@@ -54,6 +54,13 @@ def tidy(spool: Spool) -> None:
     spool.settle()
 
 
+def take_what_is_left(folder: Path) -> None:
+    """Fill the disk with another file."""
+    with (folder / "other").open("ab", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(b"x" * 4096)
+
+
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Spool]:
     """Open a spool that a test closes."""
@@ -192,13 +199,48 @@ def other_files_take_what_a_full_spool_left(folder: Path) -> None:
     with opened(folder / "spool.db") as spool:
         keys = fill(spool, 15_000)
         tidy(spool)
-        with (folder / "other").open("wb", buffering=0) as file, contextlib.suppress(OSError):
-            while True:
-                file.write(b"x" * 4096)
+        take_what_is_left(folder)
         for key in keys:
             spool.forget(key)
         for _ in range(3):  # the plugin flushes a hundred times a second
             tidy(spool)
+        assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+
+
+def other_files_take_what_a_start_finds(folder: Path) -> None:
+    """The broker is killed with its disk full, and something else takes what its next start lets go."""
+    path = folder / "spool.db"
+
+    def work(write: Callable[[str], object]) -> None:
+        spool = Spool(path)
+        for key in fill(spool, 15_000):
+            write(key)
+        tidy(spool)
+        take_what_is_left(folder)
+
+    keys = in_child(work)
+    with opened(path) as spool:
+        assert left(spool) == keys
+        take_what_is_left(folder)
+        for key in keys:
+            spool.forget(key)
+        for _ in range(3):
+            tidy(spool)
+        assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+
+
+def other_files_take_whatever_becomes_free(folder: Path) -> None:
+    """Something else takes each byte that is free, again and again: calls that end are removed all the same."""
+    with opened(folder / "spool.db") as spool:
+        keys = fill(spool, 15_000)
+        tidy(spool)
+        take_what_is_left(folder)
+        for key in keys:
+            spool.forget(key)
+            spool.flush()
+            take_what_is_left(folder)
+            tidy(spool)
+            take_what_is_left(folder)
         assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
 
 
@@ -282,6 +324,8 @@ SCENARIOS: Final = {
         kills,
         other_files,
         other_files_take_what_a_full_spool_left,
+        other_files_take_what_a_start_finds,
+        other_files_take_whatever_becomes_free,
         a_log_that_is_too_large_for_the_loop,
         a_broker,
     )
