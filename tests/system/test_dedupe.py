@@ -401,6 +401,17 @@ def test_keys_beside_the_spool_survive_the_broker(tmp_path: Path) -> None:
     assert (tmp_path / "spool.db-seen").exists()
 
 
+@pytest.mark.parametrize("damage", [b"\xc1", b"\x93\xa1\xff"], ids=["form", "text"])
+def test_an_answer_that_is_damaged_in_the_file_is_replaced(tmp_path: Path, damage: bytes) -> None:
+    spool, route = str(tmp_path / "spool.db"), text("WITH RESPONSE 'kept'")
+    with hosting(route, spool=spool) as host:
+        assert post(host, "7") == (200, b"kept")
+    with closing(sqlite3.connect(f"{spool}-seen")) as database, database:
+        database.execute("UPDATE seen SET answer = ?", (damage,))
+    with hosting(route, spool=spool) as host:
+        assert post(host, "7") == (200, b'{"status": "duplicate"}')
+
+
 # Client mode.
 
 CALLS = """

@@ -371,8 +371,11 @@ def _keep(answer: Response) -> bytes:
 
 
 def _kept(data: bytes) -> Response | None:
-    """Return a kept answer, None for the usual one of its event."""
+    """Return a kept answer, None for the usual one of its event; one that was damaged in the file is replaced."""
     if not data:
         return None
-    status, headers, body = msgpack.decode(data, type=tuple[str, tuple[tuple[str, str], ...], bytes])
+    try:
+        status, headers, body = msgpack.decode(data, type=tuple[str, tuple[tuple[str, str], ...], bytes])
+    except ValueError:
+        return _DUPLICATE
     return Response(status, headers, body)
