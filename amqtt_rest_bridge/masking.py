@@ -97,6 +97,19 @@ def _masker(secrets: frozenset[str], in_addresses: frozenset[str], config: RestA
     return Masker(secrets.union(sent, *(basic_parts(f"{user}:{word}") for user, word in pairs if word)), in_addresses)
 
 
+def masked_path(path: str, secrets: Iterable[str]) -> str:
+    """Mask secrets of any route in a path that led to no endpoint, however it is percent-encoded.
+
+    Of all secrets, which may be thousands, few are in a path: only these are looked for in all forms.
+    """
+    decoded = unquote(path)
+    held = [secret for secret in secrets if len(secret) >= _SHORTEST and (secret in path or secret in decoded)]
+    shown = masked_text(path, held)
+    if any(secret in unquote(shown) for secret in held):  # encoded as no encoder does
+        shown = masked_text(decoded, held)
+    return shown
+
+
 def is_credential(name: str) -> bool:
     """Return whether a header or variable, by its name, carries a credential."""
     lower = name.lower()

@@ -209,7 +209,7 @@ class Engine:
             if sock is not None:
                 self._admin = self._network.admin(sock, settings, records, after, send)
         if self._broker.records is not None:
-            self._broker.records.keep([numbered.route.name for numbered in routes])
+            self._broker.records.keep(numbered.route for numbered in routes)
         if self._admin is not None:
             self._admin.use_routes([numbered.route for numbered in routes])
 

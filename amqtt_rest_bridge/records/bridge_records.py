@@ -14,7 +14,7 @@ of a second after it together, and of more than 100 the last ones: a flood costs
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from typing import Final
@@ -42,7 +42,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantRuns,
 )
 from amqtt_rest_bridge.link.frames import CREDIT_BYTES, SKIPPED
-from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masker_of
+from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
 from amqtt_rest_bridge.model import Capture, ClientEvent, Publication, Route, RunIds, RunKey, ServerEvent, Try
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_request, is_wanted, shown_body
 from amqtt_rest_bridge.secret_search import MASK
@@ -131,6 +131,7 @@ class BridgeRecords:
         self._show = show or send
         self._recent: dict[str, deque[_Raw]] = {}
         self._failures: dict[str, deque[_Raw]] = {}
+        self._secrets: frozenset[str] = frozenset()  # of all routes
         self._live: deque[_Raw] | None = None  # while there are followers
         self._followed = 0  # records since the last look
         self._is_due = False
@@ -139,10 +140,12 @@ class BridgeRecords:
         self._ended_bytes = 0
         self._is_leaving = False
 
-    def keep(self, routes: Collection[str]) -> None:
+    def keep(self, routes: Iterable[Route]) -> None:
         """Record the calls of these routes from now on, and forget the others."""
-        self._recent = {name: self._recent.get(name) or deque(maxlen=SHOWN_RUNS) for name in routes}
-        self._failures = {name: self._failures.get(name) or deque(maxlen=SHOWN_FAILURES) for name in routes}
+        secrets = {route.name: route.secrets for route in routes}
+        self._recent = {name: self._recent.get(name) or deque(maxlen=SHOWN_RUNS) for name in secrets}
+        self._failures = {name: self._failures.get(name) or deque(maxlen=SHOWN_FAILURES) for name in secrets}
+        self._secrets = frozenset[str]().union(*secrets.values())
 
     def call(self, call: OpenCall, verdict: Verdict) -> None:
         """Record the end of a call, or a try that failed.
@@ -224,8 +227,7 @@ class BridgeRecords:
         began = time.time() if began is None else began
         target = request.target
         if len(target) > _LONGEST:
-            masker = NO_SECRETS if of[0] is None else masker_of(of[0])
-            target = masker.address(_path(target))[:_LONGEST]
+            target = self._masked(of[0], _path(target))[:_LONGEST]
         topic = None if publication is None else publication.topic[:_LONGEST]
         raw = _Raw(
             began + seconds, kind, of, request.id, topic, request.method, target, answer.status, failure, None, seconds
@@ -352,6 +354,9 @@ class BridgeRecords:
             live.append(raw)
             self._followed += 1
 
+    def _masked(self, route: Route | None, url: str) -> str:
+        return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
+
     def _shown(self, raw: _Raw) -> Record:
         route, event = raw.of
         masker = NO_SECRETS if route is None else masker_of(route)
@@ -369,7 +374,7 @@ class BridgeRecords:
             None if event is None else event.name,
             None if raw.topic is None else loggable(raw.topic),
             str(raw.method),
-            None if url is None else masker.address(url),
+            None if url is None else self._masked(route, url),
             status,
             code,
             None if message is None else masker.address(message),

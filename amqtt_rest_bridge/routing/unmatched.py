@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from amqtt_rest_bridge.link.admin_frames import NearestEndpoint, UnmatchedPath
 from amqtt_rest_bridge.link.frames import UNMATCHED_PATHS, UnmatchedCount
 from amqtt_rest_bridge.link.frequent import Frequent
-from amqtt_rest_bridge.masking import Masker, masker_of
+from amqtt_rest_bridge.masking import masked_path, masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
 from amqtt_rest_bridge.routing.outcomes import Later, on_this_loop
 from amqtt_rest_bridge.spelling import closest
@@ -58,11 +58,12 @@ class Unmatched:
 
     def replace(self, routes: Iterable[Route]) -> None:
         """Use other routes; a port that none of them has is forgotten."""
-        served = [route for route in routes if route.config.enable_server]
-        self._endpoints = {}
-        for route in served:
-            self._endpoints.setdefault(route.config.server_port, _Endpoints()).add(route)
-        self._secrets = frozenset(secret for route in served for secret in route.secrets)
+        self._endpoints, secrets = {}, set[str]()
+        for route in routes:
+            secrets |= route.secrets
+            if route.config.enable_server:
+                self._endpoints.setdefault(route.config.server_port, _Endpoints()).add(route)
+        self._secrets = frozenset(secrets)
         self._nearest = {}
         for port in [port for port in self._ports if self._of(port) is None]:
             self._write(port, self._ports.pop(port))
@@ -145,13 +146,7 @@ class Unmatched:
 
     def _shown(self, key: _Key) -> tuple[str, str]:
         method, path, _ = key
-        decoded = unquote(path)
-        held = [secret for secret in self._secrets if secret in path or secret in decoded]  # few: not all forms of all
-        masker = Masker(held)
-        shown = masker.text(path)
-        if any(secret in unquote(shown) for secret in held):  # encoded as no encoder does
-            shown = masker.text(decoded)
-        return loggable(method), loggable(shown)
+        return loggable(method), loggable(masked_path(path, self._secrets))
 
     def _of(self, port: int) -> "_Endpoints | None":
         """Return the endpoints of a bound port, None when no route has it; SERVER_PORT 0 may be bound to any."""

@@ -268,6 +268,26 @@ def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Pat
         assert len(call["topic"]) <= 200
 
 
+def test_secrets_of_all_routes_are_masked_in_paths_that_lead_to_no_endpoint(target: Recorder, tmp_path: Path) -> None:
+    (tmp_path / "KEY").write_text("hush/hush-1")
+    (tmp_path / "TOKEN").write_text("still-still-2")
+    route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}")
+    route += server_route().replace("WITH ENABLE_SERVER", 'WITH SERVER_TOKEN GET SECRET "TOKEN" WITH ENABLE_SERVER')
+    with hosting(route, admin_port=0, secrets_dir=str(tmp_path)) as host:
+        admin = admin_of(host)
+        with admin.live() as events:
+            events.begin(host.client("done/#"), "orders/probe")
+            paths = "still-still-2", "still%2Dstill-2", "hush%2fhush-1", "hush/hush-1?x=still-still-2", "a" * 3000
+            for path in paths:
+                with pytest.raises(HTTPError, match="404"):
+                    post(host, f"/no/{path}")
+            shown = [events.record()["url"] for _ in range(5)]
+        assert shown == ["/no/***"] * 4 + ["/no/" + "a" * 996]
+        eventually(lambda: [port["count"] for port in admin.get("/api/unmatched").json["ports"]] == [5])
+        assert "hush" not in admin.get("/api/unmatched").text + admin.get("/").text
+        assert "still" not in admin.get("/api/unmatched").text + admin.get("/").text
+
+
 def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: Recorder, tmp_path: Path) -> None:
     path = tmp_path / "a.lot"
     path.write_text(client_route(target.url, name="Old"))
