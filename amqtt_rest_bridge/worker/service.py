@@ -74,7 +74,7 @@ async def serve(
             await starting
             log.info(
                 "ready: %s, with %d of %d slots of group %s, takes messages from %s",
-                worker.leases.worker, len(worker.leases.held), settings.slots, settings.group, broker().shown,
+                worker.leases.worker, worker.slots, settings.slots, settings.group, broker().shown,
             )  # fmt: skip
             on_ready()
             failing = asyncio.ensure_future(worker.supervisor.broken())
@@ -145,6 +145,11 @@ class Worker:
                 settings.coreflux, settings, broker, self._publisher, service, self._connected.wait
             )
             service.reporter.mirror = self._commands.status_published
+
+    @property
+    def slots(self) -> int:
+        """Return how many slots are served here, without those that are handed over."""
+        return len(self._slots)
 
     async def start(self) -> None:
         """Connect, start the bridge processes, and take messages; raises `BridgeError`.

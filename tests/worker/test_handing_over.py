@@ -237,6 +237,19 @@ def test_a_reload_in_the_middle_of_a_hand_over_loses_doubles_and_disorders_nothi
         assert max(Counter(seen.body for seen in added.requests).values()) == 1
 
 
+def test_ready_names_as_many_slots_as_are_served_by_then(group: Group) -> None:
+    """Of workers that start at once, one hands slots over, often while it becomes ready."""
+    group.routes(client_route("R", 1, "in/+"))
+    workers = [group.start(slot, slots=4) for slot in range(4)]
+    for worker in workers:
+        worker.wrote("ready:")
+        ready = next(number for number, line in enumerate(worker.lines) if "ready:" in line)
+        before = "".join(worker.lines[:ready])
+        gone = before.count("is handed over") + before.count("was taken by another worker")
+        served = before.count("is taken here") - gone
+        assert f"with {served} of 4 slots" in worker.lines[ready]
+
+
 def test_a_fresh_group_with_one_of_four_slots_up_misses_no_message(group: Group, mosquitto: Mosquitto) -> None:
     """The first worker holds all slots, so every subscription exists from the beginning."""
     with Target(echo) as target:
