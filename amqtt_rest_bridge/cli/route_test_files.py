@@ -179,7 +179,8 @@ def find(paths: Sequence[str]) -> list[Path]:
         if os.path.isdir(path):  # noqa: PTH112
             found += sorted(path.rglob(f"*{SUFFIX}"))
         elif not os.path.isfile(path):  # noqa: PTH113
-            raise ConfigurationError(f"cannot read {path}: it is not a file or folder")
+            where = "" if path.is_absolute() else f" (working directory: {Path.cwd()})"
+            raise ConfigurationError(f"cannot read {path}: it is not a file or folder{where}")
         elif path.name.endswith(SUFFIX):
             found.append(path)
         else:

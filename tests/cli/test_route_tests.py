@@ -248,6 +248,7 @@ def test_the_recipes_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         (folder / "example.lot").write_text(lot)
         (folder / "example.test.yaml").write_text(test)
         assert main(["check", str(folder), "--secrets-dir", str(_secrets(folder))]) == 0, capsys.readouterr().out
+        assert main(["fmt", "--check", str(folder)]) == 0, capsys.readouterr().out
         assert main(["test", str(folder)]) == 0, capsys.readouterr().out
     assert main(["test", str(together)]) == 0, capsys.readouterr().out
 
@@ -344,7 +345,7 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "status", "says"),
     [
-        pytest.param(["test"], 2, "it is not a file or folder", id="test"),
+        pytest.param(["test"], 2, "it is not a file or folder (working directory: /", id="test"),
         pytest.param(["replay", "--broker", "mqtt://127.0.0.1:1", "--from"], 1, "cannot connect to", id="replay"),
     ],
 )
