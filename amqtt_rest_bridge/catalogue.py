@@ -340,7 +340,8 @@ UNAUTHORIZED: Final = AnswerRow(
     "credentials missing or wrong (with `WWW-Authenticate`)",
     "Send the credentials that `WWW-Authenticate` names",
     _UNAUTHORIZED,
-    for_operator="Compare the caller's with SERVER_USERNAME, SERVER_PASSWORD or SERVER_TOKEN",
+    for_operator="Compare the caller's with those of the route: SERVER_TOKEN, SERVER_USERNAME and SERVER_PASSWORD, "
+    "or USERNAME and PASSWORD where client mode is off",
 )
 ADMIN_TOKEN: Final = UNAUTHORIZED.hinting(
     "Send admin_token as Authorization: Bearer ..., or as the password in a browser, with any name"

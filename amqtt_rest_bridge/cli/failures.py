@@ -78,7 +78,7 @@ def check_code(code: str | None) -> None:
     """Raise `BadParameter` for a code that no run has."""
     known = [*FAILURES, *ANSWERS]
     if code is not None and code not in known:
-        listed = "README lists the codes of failures and of answers"
+        listed = f"the codes are {', '.join(sorted({*known}))}"
         raise typer.BadParameter(f"there is no code {visible(code)}; {did_you_mean(code, known) or listed}")
 
 
@@ -130,7 +130,7 @@ def _whole(run: Mapping[str, Any]) -> Iterator[str]:
 
 def _body(part: Mapping[str, Any], name: str) -> Iterator[str]:
     if part.get(name) is None:
-        yield f"({name} not shown)"
+        yield "(no body)" if name == "body" else f"({name} not shown)"
         return
     yield ""
     yield from (visible(text) for text in str(part[name]).split("\n"))

@@ -13,6 +13,14 @@ from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder, recording
 from tests.support.waiting import eventually
 
+ASKING = """
+    ADD EVENT Ask
+        WITH SOURCE_TOPIC "ask"
+        WITH METHOD "GET"
+        WITH ENDPOINT "/answer"
+        WITH DESTINATION_TOPIC "done/ask"
+"""
+
 
 @pytest.fixture
 def target() -> Iterator[Recorder]:
@@ -24,7 +32,7 @@ def target() -> Iterator[Recorder]:
 @pytest.fixture
 def host(target: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+    with hosting(client_route(target.url, more=ASKING), admin_port=0, admin_token=TOKEN) as host:
         yield host
 
 
@@ -77,6 +85,15 @@ def test_one_failure_is_shown_with_message_request_and_response(
     assert json.loads(capsys.readouterr().out)["id"] == name
     assert main(["failures", "show", "nothing", *at(admin)]) == 1
     assert "There is no run with this id" in capsys.readouterr().err
+
+
+def test_a_request_without_a_body_is_shown_as_one(
+    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target.answer = lambda _: (422, b"")
+    assert main(["failures", "show", fail(client, "ask"), *at(admin)]) == 0
+    request = capsys.readouterr().out.partition("# request: GET ")[2].partition("# response: ")[0]
+    assert request.endswith("\n(no body)\n\n")
 
 
 def test_a_failure_is_retried_by_its_id(
@@ -148,7 +165,7 @@ def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], capsys: p
         (["failures", "--since", "-1m"], "--since is an age such as 10m or 2h"),
         (["failures", "--code", "http_staus"], "there is no code http_staus; did you mean http_status?"),
         (["failures", "--code", "reply_timout"], "did you mean reply_timeout?"),
-        (["failures", "--code", "x\x1b[31m"], r"there is no code x\x1b[31m; README lists the codes"),
+        (["failures", "--code", "x\x1b[31m"], r"there is no code x\x1b[31m; the codes are bridge_restarted, "),
         (["retry", "--route", "R", "--code", "conection_failed"], "did you mean connection_failed?"),
     ],
 )
