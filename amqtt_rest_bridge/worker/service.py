@@ -15,7 +15,7 @@ import re
 import secrets
 import socket
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Final
@@ -29,7 +29,7 @@ from amqtt_rest_bridge.processes.supervisor import Signals
 from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
-from amqtt_rest_bridge.times import lease_time, woken
+from amqtt_rest_bridge.times import LineLimit, lease_time, woken
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.commands import FIRST_SLOT, GroupCommands
 from amqtt_rest_bridge.worker.group import Warnings, event_name, every
@@ -45,6 +45,7 @@ _SETTLE_SECONDS: Final = 10.0  # a start waits no longer for slots that are hand
 _DRAIN_SECONDS: Final = 1.5  # for running requests before slots that have none are left; the others get more
 _SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
 _LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
+_LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
 _LONGEST_HOST: Final = 40
 
 
@@ -117,6 +118,7 @@ class Worker:
         self._sharing = 1  # workers that share each RATE_LIMIT ...
         self._ordered_until = -math.inf  # ... and until when ORDERED events are called, as the bridge processes know
         self._warnings = Warnings(settings.group, settings.slots)
+        self._changes = defaultdict[tuple[str, int], LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
         self._stopping = False
         self._was_connected = False  # so that others may know of this worker
         self._ended = Counter[str]()  # of sessions that were closed, for the counters below
@@ -279,7 +281,8 @@ class Worker:
     def _follow_leases(self, now: float) -> None:
         held = self.leases.held
         for number in sorted(set(self._slots) - held):
-            log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
+            if self._changes["lost", number].count():
+                log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
             self._begin_leaving(number, self._abandon)
         if self._connected.is_set():
             for number in sorted(held - set(self._slots) - set(self._leaving)):
@@ -328,7 +331,8 @@ class Worker:
         waits = wanted.ordered_seconds if lease is not None and lease.waits else 0.0
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
         if lease is not None and lease.waits:
-            log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
+            if self._changes["adopted", number].count():
+                log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
         else:
             log.info("slot %d of group %s is taken here", number, group)
         slot = self._slots[number] = Slot(
