@@ -325,5 +325,3 @@ def first_record(text: str) -> list[str]:
         fields.append(found[2] if found[1] is None else found[1].replace('""', '"'))
         position, more = found.end(), found[3] == ","
     return fields
-
-

@@ -59,9 +59,7 @@ class Pages:
         playground: whether there is one.
     """
 
-    def __init__(
-        self, library: TemplateLibrary, base_url: str, searches: Searches, *, playground: bool = True
-    ) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, searches: Searches, *, playground: bool = True) -> None:
         self._library = library
         self._searches = searches
         self._base_url = base_url

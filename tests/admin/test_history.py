@@ -26,9 +26,7 @@ class Counted:
         self.events = {name: EventCounts({}, durations, Durations([0])) for name in ("Send", "Received")}
 
 
-def counted(
-    succeeded: int, failed: int, refused: int = 0, name: str = "R", took: Sequence[float] = ()
-) -> Numbers:
+def counted(succeeded: int, failed: int, refused: int = 0, name: str = "R", took: Sequence[float] = ()) -> Numbers:
     return Numbers(0.0, {name: cast(Any, Counted(succeeded, failed, refused, took))}, cast(Any, None))
 
 

@@ -47,8 +47,18 @@ def test_runs_are_found_by_route_outcome_code_topic_and_age(target: Recorder, pr
 
 
 @pytest.mark.parametrize(
-    "query", ["?outcome=bad", "?limit=0", "?limit=1001", "?since=yesterday", "?topic=a/%23/b", "?rout=R", "?limit=x",
-        f"?limit=000001{'9' * 30}", f"?limit=000001{'9' * 5000}"]
+    "query",
+    [
+        "?outcome=bad",
+        "?limit=0",
+        "?limit=1001",
+        "?since=yesterday",
+        "?topic=a/%23/b",
+        "?rout=R",
+        "?limit=x",
+        f"?limit=000001{'9' * 30}",
+        f"?limit=000001{'9' * 5000}",
+    ],
 )
 def test_a_question_that_is_none_is_refused_with_what_is_allowed(target: Recorder, query: str) -> None:
     with hosting(client_route(target.url), admin_port=0) as host:

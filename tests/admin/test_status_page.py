@@ -170,7 +170,8 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
             follows = f"{SEEN}.includes('orders/follows')"
             for tab in tabs[1::3]:  # that the pages follow takes a moment to reach the bridge
                 eventually(  # each call costs all pages that show it processor time
-                    lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)), pause_seconds=0.1  # type: ignore[misc]
+                    lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)),  # type: ignore[misc]
+                    pause_seconds=0.1,
                 )
             called(client, "tabs")
             status = {one["name"]: one for one in admin_of(host).get("/api/routes").json["routes"]}["Orders"]
@@ -186,9 +187,7 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
 
 
 @pytest.mark.chromium
-def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_go(
-    host: Host, browser: Page
-) -> None:
+def test_a_call_is_shown_once_on_each_page_while_pages_of_other_routes_come_and_go(host: Host, browser: Page) -> None:
     with browser.elsewhere() as page:
         count_while_others_come_and_go(host, page)
 
@@ -286,9 +285,7 @@ STATES = """
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
-    browser: Page, shared: bool
-) -> None:
+def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(browser: Page, shared: bool) -> None:
     with (
         recording() as target,
         hosting(client_route(target.url), admin_port=0, processes=1) as running,
@@ -449,8 +446,10 @@ def show(page: Page, topic: str) -> None:
     """Ask the page for its new runs until one with this topic is among them."""
     page.evaluate("offerRuns('')")
     eventually(
-        lambda: page.evaluate("document.querySelector('[data-fresh]').click()") is None
-        and page.evaluate(f"{SHOWN}.includes({json.dumps(topic)})")
+        lambda: (
+            page.evaluate("document.querySelector('[data-fresh]').click()") is None
+            and page.evaluate(f"{SHOWN}.includes({json.dumps(topic)})")
+        )
     )
 
 

@@ -39,9 +39,9 @@ class Target:
         writer.close()
 
     async def _answer(self, writer: asyncio.StreamWriter) -> None:
-        kind = self._random.choices(
-            ("ok", "error", "hang", "reset", "drip", "huge", "close"), (80, 6, 2, 4, 2, 3, 3)
-        )[0]
+        kind = self._random.choices(("ok", "error", "hang", "reset", "drip", "huge", "close"), (80, 6, 2, 4, 2, 3, 3))[
+            0
+        ]
         match kind:
             case "ok":
                 writer.write(_OK)

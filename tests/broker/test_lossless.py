@@ -224,9 +224,7 @@ def test_a_killed_bridge_process_costs_a_lossless_route_nothing(tmp_path: Path) 
         assert client.message() == ("out", b"1")
 
 
-def test_a_message_of_a_route_that_is_gone_stays_on_disk(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_message_of_a_route_that_is_gone_stays_on_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool = str(tmp_path / "spool.db")
     port = free_port()
     with hosting(route(port), spool=spool) as host:

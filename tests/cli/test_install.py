@@ -368,9 +368,7 @@ def test_a_folder_with_a_name_that_is_too_long_is_a_usage_error(
     assert written(folder) == []
 
 
-def test_the_password_of_an_address_is_not_shown(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_password_of_an_address_is_not_shown(folder: Path, web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     web.add(URL, status=404)
     assert main(["install", "one", "--from", "http://user:hunter2@library.example"]) == 1
     assert "hunter2" not in capsys.readouterr().err
@@ -442,9 +440,7 @@ def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
     assert written(folder) == ["routes/a.lotnb"]
 
 
-def test_a_notebook_over_1_mib_is_refused(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_notebook_over_1_mib_is_refused(folder: Path, web: Web, capsys: pytest.CaptureFixture[str]) -> None:
     web.add(URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
     assert install() == 1
     assert "the notebook big.lotnb has 1048" in capsys.readouterr().err

@@ -100,7 +100,9 @@ def test_json_log_takes_in_what_others_write_to_standard_error(place: Workplace)
 
 
 def test_json_log_of_both_plugins_is_json_from_the_first_line_to_the_last(place: Workplace) -> None:
-    place.configure((BRIDGE, "  template_api.plugin.TemplateApiPlugin: {port: 0, database_url: 'sqlite:///library.db'}\n"))
+    place.configure(
+        (BRIDGE, "  template_api.plugin.TemplateApiPlugin: {port: 0, database_url: 'sqlite:///library.db'}\n")
+    )
     with place.serving("--log-format", "json") as running:
         running.line("ready: ")
         running.send(signal.SIGTERM)

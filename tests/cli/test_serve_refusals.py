@@ -126,5 +126,3 @@ def test_wrong_usage_exits_with_2(place: Workplace) -> None:
     ended = place.run("serve", "--log-format", "xml", "-c", "broker.yaml")
     assert ended.returncode == 2
     assert ended.stderr.startswith("Usage: rest-bridge")
-
-

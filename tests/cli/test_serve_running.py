@@ -162,9 +162,7 @@ def test_broker_that_ceases_to_forward_ends(place: Workplace) -> None:
         client = Wire(running.port, "victim")
         assert running.end() == 1
         client.sock.close()
-    assert running.lines[-1] == (
-        "rest-bridge: error: the broker stopped forwarding messages; the log says why"
-    )
+    assert running.lines[-1] == ("rest-bridge: error: the broker stopped forwarding messages; the log says why")
 
 
 def test_shutdown_that_fails_is_an_error(place: Workplace) -> None:

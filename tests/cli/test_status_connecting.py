@@ -1,6 +1,5 @@
 """How `rest-bridge status` connects: credentials, addresses, refusals, peers that are not brokers."""
 
-
 import pytest
 from amqtt.contexts import Action, BaseContext
 from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin

@@ -196,9 +196,7 @@ def test_what_is_too_much_to_wait_is_answered_too(
     for _ in range(commands):
         editor.publish("-listEnv")
     refused = [editor.answer() for _ in range(commands - 4)]
-    assert set(refused) == {
-        "Error: -listEnv failed: 3 commands wait already; send it again when they are answered"
-    }
+    assert set(refused) == {"Error: -listEnv failed: 3 commands wait already; send it again when they are answered"}
     gate.set()
     assert {editor.answer() for _ in range(4)} == {"0 variables."}
 

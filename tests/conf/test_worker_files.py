@@ -224,9 +224,7 @@ def test_a_group_works_beside_mosquitto_as_the_guide_sets_it_up_and_others_stay_
             assert device.next() == ("results/R", b"21.5")
             records = "bridge/plant/0/lease", "bridge/plant/workers/x/presence"
             for forbidden in ("sensors/other/1", "results/R", *records):
-                forger = broker.client(
-                    **login
-                )  # Mosquitto 2.0.11 ends the connection of one that is denied
+                forger = broker.client(**login)  # Mosquitto 2.0.11 ends the connection of one that is denied
                 forger.publish(forbidden, b"forged", retain=True, qos=0, wait=False)
                 denied = re.compile(rf"Denied PUBLISH .*'{forbidden}'")
                 eventually(lambda: denied.search(broker.log) is not None, f"{forbidden} is allowed")  # noqa: B023

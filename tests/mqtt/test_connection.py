@@ -73,6 +73,8 @@ def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
         await connection.disconnect()
 
     run(script, use)
+
+
 BEFORE_CONNACK = [
     pytest.param(message(b"x", 1), SESSION, r"PUBLISH before CONNACK \(Protocol error\)", id="PUBLISH"),
     pytest.param(b"\xd0\x00", SESSION, "another packet before CONNACK", id="PINGRESP"),

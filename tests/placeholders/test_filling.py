@@ -63,7 +63,6 @@ def test_server_mode_placeholder_is_replaced(text: str, filled: str) -> None:
     assert fill(text, values=request()) == filled
 
 
-
 def test_a_failure_has_the_same_time_as_its_request() -> None:
     moment = 1_769_860_800.123_9
     filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues(b"", moment, topic="t"))

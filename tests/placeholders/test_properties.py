@@ -49,9 +49,7 @@ def for_all(*strategies: st.SearchStrategy[object]) -> Callable[[Callable[..., N
     def make(check: Callable[..., None]) -> Callable[[int], None]:
         @pytest.mark.parametrize("examples", SIZES)
         def test(examples: int) -> None:
-            patient = settings(
-                max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
-            )
+            patient = settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
             patient(given(*strategies)(check))()
 
         return test  # type: ignore[no-any-return, unused-ignore]

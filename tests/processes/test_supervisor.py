@@ -171,8 +171,9 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatc
         while status["health"] != "Red":
             status = json.loads(client.message()[1])
         assert status["last_error"]["code"] == "internal_error"
-        assert "its task reloading failed 8 times in a row, the last time: the disk is gone" in (
-            status["last_error"]["message"]
+        assert (
+            "its task reloading failed 8 times in a row, the last time: the disk is gone"
+            in (status["last_error"]["message"])
         )
 
 

@@ -49,7 +49,7 @@ def test_a_call_has_one_id_in_log_stream_records_page_and_failure_payload(
         (call,) = admin.calls("Orders")
         assert str(uuid.UUID(call["id"])) == call["id"] == failure["id"]
         assert [(one["kind"], one["id"]) for one in live] == [("retry", call["id"]), ("call", call["id"])]
-        assert f"data-run=\"{call['id']}\"" in admin.get("/routes/Orders").text
+        assert f'data-run="{call["id"]}"' in admin.get("/routes/Orders").text
         eventually(lambda: lines(caplog, f"run {call['id']}: the server answered 503"))
 
 

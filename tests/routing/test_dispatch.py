@@ -1,6 +1,5 @@
 """The dispatcher alone: what it dispatches, counts and publishes, whatever becomes of bridges and routes meanwhile."""
 
-
 import pytest
 
 from amqtt_rest_bridge.link.frames import CallResult

@@ -41,9 +41,7 @@ POST = """
 
 @processes
 @pytest.mark.parametrize("payload", [b"hello", bytes(range(256)), b""], ids=["text", "binary", "empty"])
-def test_the_response_to_a_message_is_published_byte_for_byte(
-    target: Recorder, processes: int, payload: bytes
-) -> None:
+def test_the_response_to_a_message_is_published_byte_for_byte(target: Recorder, processes: int, payload: bytes) -> None:
     with hosting(route(target, POST), processes=processes) as host:
         client = host.client("out")
         client.publish("in/x", payload)

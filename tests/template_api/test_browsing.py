@@ -162,6 +162,7 @@ def test_facets_of_an_empty_library_are_empty(store: "Store") -> None:
 
 def test_titles_are_suggested_while_typing(store: "Store", make_template: Make) -> None:
     client = many_templates(store, make_template)
+
     def suggested(text: str) -> list[dict[str, str]]:
         suggestions: list[dict[str, str]] = client.get("/api/suggest", params={"q": text}).json["suggestions"]
         return suggestions

@@ -47,9 +47,7 @@ def test_a_process_without_an_index_lives_and_is_not_ready(sqlite_store: "Store"
     assert sqlite_store.client().get("/ready").json == {"status": "ok"}
 
 
-def test_a_process_without_its_database_lives_and_is_not_ready(
-    serve: Serve, sqlite_url: str, tmp_path: Path
-) -> None:
+def test_a_process_without_its_database_lives_and_is_not_ready(serve: Serve, sqlite_url: str, tmp_path: Path) -> None:
     with serve("--database-url", sqlite_url) as api:
         assert api.get("/ready").json == {"status": "ok"}
         with closing(sqlite3.connect(tmp_path / "library.db")) as lost:

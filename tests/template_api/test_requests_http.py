@@ -82,9 +82,7 @@ def test_a_caller_that_holds_the_answer_gets_304(client: "Client", path: str) ->
 
 @pytest.mark.parametrize("state", [Status.HIDDEN, Status.DRAFT])
 @pytest.mark.parametrize("method", ["GET", "HEAD"])
-def test_a_caller_that_holds_what_is_hidden_now_gets_404(
-    sqlite_store: "Store", method: str, state: Status
-) -> None:
+def test_a_caller_that_holds_what_is_hidden_now_gets_404(sqlite_store: "Store", method: str, state: Status) -> None:
     client = two_templates(sqlite_store)
     path = "/api/templates/webhook"
     etag = client.get(path).headers["ETag"]

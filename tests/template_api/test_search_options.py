@@ -228,7 +228,7 @@ def test_a_member_of_another_type_is_refused(client: "Client", wrong: object) ->
 @pytest.mark.parametrize(
     ("filters", "told"),
     [
-        ({"tag_id": ["x"]}, 'there is no filter "tag_id"; did you mean \'tag_ids\'?'),
+        ({"tag_id": ["x"]}, "there is no filter \"tag_id\"; did you mean 'tag_ids'?"),
         ({"difficulty": "beginner", "colour": 1}, 'there is no filter "colour"'),
         ({"\r\nX: y" * 100: 1}, "there is no filter"),
         ({"limit": 5}, 'there is no filter "limit"'),
@@ -259,5 +259,3 @@ def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
     assert posted.headers["X-Ignored-Parameters"] == "tag_ids, filter"
     exposed = posted.headers["Access-Control-Expose-Headers"]
     assert {"X-Ignored-Parameters", "X-Search-Corrected", "X-Total-Count", "Link"} <= set(exposed.split(", "))
-
-

@@ -313,7 +313,8 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
 
 
 @pytest.mark.parametrize(
-    "payload", [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
+    "payload",
+    [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
 )
 def test_a_payload_that_is_not_a_record_is_none(payload: bytes) -> None:
     assert parse(payload, Lease) is None and parse(payload, Presence) is None

@@ -244,9 +244,12 @@ def test_messages_in_a_batch_count_against_overload_bytes_until_it_has_ended(
 
 
 def test_calls_of_events_without_batches_go_on_beside_them(target: Recorder) -> None:
-    text = route(target.url, "WITH BATCH_SIZE 100 WITH BATCH_SECONDS 3600") + """
+    text = (
+        route(target.url, "WITH BATCH_SIZE 100 WITH BATCH_SECONDS 3600")
+        + """
         ADD EVENT Single WITH SOURCE_TOPIC "single" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{payload}"
             WITH DESTINATION_TOPIC "out" """
+    )
     with hosting(text) as host:
         client = host.client("out")
         client.publish("in/a", b"1")

@@ -91,12 +91,13 @@ def test_a_401_renews_the_token_once_also_for_a_post(api: Api) -> None:
     assert len(api.asked) <= 4
 
 
-def test_batches_share_one_token_and_a_401_renews_it_and_sends_the_whole_batch_again(
-    api: Api, tmp_path: Path
-) -> None:
-    text = api.route().partition("ADD EVENT A")[0] + """ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
+def test_batches_share_one_token_and_a_401_renews_it_and_sends_the_whole_batch_again(api: Api, tmp_path: Path) -> None:
+    text = (
+        api.route().partition("ADD EVENT A")[0]
+        + """ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"
         ADD EVENT A WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/a" WITH BODY "{batch}" WITH BATCH_SIZE 5
             WITH DESTINATION_TOPIC "out" """
+    )
     with hosting(text, workers=8, spool=str(tmp_path / "spool")) as host:
         client, statistics = host.client("out"), host.plugin.service.statistics["R"]
         for number in range(20):

@@ -167,9 +167,7 @@ VECTORS = [pytest.param(*vector, id=vector[0]) for vector in (SLACK, STRIPE, STA
 vectors = pytest.mark.parametrize(("scheme", "secret", "time", "body", "headers"), VECTORS)
 
 
-def is_verified(
-    scheme: SignatureScheme, secret: str, now: float, body: bytes, headers: Mapping[str, str]
-) -> bool:
+def is_verified(scheme: SignatureScheme, secret: str, now: float, body: bytes, headers: Mapping[str, str]) -> bool:
     try:
         verifier_of(Signature(secret, scheme=scheme))(headers, body, now)
     except RefusedError as refused:
@@ -244,5 +242,3 @@ def test_a_slash_command_is_verified_and_answered_by_a_real_port() -> None:
             urlopen(Request(url, body, {**headers, "X-Slack-Signature": "v0=" + "0" * 64}), timeout=10)
         refused.value.close()
         assert refused.value.code == 401
-
-

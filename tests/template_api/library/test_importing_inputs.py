@@ -13,7 +13,7 @@ from tests.support.route_text import BASIC
 from tests.template_api.library.imports import faults, read_one, write_folder
 
 ASKING = BASIC + (
-    "        WITH BODY '{\"site\": \"{env.SITE|none}\"}'\n"
+    '        WITH BODY \'{"site": "{env.SITE|none}"}\'\n'
     '        WITH HEADERS\n            ADD X-Key GET SECRET "API_KEY"\n'
 )
 CELLS = [{"kind": 2, "language": "lot", "value": ASKING}]

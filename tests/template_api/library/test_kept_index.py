@@ -244,9 +244,7 @@ def test_of_two_processes_with_one_folder_one_writes_until_it_ends(
     second.close()
 
 
-def test_a_search_before_the_first_part_gets_503_and_retry_after(
-    sqlite_store: "Store", make_template: Make
-) -> None:
+def test_a_search_before_the_first_part_gets_503_and_retry_after(sqlite_store: "Store", make_template: Make) -> None:
     sqlite_store.bring(make_template("pump", title="Pump control"))
     with sqlite_store.without_index() as client:
         _check_answers_without_index(client)

@@ -86,9 +86,7 @@ def test_a_child_that_takes_too_long_is_given_up(listening: socket.socket) -> No
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_child_is_started_again_until_it_can(
-    listening: socket.socket, tmp_path: Path, failed_again: Started
-) -> None:
+def test_a_child_is_started_again_until_it_can(listening: socket.socket, tmp_path: Path, failed_again: Started) -> None:
     folder = tmp_path / "database"
     folder.mkdir()
     supervisor = Supervisor(listening, environment(f"sqlite:///{folder}/library.db"), backoff=Backoff(0.0))
@@ -107,9 +105,7 @@ def test_a_child_is_started_again_until_it_can(
 
 
 @pytest.mark.usefixtures("forked")
-def test_a_stop_during_the_pause_before_a_start_ends_at_once(
-    listening: socket.socket, sqlite_url: str
-) -> None:
+def test_a_stop_during_the_pause_before_a_start_ends_at_once(listening: socket.socket, sqlite_url: str) -> None:
     ended = Started("is started again")
     supervisor_module.log.addHandler(ended)
     supervisor = Supervisor(listening, environment(sqlite_url), backoff=Backoff(3600.0, 3600.0))
