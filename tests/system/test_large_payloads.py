@@ -183,6 +183,7 @@ def test_a_bridge_process_with_little_memory_survives_large_messages(
     resource.prlimit(bridge, resource.RLIMIT_AS, (1_800_000 << 10, 1_800_000 << 10))
     with contextlib.closing(Results(broker.port)) as results, hanging(target) as released:
         small = publish(broker.port, count, 4_000_000)
+        eventually(lambda: results.of("out/hang") == {"overloaded": count - 16})
         released.set()
         eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
         eventually(lambda: results.of("out/good") == {"ok": small})
