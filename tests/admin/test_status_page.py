@@ -228,27 +228,34 @@ STREAMS = """
         port2.postMessage({seen: true, route: 'Alarms'});
     };
 """
+ANSWERED = """streams[1].say('routes', {summary: '', sections: {}, names: ['Orders', 'Alarms'], rows: []})"""
+
+
+@contextmanager
+def streaming(host: Host, browser: Page) -> Iterator[Page]:
+    """Open the page of a route on streams that the test speaks for."""
+    with browser.elsewhere() as page:
+        page.before_scripts(STREAMS)
+        page.before_scripts(SEE)
+        page.open(url(host, "/routes/Orders"))
+        page.wait(LIVE)
+        yield page
+        assert page.errors == []
 
 
 @pytest.mark.chromium
 def test_a_newer_stream_that_is_behind_the_one_it_replaces_shows_no_call_again_and_misses_none(
     host: Host, browser: Page
 ) -> None:
-    with browser.elsewhere() as page:
-        page.before_scripts(STREAMS)
-        page.before_scripts(SEE)
-        page.open(url(host, "/routes/Orders"))
-        page.wait(LIVE)
+    with streaming(host, browser) as page:
         page.evaluate("streams[0].calls(1, 2, 3)")
         page.evaluate("another()")
         page.wait("streams.length === 2 && streams[1].older")
         page.evaluate("streams[1].calls(2)")
-        rows = {"summary": "", "sections": {}, "names": ["Orders", "Alarms"], "rows": []}
-        page.evaluate(f"streams[1].say('routes', {json.dumps(rows)})")
+        page.evaluate(ANSWERED)
         page.evaluate("streams[1].calls(3, 4)")
         page.wait(f"{SEEN}.includes('4')")
         assert page.evaluate(SEEN) == "1 2 3 4"
-        assert page.errors == []
 
 
 @pytest.mark.chromium
@@ -256,21 +263,15 @@ def test_a_newer_stream_that_replaces_a_lost_one_shows_all_its_calls_whatever_th
     host: Host, browser: Page
 ) -> None:
     """The bridge process that serves the port may be another one, which counts from the beginning."""
-    with browser.elsewhere() as page:
-        page.before_scripts(STREAMS)
-        page.before_scripts(SEE)
-        page.open(url(host, "/routes/Orders"))
-        page.wait(LIVE)
+    with streaming(host, browser) as page:
         page.evaluate("streams[0].calls(7, 8, 9)")
         page.evaluate("streams[0].readyState = 0; streams[0].onerror(); another()")
         page.wait("streams.length === 2 && streams[1].older")
         page.evaluate("streams[1].calls(1)")
-        rows = {"summary": "", "sections": {}, "names": ["Orders", "Alarms"], "rows": []}
-        page.evaluate(f"streams[1].say('routes', {json.dumps(rows)})")
+        page.evaluate(ANSWERED)
         page.evaluate("streams[1].calls(2)")
         page.wait(f"{SEEN}.endsWith('2')")
         assert page.evaluate(SEEN) == "7 8 9 1 2"
-        assert page.errors == []
 
 
 STATES = """

@@ -73,6 +73,15 @@ def left(spool: Spool) -> list[str]:
     return [kept.key for kept in spool.left_over() if isinstance(kept, Kept)]
 
 
+def assert_removed(spool: Spool, keys: list[str]) -> None:
+    """End the calls of a spool, and show that it forgets them."""
+    for key in keys:
+        spool.forget(key)
+    for _ in range(3):  # the plugin flushes a hundred times a second
+        tidy(spool)
+    assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+
+
 def calls_that_end_make_room(folder: Path) -> None:
     """Everything is sent: as many new messages as before find room, again and again, without a restart."""
     with opened(folder / "spool.db") as spool:
@@ -200,11 +209,7 @@ def other_files_take_what_a_full_spool_left(folder: Path) -> None:
         keys = fill(spool, 15_000)
         tidy(spool)
         take_what_is_left(folder)
-        for key in keys:
-            spool.forget(key)
-        for _ in range(3):  # the plugin flushes a hundred times a second
-            tidy(spool)
-        assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+        assert_removed(spool, keys)
 
 
 def other_files_take_what_a_start_finds(folder: Path) -> None:
@@ -222,11 +227,7 @@ def other_files_take_what_a_start_finds(folder: Path) -> None:
     with opened(path) as spool:
         assert left(spool) == keys
         take_what_is_left(folder)
-        for key in keys:
-            spool.forget(key)
-        for _ in range(3):
-            tidy(spool)
-        assert spool._connection.execute("SELECT count(*) FROM calls").fetchone() == (0,)
+        assert_removed(spool, keys)
 
 
 def other_files_take_whatever_becomes_free(folder: Path) -> None:
