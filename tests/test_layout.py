@@ -1,4 +1,4 @@
-"""How large the parts of the two packages may be, and that one name names one class."""
+"""How large the parts of the two packages may be, that one name names one class, and what no module does."""
 
 import ast
 import re
@@ -47,6 +47,11 @@ def test_a_common_name_names_one_class_of_a_package(package: str) -> None:
     texts = [file.read_text(encoding="utf-8") for file in SOURCES if file.is_relative_to(ROOT / package)]
     names = Counter(name for text in texts for name in re.findall(r"^\s*class (\w+)", text, re.MULTILINE))
     assert {name for name in COMMON if names[name] > 1} == set()
+
+
+def test_no_module_draws_from_the_random_generator_that_embedding_tests_may_seed_or_watch() -> None:
+    drawn = re.compile(r"\brandom\.(?!SystemRandom\b|Random\b)[a-z]|from random import")
+    assert [file.name for file in SOURCES if "import random" in (text := file.read_text()) and drawn.search(text)] == []
 
 
 def test_the_test_files_that_ci_names_exist() -> None:

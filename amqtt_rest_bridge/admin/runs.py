@@ -4,7 +4,7 @@ What each process records is in `records/`; what of it travels, in `link.admin_f
 """
 
 import itertools
-import random
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,7 +81,7 @@ class RunQuestions:
         self._records = records
         self._send = send
         self._lock = threading.Lock()
-        self._numbers = itertools.count(random.getrandbits(40))  # not those of a process that served the port before
+        self._numbers = itertools.count(secrets.randbits(40))  # not those of a process that served the port before
         self._open: dict[int, Runs] = {}
         self._retries: dict[int, tuple[Callable[[], None], list[Retried]]] = {}
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 # Decision: the first run comes at random within a minute, or within the interval if that is shorter, so that brokers
 # that are started together do not ask a server at the same moment, and a day's interval does not delay it by a day.
 _LONGEST_FIRST_DELAY: Final = 60.0
+_CHANCE: Final = random.SystemRandom().random  # not the shared generator, which tests that embed a broker may seed
 
 
 @dataclass(slots=True, eq=False)
@@ -52,7 +53,7 @@ class Schedule:
         *,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], float] = time.time,
-        chance: Callable[[], float] = random.random,
+        chance: Callable[[], float] = _CHANCE,
     ) -> None:
         self._run = run
         self._leads = leads

@@ -7,6 +7,7 @@ import random
 import signal
 import struct
 import threading
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ def broker(processes: list[BrokerProcess], folder: Path, routes: str, **keywords
 def send_acknowledged(port: int, bodies: list[bytes], topic: str = "in/x") -> list[bytes]:
     """Publish with QoS 1, 50 at a time, and give what was acknowledged before the connection ended."""
     acknowledged: list[bytes] = []
-    with contextlib.suppress(OSError), contextlib.closing(Wire(port, f"sender-{random.random()}", timeout=10)) as wire:
+    with contextlib.suppress(OSError), contextlib.closing(Wire(port, f"sender-{uuid.uuid4()}", timeout=10)) as wire:
         for start in range(0, len(bodies), 50):
             batch = bodies[start : start + 50]
             wire.send(b"".join(publish_packet(topic, body, index + 1) for index, body in enumerate(batch)))

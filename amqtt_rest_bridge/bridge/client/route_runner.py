@@ -44,6 +44,7 @@ LARGE: Final = 128 << 10
 """Bytes of a payload that is filled in while no other large one is."""
 _LOG_SECONDS: Final = 1.0
 _FREELY: Final = nullcontext()
+_CHANCE: Final = random.SystemRandom().random  # tests that embed a broker may seed, or watch, the shared generator
 _NONE: Final[list[int]] = []
 
 
@@ -106,7 +107,7 @@ class RouteRunner:
         self._evidence = None if records is None else records.evidence
         self._keeps_all = records is not None and records.keeps_all
         record = None if records is None else records.call
-        means = Means(time.time, random.random, settings.runs, record, time.monotonic)
+        means = Means(time.time, _CHANCE, settings.runs, record, time.monotonic)
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
             for number, event in zip(numbered.numbers, route.client_events, strict=True)
