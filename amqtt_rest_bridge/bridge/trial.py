@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import structs
 
 from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, Once, ServedEvent, TopicPayload, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import Answers, BrokerAccess, Once, TopicPayload, Wake
 from amqtt_rest_bridge.calls.batches import halve
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict
 from amqtt_rest_bridge.calls.requests import scheme_of_sender
@@ -22,6 +22,7 @@ from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import Claim, Settle, ToBroker
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.records.bridge_records import RawRequest, ServedEvent
 from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -235,5 +236,5 @@ class _Answers(Answers):
 
     served: ServedEvent | None = None
 
-    def count(self, served: ServedEvent, *_: object) -> None:
-        self.served = served
+    def count(self, raw: RawRequest) -> None:
+        self.served = raw.served

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.broker_access import Answers, ServedEvent
+from amqtt_rest_bridge.bridge.server.broker_access import Answers
 from amqtt_rest_bridge.model import RestApiConfig, Route
+from amqtt_rest_bridge.records.bridge_records import RawRequest, ServedEvent
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.admin_client import admin_of
@@ -39,12 +40,18 @@ def statistics(*, both: bool = False) -> RouteStatistics:
     return RouteStatistics(Route("R", RestApiConfig(enable_client=both, enable_server=True)), 4, 100.0, QueueBytes(1))
 
 
+def answered(status: str, code: str | None, seconds: float) -> RawRequest:
+    failure = None if code in (None, "skipped") else (code, f"why {code}", "")
+    kind = "skipped" if code == "skipped" else "request"
+    return RawRequest(100.0, kind, (None, None), EVENT, "an id", None, "POST", "/hook", status, failure, seconds)
+
+
 def serve(one: RouteStatistics, outcomes: str, *, at_once: bool = True) -> str:
     """Count requests by their answers, in one report or one for each; return the health."""
     answers = Answers()
     for number, outcome in enumerate(outcomes, start=1):
         status, code = ANSWERS[outcome]
-        answers.count(EVENT, "an id", status, code, None if code is None else f"why {code}", 0.01 * number)
+        answers.count(answered(status, code, 0.01 * number))
         if not at_once:
             one.served(answers.take().routes["R"], 101.0)
     for report in answers.take().routes.values():

@@ -15,7 +15,6 @@ from amqtt_rest_bridge.bridge.server.broker_access import (
     AwaitedReply,
     BrokerAccess,
     SendsPublications,
-    ServedEvent,
     Wake,
 )
 from amqtt_rest_bridge.http_server import Pending, Request, Response
@@ -23,7 +22,7 @@ from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
-from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords, RawRequest
 from amqtt_rest_bridge.settings import BridgeSettings
 
 REQUEST_ID = "0f9a2e4c-0000-4000-8000-000000000001"
@@ -46,12 +45,11 @@ class FakeAnswers(Answers):
         self.counted: list[tuple[str, str | None]] = []
         self.lines: list[str] = []
 
-    def count(
-        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
-    ) -> None:
-        assert seconds >= 0
-        self.counted.append((served.route, code))
-        self.lines.append(f"answered {served.request} with {status}")
+    def count(self, raw: RawRequest) -> None:
+        assert raw.seconds >= 0
+        code = None if raw.kind == "request" else raw.kind
+        self.counted.append((raw.served.route, code if raw.failure is None else raw.failure[0]))
+        self.lines.append(f"answered {raw.served.request} with {raw.status}")
 
     def unmatched(self, port: int, method: str, path: str, status: str) -> None:
         self.lines.append(f"port {port}: {method} {path} led to no endpoint: {status}")

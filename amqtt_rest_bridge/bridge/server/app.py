@@ -15,7 +15,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, ServedEvent, Wake
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Wake
 from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
 from amqtt_rest_bridge.bridge.server.openapi import PATH, describe
 from amqtt_rest_bridge.bridge.server.reads import payload_answer
@@ -38,14 +38,13 @@ from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route, ServerEvent
-from amqtt_rest_bridge.records.bridge_records import Failure
+from amqtt_rest_bridge.records.bridge_records import LONGEST, Failure, RawRequest, ServedEvent
 from amqtt_rest_bridge.settings import BridgeSettings
 
 log = logging.getLogger(__name__)
 
 _DEFAULTS: Final = BridgeSettings()
 _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
-_UNMATCHED: Final = None, None
 _IGNORED: Final = Response("200 OK", (("Content-Type", "application/json"),), b'{"status": "ignored"}')
 
 
@@ -108,7 +107,7 @@ class RouteApplication:
             self._answers.unmatched(self._port, request.method, path, status)
             refusal, answer = failure.refusal, refused(failure.refusal)
             if self._records is not None:
-                self._records.request(_UNMATCHED, request, answer, (refusal.code, refusal.message, refusal.hint))
+                self._records.unmatched(request, answer, (refusal.code, refusal.message, refusal.hint))
             return answer
 
     def _answer(self, request: Request, wake: Wake) -> Response | Pending:
@@ -165,6 +164,8 @@ class _Endpoint:
         self._wrong_credentials = wrong_credentials
         self._port = port
         self._records = broker.records
+        if self._records is not None:
+            self._recent = self._records.recent(route.name)
         self._of = route, event
         self._masker = masker_of(route)
         self._served = ServedEvent(route.name, event.name, f"{event.method} {self._masker.address(event.endpoint)}")
@@ -214,14 +215,22 @@ class _Endpoint:
         return self._noted(request, answer, (refusal.code, message, refusal.hint), "request")
 
     def _noted(self, request: EventRequest, answer: Response, failure: Failure | None, kind: str) -> Response:
-        """Count an answer, and record it for the admin port."""
-        seconds = request.clock() - request.began
-        code, message = (None if kind == "request" else kind, None) if failure is None else failure[:2]
-        self._answers.count(self._served, request.http.id, answer.status, code, message, seconds)
+        """Count an answer, and record it for the admin port: one value is made for both."""
+        http, publication, began = request.http, request.publication, request.timestamp
+        seconds, target = request.clock() - request.began, http.target
+        if len(target) > LONGEST:
+            target = self._masker.address(path_of(target))[:LONGEST]
+        topic = None if publication is None else publication.topic[:LONGEST]
+        raw = RawRequest(
+            began + seconds, kind, self._of, self._served, http.id, topic, http.method, target, answer.status, failure,
+            seconds,
+        )  # fmt: skip
+        self._answers.count(raw)
         if self._records is not None:
-            self._records.request(
-                self._of, request.http, answer, failure, request.publication, request.timestamp, seconds, kind
-            )
+            if failure is None and not self._records.takes_all:
+                self._recent.append(raw)
+            else:
+                self._records.request(raw, http, answer, publication, began)
         return answer
 
 

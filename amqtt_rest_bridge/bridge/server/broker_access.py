@@ -14,7 +14,6 @@ import threading
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -45,7 +44,7 @@ from amqtt_rest_bridge.link.frames import (
 from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import EventName, Pairs, Publication, RestApiConfig, Route, ServerEvent
-from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+from amqtt_rest_bridge.records.bridge_records import BridgeRecords, RawRequest, ServedEvent
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES
 
 log = logging.getLogger(__name__)
@@ -369,15 +368,6 @@ class BrokerAccess:
 # Answers.
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ServedEvent:
-    """The server event that a request led to; `request` is its METHOD and ENDPOINT as the log shows them."""
-
-    route: str
-    event: str
-    request: str
-
-
 _Kind = tuple[ServedEvent, str, str | None]
 """What answers are counted by: event, status line, and the code of an error."""
 
@@ -389,7 +379,7 @@ class Answers:
         self.recorded = False
         """Whether requests are reported by status too, and their times by event, for the admin port."""
         self._lock = threading.Lock()
-        self._noted: deque[tuple[ServedEvent, str, str, str | None, str | None, float]] = deque()  # see `count`
+        self._noted: deque[RawRequest] = deque()  # see `count`
         self._begin()
         self._has_lines = log.isEnabledFor(logging.INFO)
 
@@ -403,14 +393,12 @@ class Answers:
         self._unmatched: dict[int, Frequent[tuple[str, str, int]]] = {}
         self._unmatched_totals: dict[int, int] = {}
 
-    def count(
-        self, served: ServedEvent, request_id: str, status: str, code: str | None, message: str | None, seconds: float
-    ) -> None:
-        """Count an answer: its status line, for an error the code with its message (else None), and its duration.
+    def count(self, raw: RawRequest) -> None:
+        """Count an answer by its status line and, of an error, its code and message; add up its duration.
 
         Called once for every request that led to an event.
         """
-        self._noted.append((served, request_id, status, code, message, seconds))
+        self._noted.append(raw)
         if len(self._noted) >= _COUNTED_TOGETHER:
             with self._lock:
                 self._add_up()
@@ -418,10 +406,12 @@ class Answers:
     def _add_up(self) -> None:
         """Count what was noted; under the lock."""
         while self._noted:
-            served, request_id, status, code, message, seconds = self._noted.popleft()
-            kind = served, status, code
+            raw = self._noted.popleft()
+            served, failure, seconds = raw.served, raw.failure, raw.seconds
+            code, message = (None if raw.kind == "request" else raw.kind, None) if failure is None else failure[:2]
+            kind = served, raw.status, code
             self._counts[kind] = self._counts.pop(kind, 0) + 1
-            self._ids[kind] = request_id
+            self._ids[kind] = raw.run
             if message is not None:
                 self._messages[kind] = message
             recent = self._recent.get(served.route)
