@@ -30,7 +30,7 @@ from tests.support.admin_client import (
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])
@@ -270,7 +270,7 @@ def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(targ
         name = json.loads(client.message()[1])["id"]
         target.answer = gate.before(lambda _: (200, b"{}"))
         assert post(admin, f"/api/runs/{name}/retry")[0] == 202
-        gate.entered.get(timeout=20)
+        gate.entered.get(timeout=SECONDS)
     gate.open.set()
     target.answer = lambda _: (200, b"{}")
     with hosting(client_route(target.url), **settings) as host:

@@ -33,8 +33,8 @@ from amqtt_rest_bridge.model import (
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.settings import BridgeSettings
+from tests.support.waiting import SECONDS
 
-SECONDS = 10.0
 FINE = HttpResponse(200, "OK", (), b"fine", 0.0)
 BUSY = HttpResponse(503, "Busy", (), b"", 0.0)
 

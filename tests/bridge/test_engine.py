@@ -25,8 +25,9 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
-from tests.bridge.engine_rig import BUSY, FINE, SECONDS, Rig, route
+from tests.bridge.engine_rig import BUSY, FINE, Rig, route
 from tests.support.gate import Gate
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from tests.support.embedded_broker import CODE, hosting
 from tests.support.http_recorder import Recorder, recording
 from tests.support.http_target import Seen
+from tests.support.waiting import SECONDS
 
 
 def route(target: Recorder, name: str) -> str:
@@ -31,7 +32,7 @@ def test_routes_before_hanging_servers_share_the_threads_and_leave_one_to_every_
 
     def hang(seen: Seen) -> tuple[int, bytes]:
         entered.release()
-        may_answer.wait(10)
+        may_answer.wait(SECONDS)
         return 200, seen.body
 
     with recording() as hanging, recording() as quick:
@@ -41,7 +42,7 @@ def test_routes_before_hanging_servers_share_the_threads_and_leave_one_to_every_
             client = host.client("out")
             for name in names * 30:
                 client.publish(name, b"slow")
-            assert all(entered.acquire(timeout=10) for _ in range(most))
+            assert all(entered.acquire(timeout=SECONDS) for _ in range(most))
             for _ in range(50):  # while more threads would start, if there could be more
                 client.publish("Quick", b"quick")
                 assert client.message() == ("out", b"quick")

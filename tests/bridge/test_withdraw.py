@@ -7,8 +7,9 @@ import pytest
 from amqtt_rest_bridge.bridge.client.route_runner import RouteRunner
 from amqtt_rest_bridge.calls.call import OpenCall
 from amqtt_rest_bridge.link.frames import Returned, Waiting, Withdraw
-from tests.bridge.engine_rig import BUSY, FINE, SECONDS, Rig, route
+from tests.bridge.engine_rig import BUSY, FINE, Rig, route
 from tests.support.gate import Gate
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from tests.support.http_recorder import recording
 from tests.support.http_target import Seen
 from tests.support.lossless import Keys, load, on_disk, route
 from tests.support.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
 
@@ -212,13 +212,13 @@ def test_a_killed_bridge_process_costs_a_lossless_route_nothing(tmp_path: Path) 
 
         def answer(seen: Seen) -> tuple[int, bytes]:
             entered.set()
-            let_go.wait(10)
+            let_go.wait(SECONDS)
             return 200, seen.body
 
         target.answer = answer
         client = host.client("out")
         client.publish("in/x", b"1")
-        assert entered.wait(10)
+        assert entered.wait(SECONDS)
         (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
         let_go.set()

@@ -20,6 +20,7 @@ from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
 from tests.support.route_text import load_text, messages
+from tests.support.waiting import SECONDS
 
 CHANGES = 'WITH ON_CHANGE "{payload}"'
 REFUSED = HttpResponse(400, "Bad Request", (), b"", 0.0)
@@ -153,7 +154,7 @@ def test_a_message_behind_an_equal_one_that_is_under_way_waits_for_its_end(rig: 
     rig.use(route())
     rig.call(b"1", "in/a")
     rig.call(b"1", "in/a")
-    gate.entered.get(timeout=10)
+    gate.entered.get(timeout=SECONDS)
     gate.open.set()
     assert codes(rig, 2) == (["http_status", None] if fails else [None, SKIPPED])
 

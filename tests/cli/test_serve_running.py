@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.support.commands import BRIDGE, SECONDS, Workplace, accepts
-from tests.support.waiting import eventually
+from tests.support.commands import BRIDGE, Workplace, accepts
+from tests.support.waiting import SECONDS, eventually
 
 STUCK_AT_SHUTDOWN = """\
     async def on_broker_pre_shutdown(self):

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.cli.trace import line
 from tests.support.admin_client import TOKEN, admin_of, client_route
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder
+from tests.support.waiting import SECONDS
 
 
 @contextmanager
@@ -51,7 +52,7 @@ def test_a_line_for_each_message_with_its_request_and_result(target: Recorder) -
         assert re.search(r" ms  run [0-9a-f-]{36}\n$", told)
         assert "payload" not in told
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 130
+        assert process.wait(SECONDS) == 130
         assert process.stderr is not None
         assert process.stderr.read() == ""
 
@@ -98,7 +99,7 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
         first_line(process, host.client(), "other")
         os.kill(host.plugin.service.pool.processes[0].pid, signal.SIGKILL)
-        assert process.wait(20) == 1
+        assert process.wait(SECONDS) == 1
         assert process.stderr is not None
         assert "closed the connection" in process.stderr.read()
 

@@ -20,7 +20,7 @@ from amqtt_rest_bridge.__main__ import main as rest_bridge
 from template_api.plugin import TemplateApiPlugin
 from tests.support.documents import page, section
 from tests.support.embedded_broker import PLUGIN, Client, Host, configuration, hosting
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 CONF: Final = Path(__file__).parents[2] / "conf"
 DEMO: Final = (CONF / "routes" / "demo.lot").read_text(encoding="utf-8")
@@ -306,4 +306,4 @@ def test_device_answers_an_http_call_over_mqtt(library: Host) -> None:
         assert topic == f"rpc/pump-7/status/{request['request']}"
         assert request["arguments"] == {"detail": True}
         device.publish(f"rpc-reply/{request['request']}", b'{"running": true}')
-        assert call.result(20) == (200, b'{"running": true}')
+        assert call.result(SECONDS) == (200, b'{"running": true}')

@@ -21,7 +21,7 @@ from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import Seen
 from tests.support.ports import free_port
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 CONF: Final = ROOT / "conf"
 ALERTS: Final = CONF / "prometheus-alerts.yaml"
@@ -105,7 +105,7 @@ def reading(host: Host, folder: Path) -> Iterator[Prometheus]:
         yield prometheus
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(SECONDS)
 
 
 @needs_promtool

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.http_client import Resolver
 from amqtt_rest_bridge.model import HttpRequest, Method
 from tests.http_client.clients import base_of, client_of
 from tests.support.http_target import Peer, Script, Target, closing, echo, reply
+from tests.support.waiting import SECONDS
 
 
 def refused_port() -> int:
@@ -80,7 +81,7 @@ def test_a_name_is_looked_up_once_for_all_who_wait() -> None:
 
     def look_up(host: str, port: int) -> list[str]:
         asked.append(host)
-        answer.wait(5)
+        answer.wait(SECONDS)
         return ["192.0.2.1"]
 
     resolver = Resolver(look_up)
@@ -179,7 +180,7 @@ def test_name_server_that_does_not_answer_is_a_timeout_with_nothing_sent() -> No
     over = threading.Event()
 
     def look_up(host: str, port: int) -> list[str]:
-        over.wait(10)
+        over.wait(SECONDS)
         return []
 
     resolver = Resolver(look_up)

@@ -13,6 +13,7 @@ from amqtt_rest_bridge.model import HttpRequest, Method
 from tests.http_client.clients import base_of, client_of
 from tests.support.clock import Clock
 from tests.support.http_target import Peer, Script, Target, answering, echo, reply
+from tests.support.waiting import SECONDS
 
 WITH_KEY = (("Idempotency-Key", "k1"),)
 
@@ -91,7 +92,7 @@ def test_connections_idle_for_too_long_are_closed_without_another_request() -> N
 
     def script(peer: Peer) -> None:
         while peer.request() is not None:
-            together.wait(5)
+            together.wait(SECONDS)
             peer.send(reply())
         gone.release()
 
@@ -103,7 +104,7 @@ def test_connections_idle_for_too_long_are_closed_without_another_request() -> N
         assert not gone.acquire(blocking=False)
         clock.now += 6
         client.expire()
-        assert all(gone.acquire(timeout=5) for _ in range(3))
+        assert all(gone.acquire(timeout=SECONDS) for _ in range(3))
 
 
 def closed_after_the_first(closed: threading.Event) -> Script:
@@ -136,7 +137,7 @@ def test_kept_connection_found_closed_is_replaced_for_every_method(method: Metho
     with Target(closed_after_the_first(closed)) as target, client_of(base_of(target)) as client:
         for _ in range(3):
             assert client.send(HttpRequest(method, base_of(target) + "/")).status == 200
-            assert closed.wait(5)
+            assert closed.wait(SECONDS)
             closed.clear()
         assert len(target.requests) == target.connections == 3
 
@@ -210,7 +211,7 @@ def test_close_ends_idle_connections_and_those_in_use_after_their_call() -> None
     with Target(script) as target, client_of(base_of(target)) as client:
         client.send(HttpRequest(Method.GET, base_of(target) + "/"))
         client.close()
-        assert gone.wait(5)
+        assert gone.wait(SECONDS)
         gone.clear()
         client.send(HttpRequest(Method.GET, base_of(target) + "/"))
-        assert gone.wait(5)
+        assert gone.wait(SECONDS)

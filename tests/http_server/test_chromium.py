@@ -14,6 +14,7 @@ import pytest
 
 from tests.support.http_ports import served
 from tests.support.server_mode import event, route
+from tests.support.waiting import SECONDS
 
 # What each page tries; `call` gives the status, the body and what a page can read of the headers, or the error's name.
 PAGE = """<!doctype html><title>page</title><script>
@@ -97,7 +98,7 @@ def browser(chromium: str, profile: Path, url: str) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(SECONDS)
 
 
 @pytest.mark.chromium

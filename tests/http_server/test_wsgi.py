@@ -10,6 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.http_server import HttpServer, Request, Response, WsgiDoor
 from tests.support.http_ports import Raw
+from tests.support.waiting import SECONDS
 
 Start = Callable[..., Callable[[bytes], None]]
 
@@ -139,7 +140,7 @@ def test_a_call_whose_caller_has_left_before_its_turn_is_not_made() -> None:
 
     def app(environ: dict[str, Any], start: Start) -> list[bytes]:
         asked.append(environ["PATH_INFO"])
-        go_on.wait(20)
+        go_on.wait(SECONDS)
         start("200 OK", [])
         return []
 

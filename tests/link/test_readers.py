@@ -10,8 +10,7 @@ import pytest
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd, LinkReaders, Runnable, SocketTurn, Turn
 from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.link.frames import Calls, DispatchedCall, ToBridge
-
-SECONDS = 10.0
+from tests.support.waiting import SECONDS
 
 
 class Job:

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, S
 from amqtt_rest_bridge.mqtt.wire import PUBREC
 from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, message, read, run
 from tests.support.http_target import Peer, Script, silent
+from tests.support.waiting import SECONDS
 
 FORBIDDEN = [
     pytest.param(b"".join(message(b"x", one) for one in (1, 2, 3)), 0x93, "Receive Maximum", id="receive-maximum"),
@@ -190,7 +191,7 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         received: list[bytes] = []
 
         def receive(_connection: MqttConnection, message: Publish) -> None:
-            reset.wait(5)  # the loop sees messages and reset together
+            reset.wait(SECONDS)  # the loop sees messages and reset together
             received.append(message.payload)
 
         connection = MqttConnection(address, Session("client", 3600, 100), receive)

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Subscription
 from amqtt_rest_bridge.mqtt.wire import PUBCOMP, PUBREC, PUBREL
 from tests.mqtt.scripted import CONNACK, LOOPS, SESSION, Taken, message, read, run
 from tests.support.http_target import Peer
+from tests.support.waiting import SECONDS
 
 
 @LOOPS
@@ -217,7 +218,7 @@ def test_a_broker_that_does_not_read_is_sent_no_more_until_it_does(
     def script(peer: Peer) -> None:
         peer.sock.recv(1024)
         peer.send(CONNACK)
-        reads.wait(10)
+        reads.wait(SECONDS)
         while peer.sock.recv(1 << 20):
             pass
 

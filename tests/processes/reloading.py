@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.processes.reload import FirstLoad, fingerprint
-from tests.support.embedded_broker import SECONDS, Host, configuration
+from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import Recorder
+from tests.support.waiting import SECONDS
 
 
 def client_route(target: Recorder, name: str = "C", source: str = "in", destination: str = "out") -> str:

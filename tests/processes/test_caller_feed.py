@@ -14,8 +14,8 @@ import pytest
 
 from amqtt_rest_bridge.bridge.server import broker_access as payloads
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
-from tests.support.embedded_broker import SECONDS, Host, hosting
-from tests.support.waiting import eventually
+from tests.support.embedded_broker import Host, hosting
+from tests.support.waiting import SECONDS, eventually
 
 ROUTE = """DEFINE ROUTE Callers WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0' WITH REQUEST_TIMEOUT '20'

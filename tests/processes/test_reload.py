@@ -18,8 +18,9 @@ from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprin
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
 from tests.processes.reloading import Reloading, client_route, loaded_before, server_route
-from tests.support.embedded_broker import SECONDS, Host, configuration
+from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import recording
+from tests.support.waiting import SECONDS
 
 
 @pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])

@@ -12,9 +12,9 @@ from amqtt_rest_bridge.routing.route_table import Watching
 from tests.processes.reloading import Reloading, server_route
 from tests.support.clock import Clock
 from tests.support.commands import accepts
-from tests.support.embedded_broker import SECONDS, Client
+from tests.support.embedded_broker import Client
 from tests.support.http_ports import Raw, error_code_of, get, post
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
 

@@ -16,9 +16,7 @@ from tests.support.embedded_broker import Host, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, echo
 from tests.support.spawning import Spawning
-from tests.support.waiting import eventually
-
-SECONDS = 10.0
+from tests.support.waiting import SECONDS, eventually
 
 
 def route(target: Recorder, event: str = "", config: str = "", name: str = "R") -> str:

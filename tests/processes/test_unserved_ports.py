@@ -13,9 +13,8 @@ from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import CERTIFICATES
 from tests.support.spawning import Spawning
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
-SECONDS = 10.0
 SERVER = """
 DEFINE ROUTE Hooks WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'

@@ -12,8 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from tests.support.forked import REST_BRIDGE, Forked, run
-
-SECONDS = 30.0
+from tests.support.waiting import SECONDS
 
 SERVER_ROUTE = """
 DEFINE ROUTE Intake WITH TYPE REST_API
@@ -173,6 +172,7 @@ import threading
 from dataclasses import dataclass
 
 from amqtt.plugins.base import BasePlugin
+from tests.support.waiting import SECONDS
 
 log = logging.getLogger(__name__)
 

@@ -28,11 +28,10 @@ from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.forked import await_server, run_loader, spawn_bridge
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 T = TypeVar("T")
 
-SECONDS = 10.0
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
 CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=spawn_bridge, load=run_loader)

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-SECONDS = 30.0
+from tests.support.waiting import SECONDS
 
 Question = TypeVar("Question")
 Reply = TypeVar("Reply")

@@ -6,6 +6,7 @@ import queue
 from collections.abc import Callable, Iterator
 
 from tests.support.http_target import Peer, Seen, Target, reply
+from tests.support.waiting import SECONDS
 
 Answer = tuple[int, bytes]
 
@@ -30,7 +31,7 @@ class Recorder(Target):
         """The base address."""
         return f"http://127.0.0.1:{self.port}"
 
-    def request(self, seconds: float = 10.0) -> Seen:
+    def request(self, seconds: float = SECONDS) -> Seen:
         """Wait for the next request."""
         return self.arrived.get(timeout=seconds)
 

@@ -12,6 +12,8 @@ from email.message import Message
 from pathlib import Path
 from types import TracebackType
 
+from tests.support.waiting import SECONDS
+
 CERTIFICATES = Path(__file__).parent / "certificates"
 AUTHORITY = str(CERTIFICATES / "authority.pem")
 
@@ -141,7 +143,7 @@ class Target:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(SECONDS)
 
     def _start(self, run: Callable[..., None], *args: object) -> None:
         thread = threading.Thread(target=run, args=args, daemon=True)

@@ -13,7 +13,7 @@ from tests.support.gate import Gate
 from tests.support.http_recorder import Answer, Recorder
 from tests.support.http_target import Seen
 from tests.support.lossless import load
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 ROUTE = """
     DEFINE ROUTE R WITH TYPE REST_API
@@ -211,7 +211,7 @@ def test_messages_in_a_batch_count_against_overload_bytes_until_it_has_ended(
     may_answer = threading.Event()
 
     def answer(_: Seen) -> Answer:
-        assert may_answer.wait(20)
+        assert may_answer.wait(SECONDS)
         return 200, b""
 
     target.answer = answer
@@ -296,7 +296,7 @@ def test_batches_of_an_ordered_event_keep_the_order_over_a_reload(
         client, statistics = host.client(), host.plugin.service.statistics["R"]
         for number in range(10):
             client.publish("in/a", b"%d" % number)
-        gate.entered.get(timeout=10)
+        gate.entered.get(timeout=SECONDS)
         load(host, route(target.url, event + ' WITH RETRY_ON "500"', policy=policy))
         gate.open.set()
         for number in range(10, 18):

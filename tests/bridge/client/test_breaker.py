@@ -18,7 +18,7 @@ from tests.support.embedded_broker import Host, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, recording
 from tests.support.lossless import load
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 RULE = BreakerRule(1, 30)
 TARGET = "http://t"
@@ -158,7 +158,7 @@ def test_what_still_waits_for_the_target_before_a_reload_opens_no_breaker(target
     with recording() as other, hosting(text) as host:
         client = host.client("out")
         client.publish("in", b"1")
-        gate.entered.get(timeout=10)
+        gate.entered.get(timeout=SECONDS)
         load(host, text.replace(target.url, other.url))
         gate.open.set()
         assert json.loads(client.message()[1])["status"] == 503

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiCo
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Answer, Recorder, recording
 from tests.support.http_target import AUTHORITY, ConnectProxy, Seen, Target, answering, reply, server_tls
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 SECRET = "cl1ent-s3cret"
 
@@ -194,7 +194,7 @@ class Issuer:
 
     def send(self, request: HttpRequest, stopwatch: Stopwatch | None = None) -> HttpResponse:
         self.asked += 1
-        self.gate.wait(10)
+        self.gate.wait(SECONDS)
         if self.failing:
             raise CallError(FailureCode.TIMEOUT, "too slow", "Check BASE_ADDRESS.")
         answer = {"access_token": f"t{self.asked}", "token_type": "bearer"}

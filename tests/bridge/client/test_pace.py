@@ -211,7 +211,7 @@ def test_each_request_of_a_call_takes_a_turn(answer: Answers, method: str, confi
         text = LIMITED.format(
             port=target.port, limit=f"{per_second}/s", method=method, event="", config=config.format(port=target.port)
         )
-        with hosting(text) as host:
+        with hosting(text, workers=1) as host:  # a second one would open a connection of its own beside a slow answer
             client = host.client("out")
             began = time.monotonic()
             for _ in range(calls):

@@ -9,6 +9,7 @@ import pytest
 
 from amqtt_rest_bridge.bridge.client.worker_pool import ThreadBudget, WorkerPool
 from amqtt_rest_bridge.bridge.timers import Timers
+from tests.support.waiting import SECONDS
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ class CountedWork:
             self.most = max(self.most, self.inside)
             if self.inside == self.expected:
                 self.reached.set()
-        self.open.wait(10)
+        self.open.wait(SECONDS)
         with self.lock:
             self.inside -= 1
             self.done += 1
@@ -56,10 +57,10 @@ def test_work_that_waits_gets_all_threads_and_not_one_more(timers: Timers) -> No
     counted = CountedWork(8)
     pool = pool_for(timers, counted.work)
     pool.submit(range(100))
-    assert counted.reached.wait(10)
+    assert counted.reached.wait(SECONDS)
     assert len(pool.backlog) == 92
     counted.open.set()
-    assert counted.finished.wait(10)
+    assert counted.finished.wait(SECONDS)
     assert counted.most == 8
     pool.close()
 
@@ -76,7 +77,7 @@ def test_items_start_in_order_and_run_once(timers: Timers) -> None:
     pool = pool_for(timers, work, limit=1)
     for start in range(0, 1000, 10):
         pool.submit(range(start, start + 10))
-    assert finished.wait(10)
+    assert finished.wait(SECONDS)
     assert seen == list(range(1000))
     pool.close()
 
@@ -92,7 +93,7 @@ def test_an_error_in_one_item_is_logged_and_the_next_runs(timers: Timers, caplog
     pool = pool_for(timers, work, limit=1)
     with caplog.at_level(logging.ERROR):
         pool.submit((0, 1))
-        assert finished.wait(10)
+        assert finished.wait(SECONDS)
     assert "unexpected error" in caplog.text
     pool.close()
 
@@ -101,7 +102,7 @@ def test_drain_gives_back_what_has_not_started(timers: Timers) -> None:
     counted = CountedWork(1)
     pool = pool_for(timers, counted.work, limit=1)
     pool.submit(range(5))
-    assert counted.reached.wait(10)
+    assert counted.reached.wait(SECONDS)
     assert pool.drain() == [1, 2, 3, 4]
     counted.open.set()
     pool.close()
@@ -118,8 +119,8 @@ def test_a_thread_that_rested_takes_new_work(timers: Timers) -> None:
     pool = WorkerPool("test", work, 4, timers, rested.release)
     for _ in range(3):
         pool.submit((1,))
-        assert worked.acquire(timeout=10)
-        assert rested.acquire(timeout=10)
+        assert worked.acquire(timeout=SECONDS)
+        assert rested.acquire(timeout=SECONDS)
     pool.close()
     assert len(threads) <= 3
 
@@ -138,7 +139,7 @@ def test_a_system_without_threads_to_give_delays_items_and_loses_none(
     monkeypatch.setattr(threading.Thread, "start", scarce)
     pool = pool_for(timers, lambda _: finished.set())
     pool.submit((1,))
-    assert finished.wait(10)
+    assert finished.wait(SECONDS)
     assert caplog.text.count("no thread for waiting messages") == 1
     pool.close()
 
@@ -155,7 +156,7 @@ def test_timed_actions_run_in_order_of_their_time_and_not_after_close() -> None:
     timers.after(0.02, late)
     timers.after(0.0, lambda: ran.append("soon"))
     timers.after(60.0, lambda: ran.append("never"))
-    assert done.wait(10)
+    assert done.wait(SECONDS)
     timers.close()
     assert ran == ["soon", "late"]
 
@@ -165,7 +166,7 @@ def test_an_error_in_a_timed_action_is_logged_and_others_run(timers: Timers, cap
     with caplog.at_level(logging.ERROR):
         timers.after(0.0, lambda: 1 / 0)
         timers.after(0.001, done.set)
-        assert done.wait(10)
+        assert done.wait(SECONDS)
     assert "timed action" in caplog.text
 
 
@@ -183,11 +184,11 @@ def test_a_caller_that_queues_beside_work_in_progress_need_not_wake_a_thread(tim
     counted = CountedWork(1)
     pool = pool_for(timers, counted.work, limit=1)
     pool.submit(range(50))
-    assert counted.reached.wait(10)
+    assert counted.reached.wait(SECONDS)
     assert not pool.queue(range(50))
     pool.work()  # one thread is the limit, and it is at work: there is nothing to do here
     counted.open.set()
-    assert counted.finished.wait(10)
+    assert counted.finished.wait(SECONDS)
     assert counted.most == 1
     pool.close()
 
@@ -198,15 +199,15 @@ def test_pools_whose_work_never_ends_share_the_threads_there_may_be(timers: Time
     hogs = [pool_for(timers, hanging.work, limit=16, budget=budget) for _ in range(2)]
     for hog in hogs:
         hog.submit(range(50))
-    assert hanging.reached.wait(10)
+    assert hanging.reached.wait(SECONDS)
     late = CountedWork(6)  # of 20 threads for three pools
     other = pool_for(timers, late.work, limit=16, budget=budget)
     other.submit(range(100))
-    assert late.reached.wait(10)
+    assert late.reached.wait(SECONDS)
     assert budget.threads <= 2 * 20
     for counted in (hanging, late):
         counted.open.set()
-        assert counted.finished.wait(10)
+        assert counted.finished.wait(SECONDS)
     assert late.most == 6
     assert hanging.most <= 16 + 10  # each had half of them for certain while there were two
     for pool in (*hogs, other):
@@ -224,9 +225,9 @@ def test_a_thread_that_is_idle_for_long_ends_and_leaves_its_place_to_others(time
     budget, counted = Counting(), CountedWork(8)
     pool = pool_for(timers, counted.work, budget=budget, idle_seconds=0.001)
     pool.submit(range(100))
-    assert counted.reached.wait(10)
+    assert counted.reached.wait(SECONDS)
     counted.open.set()
-    assert all(ended.acquire(timeout=10) for _ in range(8))
+    assert all(ended.acquire(timeout=SECONDS) for _ in range(8))
     pool.close()
     assert budget.threads == 0
 
@@ -291,22 +292,22 @@ def test_a_batch_of_quick_calls_does_not_bring_in_threads_unless_it_waits_for_lo
 
     def work(_item: int) -> None:
         begun.release()
-        assert may_end.acquire(timeout=10)
+        assert may_end.acquire(timeout=SECONDS)
 
     pool = pool_for(timers, work, clock=clock)
     pool.submit(range(100))
     for _ in range(50):
         may_end.release()
     for _ in range(51):
-        assert begun.acquire(timeout=10)
+        assert begun.acquire(timeout=SECONDS)
     clock.now = 0.005
     timers.action()
     assert pool.running == 1
     may_end.release()
-    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=SECONDS)
     clock.now = 0.03
     timers.action()
-    assert begun.acquire(timeout=10)
+    assert begun.acquire(timeout=SECONDS)
     assert pool.running == 2
     pool.drain()
     for _ in range(2):

@@ -23,7 +23,8 @@ from amqtt_rest_bridge.broker import repairs
 from amqtt_rest_bridge.broker.repairs import start_hooks, stopping
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet
-from tests.support.embedded_broker import SECONDS, Host
+from tests.support.embedded_broker import Host
+from tests.support.waiting import SECONDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet
 from tests.support.commands import BRIDGE, SERVER_ROUTE, Workplace
-from tests.support.embedded_broker import SECONDS, hosting
+from tests.support.embedded_broker import hosting
+from tests.support.waiting import SECONDS
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.cli.status import snapshot
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Recorder
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 STATUS = "$SYS/broker/routes/Invented/status"
 
@@ -264,7 +264,7 @@ def test_a_will_that_a_slow_acl_keeps_waiting_is_sent_with_its_own_topic(
     ann = user(host, "ann", "a", will=("ann/gone", b"first"), clean=False)
     ann.subscribe("all/news")
     ann.sock.close()
-    assert asked.wait(10)
+    assert asked.wait(SECONDS)
     later = user(host, "ann", "a", will=(STATUS, b"forged"), will_retain=True, clean=False)
     may.set()
     while ("ann/gone", b"first") not in listener.messages():
