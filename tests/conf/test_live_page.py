@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import CHROMIUM, browsing
+from tests.support.browser import Page
 from tests.support.documents import ROOT
 from tests.support.embedded_broker import hosting
 
@@ -32,23 +32,23 @@ def site(tmp_path: Path) -> Iterator[ThreadingHTTPServer]:
         thread.join()
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_the_live_page_shows_each_value_as_it_comes(site: ThreadingHTTPServer, tmp_path: Path) -> None:
+@pytest.mark.chromium
+def test_the_live_page_shows_each_value_as_it_comes(site: ThreadingHTTPServer, tmp_path: Path, browser: Page) -> None:
     *_, route, page_cell = [cell["value"] for cell in json.loads(NOTEBOOK.read_text())]
-    (page,) = re.findall(r"```html\n(.*?)```", page_cell, re.DOTALL)
-    assert page.count("\n") <= 62
+    (text,) = re.findall(r"```html\n(.*?)```", page_cell, re.DOTALL)
+    assert text.count("\n") <= 62
     origin = f"http://127.0.0.1:{site.server_address[1]}"
     route = route.replace("'8080'", "'0'").replace("http://localhost:5173", origin)
-    with hosting(route) as host, browsing(str(CHROMIUM), tmp_path / "profile") as browser:
-        (tmp_path / "page.html").write_text(page.replace("localhost:8080", f"127.0.0.1:{host.http_port}"))
+    with hosting(route) as host, browser.elsewhere() as page:
+        (tmp_path / "page.html").write_text(text.replace("localhost:8080", f"127.0.0.1:{host.http_port}"))
         client = host.client()
         client.publish("greenhouse/temperature", b"21.5")
-        browser.open(f"{origin}/page.html")
-        browser.evaluate("document.querySelector('input').value = 'change-me'")
-        browser.evaluate("document.querySelector('button').click() || 1")
-        browser.wait("document.querySelector('table').innerText.trim() === 'temperature\\t21.5'")
+        page.open(f"{origin}/page.html")
+        page.evaluate("document.querySelector('input').value = 'change-me'")
+        page.evaluate("document.querySelector('button').click() || 1")
+        page.wait("document.querySelector('table').innerText.trim() === 'temperature\\t21.5'")
         client.publish("greenhouse/temperature", b"22")
         client.publish("greenhouse/humidity", b'{"percent": 60}')
         shown = json.dumps('temperature\t22\nhumidity\t{"percent":60}')
-        browser.wait(f"document.querySelector('table').innerText.trim() === {shown}")
-        assert browser.errors == []
+        page.wait(f"document.querySelector('table').innerText.trim() === {shown}")
+        assert page.errors == []

@@ -2,19 +2,17 @@
 
 import json
 import queue
-import subprocess
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.browser import Page
 from tests.support.http_ports import served
 from tests.support.server_mode import event, route
-from tests.support.waiting import SECONDS
 
 # What each page tries; `call` gives the status, the body and what a page can read of the headers, or the error's name.
 PAGE = """<!doctype html><title>page</title><script>
@@ -87,22 +85,8 @@ def pages_for(bridge_port: int) -> Iterator[Pages]:
     pages.server.server_close()
 
 
-@contextmanager
-def browser(chromium: str, profile: Path, url: str) -> Iterator[None]:
-    command = [
-        *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-        *(f"--user-data-dir={profile}", "--remote-debugging-port=0", url),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield
-    finally:
-        process.terminate()
-        process.wait(SECONDS)
-
-
 @pytest.mark.chromium
-def test_pages_of_listed_origins_read_every_answer_and_others_none(chromium: str, tmp_path: Path) -> None:
+def test_pages_of_listed_origins_read_every_answer_and_others_none(browser: Page) -> None:
     guard = {"server_username": "bob", "server_password": "x"}
     events = {
         "open": [event(endpoint="/simple"), event("GET", "/last", None, name="Last", source="last")],
@@ -118,9 +102,11 @@ def test_pages_of_listed_origins_read_every_answer_and_others_none(chromium: str
             route(*events["closed"], name="Closed"),
         ]
         bridge.use(*routes)
-        with browser(chromium, tmp_path / "a", f"http://127.0.0.1:{pages.port}/listed"):
+        with browser.elsewhere() as page:
+            page.open(f"http://127.0.0.1:{pages.port}/listed")
             name, found = pages.results.get(timeout=60)
-        with browser(chromium, tmp_path / "b", f"http://localhost:{pages.port}/unlisted"):
+        with browser.elsewhere() as page:
+            page.open(f"http://localhost:{pages.port}/unlisted")
             other_name, other = pages.results.get(timeout=60)
 
         assert (name, found["origin"]) == ("listed", f"http://127.0.0.1:{pages.port}")

@@ -1,6 +1,6 @@
 """A real browser for tests: a headless Chromium, driven by its DevTools protocol.
 
-Why not playwright or selenium: a dozen commands are needed, amqtt brings a WebSocket client, and Debian the browser.
+Why not playwright or selenium: a dozen commands are needed, and Debian brings the browser.
 
     with browsing(chromium, profile) as page:
         page.open("http://127.0.0.1:8000/")
@@ -13,22 +13,25 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from websockets.sync.client import connect
-from websockets.sync.connection import Connection
-
-from tests.support.http_ports import PATIENCE
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _KEYS = {"Tab": 9, "Enter": 13, "ArrowUp": 38, "ArrowDown": 40}
 _AXE = "axe.run({}).then(({{violations}}) => violations.map((one) => [one.id, ...one.nodes.map((node) => node.html)]))"
 _OF_COLOURS = "{runOnly: ['color-contrast', 'link-in-text-block']}"
+_FLAGS = (
+    *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"),
+    "--remote-debugging-pipe",
+    # A window would load two pages that suggest addresses, which costs half a second of processor time.
+    *("--no-startup-window", "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup"),
+)
 _LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
 
 
@@ -36,11 +39,33 @@ class _NavigatedError(Exception):
     """The page went away while it was asked."""
 
 
+class _Connection:
+    """The messages of a browser, each of which ends with a zero byte; a browser ends when its connection does."""
+
+    def __init__(self, ours: socket.socket) -> None:
+        ours.settimeout(SECONDS)
+        self._socket = ours
+        self._read = bytearray()
+
+    def send(self, message: dict[str, Any]) -> None:
+        self._socket.sendall(json.dumps(message).encode() + b"\0")
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for the next message; raise TimeoutError when none comes in time."""
+        while (end := self._read.find(b"\0")) < 0:
+            more = self._socket.recv(1 << 18)
+            assert more, "the browser has ended"
+            self._read += more
+        message: dict[str, Any] = json.loads(self._read[:end])
+        del self._read[: end + 1]
+        return message
+
+
 class Page:
-    """One page in a window; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
+    """One page in a tab; `errors` are exceptions of scripts, and what the Content-Security-Policy refused."""
 
     def __init__(
-        self, connection: Connection, first: "Page | None" = None, profile: dict[str, Any] | None = None
+        self, connection: _Connection, first: "Page | None" = None, profile: dict[str, Any] | None = None
     ) -> None:
         self._connection = connection
         self._numbers: Iterator[int] = itertools.count(1) if first is None else first._numbers
@@ -48,9 +73,10 @@ class Page:
         self._session: str | None = None
         self._profile: dict[str, Any] = profile or ({} if first is None else first._profile)
         self.errors: list[str] = [] if first is None or profile else first.errors
-        # In a window of its own, so that a page that is opened later does not hide it.
-        target = self._do("Target.createTarget", url="about:blank", newWindow=True, **self._profile)["targetId"]
+        target = self._do("Target.createTarget", url="about:blank", **self._profile)["targetId"]
         self._session = self._do("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
+        # It is seen and has the focus, whichever tab is opened later; a window of its own costs more than a tab.
+        self._do("Emulation.setFocusEmulationEnabled", enabled=True)
         self._errors_of[self._session] = self.errors
         for domain in ("Page", "Runtime", "Log"):
             self._do(f"{domain}.enable")
@@ -163,9 +189,9 @@ class Page:
         message: dict[str, Any] = {"id": number, "method": method, "params": parameters}
         if session is not None:
             message["sessionId"] = session
-        self._connection.send(json.dumps(message))
+        self._connection.send(message)
         while True:
-            answer: dict[str, Any] = json.loads(self._connection.recv(timeout=PATIENCE))
+            answer = self._connection.receive()
             if answer.get("id") == number:
                 if "navigated" in str(answer.get("error")):
                     raise _NavigatedError
@@ -184,19 +210,17 @@ class Page:
 
 @contextmanager
 def browsing(chromium: str, profile: Path) -> Iterator[Page]:
-    """Run a browser with an empty profile until the block ends."""
-    profile.mkdir(exist_ok=True)
-    command = [
-        *(chromium, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"),
-        *("--hide-scrollbars", f"--user-data-dir={profile}", "--remote-debugging-port=0", "about:blank"),
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    port = profile / "DevToolsActivePort"
-    try:
-        eventually(lambda: port.exists() and len(port.read_text().split()) == 2)
-        number, path = port.read_text().split()
-        with connect(f"ws://127.0.0.1:{number}{path}", max_size=None, proxy=None) as connection:
-            yield Page(connection)
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
+    """Run a browser with an empty profile until the block, or this process, ends."""
+    ours, theirs = socket.socketpair()
+    # It reads from descriptor 3 and writes to 4.
+    command = ["sh", "-c", 'exec "$0" "$@" 3<&0 4>&0 </dev/null', chromium, *_FLAGS, f"--user-data-dir={profile}"]
+    with ours:
+        with theirs:
+            process = subprocess.Popen(
+                command, stdin=theirs.fileno(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+        try:
+            yield Page(_Connection(ours))
+        finally:
+            process.terminate()
+            process.wait(SECONDS)

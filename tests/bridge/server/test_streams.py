@@ -9,12 +9,11 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.support.admin_client import admin_of
-from tests.support.browser import CHROMIUM, browsing
+from tests.support.browser import Page
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.waiting import eventually
 
@@ -90,9 +89,9 @@ def test_a_reader_that_reads_nothing_costs_no_other_one_its_values(host: Host, c
             assert events_of(lines, 1) == [str(number) * 100_000]
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
-def test_a_browser_follows_a_stream(host: Host, client: Client, tmp_path: Path) -> None:
-    with browsing(str(CHROMIUM), tmp_path) as page:
+@pytest.mark.chromium
+def test_a_browser_follows_a_stream(host: Host, client: Client, browser: Page) -> None:
+    with browser.elsewhere() as page:
         page.open(f"http://localhost:{host.http_port}/rooms")  # of another origin than the stream
         page.evaluate(
             "window.seen = []; window.source = new EventSource("
