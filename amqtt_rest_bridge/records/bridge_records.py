@@ -89,14 +89,13 @@ class RawCall(Struct, gc=False):
     of: tuple[Route, ClientEvent]
     run: RunKey
     topic: str
-    method: str
     url: str | None
     status: int | None
     failure: Failure | None
     tries: int
+    received: float
     seconds: float
-    waited: float
-    attempts: Sequence[Try]
+    attempts: Sequence[Try] = ()
 
 
 class RawRequest(Struct, gc=False):
@@ -190,33 +189,40 @@ class BridgeRecords:
         """
         return self._recent[route]
 
-    def call(self, call: OpenCall, verdict: Verdict) -> None:
-        """Record the end of a call, or a try that failed.
+    def recorder(self, route: str) -> Callable[[OpenCall, Verdict], None]:
+        """Return what records the end of a call of a route, or a try that failed.
 
-        Of a success, which most calls are, nothing is made but the record: each call of a function here is a hundredth
-        of what the bridge process does for a message.
+        Of a success, which most calls are, nothing is made but the record; see `recent`.
         """
+        recent = self._recent[route]
+
+        def record(call: OpenCall, verdict: Verdict) -> None:
+            url, message, key = call.url, call.message, call.idempotency_key
+            if (
+                verdict.step is not _DONE or self.takes_all or call.attempts is not None
+                or url is None or len(url) > LONGEST
+            ):  # fmt: skip
+                self._call(call, verdict)
+                return
+            recent.append(RawCall(
+                time.time(), "call", call.event.of, call.id if key is None else key, message.topic[:LONGEST], url,
+                verdict.status, None, call.tries, message.timestamp, call.took,
+            ))  # fmt: skip
+
+        return record
+
+    def _call(self, call: OpenCall, verdict: Verdict) -> None:
         now, of, url, message, error = time.time(), call.event.of, call.url, call.message, verdict.failure
         if url is not None and len(url) > LONGEST:
             url = masker_of(of[0]).address(url)[:LONGEST]
-        failure, kind = None, "call"
+        failure = None if error is None else (error.code.value, error.message, error.hint)
         attempts: Sequence[Try] = ()
-        if verdict.step is not _DONE or call.attempts is not None:
-            failure = None if error is None else (error.code.value, error.message, error.hint)
-            kind = _KINDS.get(verdict.step, kind)
-            if call.attempts is not None or verdict.step in (Step.AGAIN, Step.SPLIT):
-                attempts = self._attempted(call, verdict, now)
-        key, topic, took = call.idempotency_key, message.topic, call.took
-        waited = now - message.timestamp - took  # below 0 where the clock was set: shown as 0
-        raw = RawCall(
-            now, kind, of, call.id if key is None else key, topic[:LONGEST], of[1].method, url, verdict.status,
-            failure, call.tries, took, waited, attempts,
-        )  # fmt: skip
-        recent = self._recent.get(of[0].name)
-        if recent is None or failure is not None or self._live is not None or kind == "retry":
-            self._add(raw)
-        else:
-            recent.append(raw)
+        if call.attempts is not None or verdict.step in (Step.AGAIN, Step.SPLIT):
+            attempts = self._attempted(call, verdict, now)
+        self._add(RawCall(
+            now, _KINDS.get(verdict.step, "call"), of, call.run, message.topic[:LONGEST], url, verdict.status, failure,
+            call.tries, message.timestamp, call.took, attempts,
+        ))  # fmt: skip
 
     def evidence(self, call: OpenCall, verdict: Verdict) -> Evidence | None:
         """Return what the broker process keeps of a call that has ended, without secrets; None for other calls."""
@@ -396,10 +402,11 @@ class BridgeRecords:
         times: tuple[int | None, float, float | None, list[Try]]
         if isinstance(raw, RawCall):
             run, url, status = self._runs.of(raw.run, raw.of[0].name, raw.of[1].name), raw.url, raw.status
-            times = raw.tries, took, max(0.0, round(1000 * raw.waited, 1)), list(raw.attempts)
+            waited = max(0.0, round(1000 * (raw.time - raw.received - raw.seconds), 1))  # the clock may have been set
+            times, method = (raw.tries, took, waited, list(raw.attempts)), raw.of[1].method.value
         else:
             run, url, status = raw.run, _path(raw.url), int(raw.status[:3])
-            times = None, took, None, []
+            times, method = (None, took, None, []), raw.method
         code, message, hint = raw.failure or (None, None, None)
         return Record(
             raw.time,
@@ -408,7 +415,7 @@ class BridgeRecords:
             None if route is None else route.name,
             None if event is None else event.name,
             None if raw.topic is None else loggable(raw.topic),
-            str(raw.method),
+            method,
             None if url is None else self._masked(route, url),
             status,
             code,

@@ -361,7 +361,7 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
     if port is None:
         assert called == {}
     else:
-        calls, requests = called["bridge_records.py:call"], called["bridge_records.py:request"]
+        calls, requests = called["bridge_records.py:record"], called["bridge_records.py:request"]
         assert (called["broker_records.py:ended"], calls, requests) == (10, 10, 0)  # a good answer is only counted
 
 

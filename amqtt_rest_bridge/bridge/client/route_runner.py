@@ -106,7 +106,7 @@ class RouteRunner:
         self._breaker, self._target = context.breaker, route.config.server
         self._evidence = None if records is None else records.evidence
         self._keeps_all = records is not None and records.keeps_all
-        record = None if records is None else records.call
+        record = None if records is None else records.recorder(route.name)
         means = Means(time.time, _CHANCE, settings.runs, record, time.monotonic)
         self._events = {
             number: prepare(route, event, max_body_bytes=settings.max_body_bytes, means=means)
