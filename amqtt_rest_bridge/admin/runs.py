@@ -48,7 +48,7 @@ class Runs:
         runs = []
         for record in self.found:
             own = kept.get(record.id)
-            if own is not None and record.kind != "retry":
+            if own is not None and (own.kind == "retry" or record.kind != "retry"):
                 known.add(record.id)
                 url = own.url or record.url  # without what the message brought, too
                 record = replace(record, url=url, retry_of=own.retry_of, retried_as=own.retried_as)  # noqa: PLW2901

@@ -285,6 +285,8 @@ class PreparedEvent:
         failure.with_traceback(None).__cause__ = failure.__context__ = None
         masker = masker_for(self.masker, None if built is None else built.request, response)
         failure = _error_without_secrets(masker, failure)
+        if call.url is not None:
+            call.url = masker.address(call.url)  # without what the message brought, too: records mask the route's alone
         for after in self._afters:
             again = after(call, failure, response)
             if again is not None:

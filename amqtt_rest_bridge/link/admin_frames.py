@@ -213,10 +213,11 @@ class UnmatchedPath(Struct, frozen=True):
 
 
 class Problem(Struct, frozen=True):
-    """Messages and requests that went wrong alike; `message`, `hint` and `run` are those of the last one.
+    """Messages and requests that went wrong alike; `message` and `hint` are those of the last one.
 
     `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
-    at most `MOST_NAMED`; times are Unix time.
+    at most `MOST_NAMED`; times are Unix time. Of `count` messages `retrying` have not ended: a try of each has failed,
+    and another one follows. `run` is the newest one that has ended; where none has, of those that have not.
     """
 
     code: str
@@ -229,6 +230,7 @@ class Problem(Struct, frozen=True):
     message: str | None
     hint: str | None
     run: str | None
+    retrying: int = 0
 
 
 MOST_NAMED: Final = 20

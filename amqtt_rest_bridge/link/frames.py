@@ -5,7 +5,7 @@ journey of a message on the link:
 
     broker process                          bridge process
     Calls      [DispatchedCall, ...]   ->   sends the HTTP requests
-               Waiting, TryFailed      <-   between two tries of a call
+               Waiting                 <-   between two tries of a call
     publishes  [CallResult, ...]       <-   Results
     CreditReturn                       ->   may send more publications
 
@@ -84,6 +84,19 @@ class CallResult(Struct, frozen=True, array_like=True):
     took: float
     publication: Publication | None
     evidence: Evidence | None = None
+    also: list[int] = []
+
+
+class FailedTry(Struct, frozen=True, array_like=True):
+    """A try of a call has failed, and another one follows: what `CallError` says, without secrets.
+
+    `status` is the HTTP status, None without a response. `also` are the other calls of a batch, which it was for too.
+    """
+
+    code: str
+    message: str
+    hint: str
+    status: int | None
     also: list[int] = []
 
 
@@ -344,12 +357,14 @@ class Waiting(Struct, frozen=True, array_like=True, tag=24):
     """A call begins (`change` is 1) to wait for its next try, or without `for_try` for its turn; it is due (-1).
 
     With `let_go` the bridge process does not keep the payload meanwhile: when it is due, the call is sent again.
+    `failed` is the try because of which it waits.
     """
 
     call: int
     change: int
     for_try: bool = True
     let_go: bool = False
+    failed: FailedTry | None = None
 
 
 class Served(Struct, frozen=True, array_like=True, tag=25):
@@ -383,18 +398,6 @@ class Returned(Struct, frozen=True, array_like=True, tag=28):
     """A call has not ended: it was withdrawn, or is lossless and its event no longer exists in the bridge process."""
 
     call: int
-
-
-class TryFailed(Struct, frozen=True, array_like=True, tag=29):
-    """A try of a lossless call has failed with this `FailureCode`; the call is retried until it succeeds.
-
-    `status` is the HTTP status, None without a response.
-    """
-
-    call: int
-    code: str
-    message: str
-    status: int | None = None
 
 
 class Pong(Struct, frozen=True, array_like=True, tag=30):
@@ -454,7 +457,6 @@ ToBroker = (
     | Log
     | Stopped
     | Returned
-    | TryFailed
     | Pong
     | Stalled
     | Unserved

@@ -130,6 +130,8 @@ class AdminAnswers:
             if own is not None:
                 again = self._records.kept.get(own.record.retried_as or "")
                 kept, detail = iter((own,)), own.detail(again)
+            elif query.tries and (failed := self._records.problems.newest_try(query.id)) is not None:
+                found.append(failed)
         for looked, run in enumerate(kept, 1):
             record = run.record
             if is_wanted(query, record.time, record.kind, record.code, record.topic):

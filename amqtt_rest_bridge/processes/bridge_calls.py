@@ -34,7 +34,6 @@ from amqtt_rest_bridge.link.frames import (
     Returned,
     Settle,
     ToBroker,
-    TryFailed,
     Waiting,
     Withdraw,
 )
@@ -118,9 +117,6 @@ class BridgeCalls:
                     self._publisher.put(publication, 1, self.release_credits, confirm)
             case Waiting():
                 self._wait(frame)
-            case TryFailed(call_id, code, message, status):
-                if (call := self.open.get(call_id)) is not None:
-                    call.reports.report_error(call.listening.route, code, message, status)
             case Returned(call_id):
                 call = self.open.pop(call_id)
                 self._ahead.ended(call)
@@ -178,6 +174,9 @@ class BridgeCalls:
         if call is None:  # it was withdrawn meanwhile
             return
         call.reports.waiting(call, frame.change, for_try=frame.for_try)
+        if frame.failed is not None:
+            riders = [self.open[number] for number in frame.failed.also if number in self.open]
+            call.reports.try_failed([call, *riders], frame.failed)
         if frame.change > 0:
             call.let_go = frame.let_go
             self._ahead.waits(call)

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.link.admin_frames import (
     LiveRecords,
     Record,
 )
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, RequestCount, RequestTimes
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, FailedTry, RequestCount, RequestTimes
 from amqtt_rest_bridge.model import Capture, ClientEvent, EventName, Message, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
@@ -95,6 +95,16 @@ class BrokerRecords:
         if is_failure:
             self.problems.call(record)
         self._keep(record, message, evidence)
+
+    def try_failed(
+        self, call: int, name: EventName, event: ClientEvent, run: RunKey, message: Message, failed: FailedTry
+    ) -> None:
+        """Note a failed try of a call, by its number, that is followed by another one."""
+        record = Record(
+            time.time(), "retry", self._runs.of(run, *name), *name, loggable(message.topic), event.method.value,
+            None, failed.status, failed.code, failed.message, failed.hint, retry_of=self.retries.get(id(message)),
+        )  # fmt: skip
+        self.problems.try_failed(call, record)
 
     def lost(self, name: EventName, event: ClientEvent, run: RunKey, message: Message, failure: CallError) -> None:
         """Count and record a call whose bridge process died."""

@@ -1,6 +1,10 @@
 """What goes wrong, each kind once: messages and requests that failed alike, by code, target and status. Its loop alone.
 
 The broker process counts them as they fail, so that their numbers are exact, whatever is kept of each one.
+
+A message counts from the first try that fails, once: while another try follows, its call is `retrying`. When that ends
+well the message counts no longer, and where it fails otherwise it counts as what it failed with last. So no more is
+held than the calls that are open and 200 kinds.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +18,10 @@ from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
 
 LISTED_SECONDS: Final = 600.0
-"""A problem is listed for so long after its last message, and until each of its routes has had a success since."""
+"""A problem is listed for so long after its last message, and until each of its routes has had a success since.
+
+One whose messages have all succeeded with a later try is not.
+"""
 _MOST: Final = 200  # kinds that are counted; those that have been quiet for the longest are forgotten
 _MOST_ROUTES: Final = 1000
 
@@ -24,6 +31,7 @@ _Kind = tuple[str, str, int | None]
 
 @dataclass(slots=True, eq=False)
 class _Counted:
+    kind: _Kind
     first: float
     last: float
     count: int = 0
@@ -31,6 +39,12 @@ class _Counted:
     message: str | None = None
     hint: str | None = None
     run: str | None = None
+    retrying: dict[int, Record] = field(default_factory=dict)  # the last failed tries, by call; the newest at the end
+
+    @property
+    def newest_run(self) -> str | None:
+        """Return the run that ended last, whose page has its message and a retry; where none has, one that has not."""
+        return self.run or next((record.id for record in reversed(self.retrying.values())), None)
 
 
 class Problems:
@@ -39,6 +53,8 @@ class Problems:
     def __init__(self) -> None:
         self._targets: dict[tuple[str, str], str] = {}  # by route and event
         self._counted: dict[_Kind, _Counted] = {}
+        self.retrying: dict[int, _Counted] = {}
+        """Calls that are tried again, by their number."""
 
     def use(self, routes: Iterable[Route]) -> None:
         """Count those of these routes from now on; what the others had wrong is forgotten."""
@@ -65,11 +81,42 @@ class Problems:
                 (record.message, record.hint, record.id),
             )  # fmt: skip
 
-    def failed_try(self, route: str, code: str, message: str, status: int | None, now: float) -> None:
-        """Count a failed try of a lossless call, which does not end before it has succeeded."""
+    def try_failed(self, call: int, record: Record) -> None:
+        """Count a message once a try of its call has failed that another one follows; `record` is of that try."""
+        if record.code is None or record.route is None or record.event is None:
+            return
+        before = self.retrying.get(call)
+        counted = self._add(
+            (record.route, record.event), record.code, record.status, 0, record.time,
+            (record.message, record.hint, None),
+        )  # fmt: skip
+        if counted is not before:
+            self.no_more_tries(call)
+        if counted is not None:
+            counted.count += counted is not before
+            counted.retrying.pop(call, None)
+            counted.retrying[call] = record
+            self.retrying[call] = counted
+
+    def no_more_tries(self, call: int) -> None:
+        """Count the message of a call no longer as one that is tried again; how it has ended is counted before."""
+        counted = self.retrying.pop(call, None)
+        if counted is not None:
+            del counted.retrying[call]
+            counted.count -= 1
+            if not counted.count and self._counted.get(counted.kind) is counted:
+                del self._counted[counted.kind]
+
+    def newest_try(self, run: str) -> Record | None:
+        """Return the last failed try of a run that has not ended, None for any other run."""
+        tries = (record for counted in self._counted.values() for record in counted.retrying.values())
+        return next((record for record in tries if record.id == run), None)
+
+    def error(self, route: str, code: str, message: str, now: float) -> None:
+        """Count an error of a route that ended no message."""
         event = next((event for name, event in self._targets if name == route), None)
         if event is not None:
-            self._add((route, event), code, status, 1, now, (message, hint_of(code, status), None))
+            self._add((route, event), code, None, 1, now, (message, hint_of(code, None), None))
 
     def requests(self, counted: RequestCount, now: float) -> None:
         """Count requests that were answered alike, with an error."""
@@ -86,10 +133,11 @@ class Problems:
         found = [
             Problem(
                 *kind, list(counted.routes)[:MOST_NAMED], counted.count, counted.first, counted.last,
-                counted.message, counted.hint, counted.run,
+                counted.message, counted.hint, counted.newest_run, len(counted.retrying),
             )
             for kind, counted in self._counted.items()
-            if now - counted.last < LISTED_SECONDS
+            if counted.retrying
+            or now - counted.last < LISTED_SECONDS
             or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
         ]  # fmt: skip
         return sorted(found, key=lambda one: one.count, reverse=True)
@@ -102,23 +150,24 @@ class Problems:
         count: int,
         now: float,
         about: tuple[str | None, str | None, str | None],
-    ) -> None:
-        """Count; `about` are message, hint and run."""
+    ) -> _Counted | None:
+        """Count, and return what was counted; `about` are message, hint and run. None for an event that is gone."""
         target = self._targets.get(name)
-        if target is None:  # of an event that is gone
-            return
+        if target is None:
+            return None
         kind = code, target, status
         counted = self._counted.get(kind)
         if counted is None:
             if len(self._counted) >= _MOST:
                 del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
-            counted = self._counted[kind] = _Counted(now, now)
+            counted = self._counted[kind] = _Counted(kind, now, now)
         counted.count += count
         counted.last = now
         counted.message, counted.hint, run = about
-        counted.run = run or counted.run  # a try that failed has no page, the call before it that ended has
+        counted.run = run or counted.run
         if len(counted.routes) < _MOST_ROUTES:
             counted.routes[name[0]] = None
+        return counted
 
 
 def hint_of(code: str | None, status: int | None) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import ClassVar, Final, Protocol
 
-from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.link.frames import CallResult, FailedTry
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, EventName, Message, Publication, RunKey
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
@@ -171,8 +171,8 @@ class CallReports(Protocol):
     def waiting(self, call: "Call", change: int, *, for_try: bool = True) -> None:
         """Note that a call begins (+1) or ceases (-1) to wait for its next try, or without `for_try` for its turn."""
 
-    def report_error(self, route: str, code: str, message: str, status: int | None = None) -> None:
-        """Note a failed try of a call that is tried until it succeeds; `status` is that of a response, if one came."""
+    def try_failed(self, calls: Sequence["Call"], failed: FailedTry) -> None:
+        """Note a failed try of a call, or of the calls of a batch, that is followed by another one."""
 
 
 class CallPlace(Enum):

@@ -15,7 +15,7 @@ from typing import Final
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import disk_full
-from amqtt_rest_bridge.link.frames import CallResult
+from amqtt_rest_bridge.link.frames import CallResult, FailedTry
 from amqtt_rest_bridge.link.newest import INCOMPLETE
 from amqtt_rest_bridge.model import EventName, Message, NumberedRoute, OverloadPolicy
 from amqtt_rest_bridge.routing.admission import QueueBytes
@@ -315,6 +315,7 @@ class Dispatcher:
         size = len(call.message.payload)
         if call.delivery is not None and call.delivery.is_dropped:
             old.admission.undo(size)
+            self._outcomes.no_more_tries(call)
             call.delivery.abandon()
             return False
         if listening is not None:
@@ -327,6 +328,7 @@ class Dispatcher:
             self._lose(call, failure)
             return False
         old.admission.undo(size)
+        self._outcomes.no_more_tries(call)
         if self._store is not None:
             self.orphans.append(call.key)
             if call.delivery is not None:
@@ -357,9 +359,13 @@ class Dispatcher:
             call.waits = change > 0
             call.listening.statistics.wait(change, for_try=for_try)
 
-    def report_error(self, route: str, code: str, message: str, status: int | None = None) -> None:
-        """Note in a route's status an error that ended no call, such as a failed try of one that is retried."""
-        self._outcomes.error(route, code, message, status)
+    def try_failed(self, calls: Sequence[Call], failed: FailedTry) -> None:
+        """Note a failed try that is followed by another one; see `CallReports`."""
+        self._outcomes.try_failed(calls, failed)
+
+    def report_error(self, route: str, code: str, message: str) -> None:
+        """Note in a route's status an error that ended no call, such as an ACL that does not answer."""
+        self._outcomes.error(route, code, message)
 
     def is_full(self) -> bool:
         """Return whether the payloads of all routes together take what they may."""

@@ -10,13 +10,13 @@ message is seen at once, and a busy route costs a line a second and no formattin
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.failures import failure_payload, failure_topic
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, FailedTry
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import ClientEvent, EventName, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
@@ -158,6 +158,8 @@ class Outcomes:
             statistics.failure(result.code, result.message, now)  # which the bridge process has logged
         if self.records is not None:
             self.records.ended(listening.name, listening.event, call.run, call.message, result)
+            if self.records.problems.retrying:  # else a call has nothing to look up
+                self.no_more_tries(call)
         self.noted(statistics)
 
     def lost(self, call: Call, failure: CallError) -> None:
@@ -166,6 +168,7 @@ class Outcomes:
         self.quiet.note(logging.WARNING, listening.name, "%s", failure.code, topic=call.message.topic, run=call.run)
         if self.records is not None:
             self.records.lost(listening.name, listening.event, call.run, call.message, failure)
+        self.no_more_tries(call)
         listening.statistics.failure(failure.code, failure.message, time.time())
         self.noted(listening.statistics)
         # Admitted messages are few enough for their failures to have room, and those cost no credits.
@@ -185,16 +188,28 @@ class Outcomes:
         if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
             self._publish_failure(call, failure, None)
 
-    def error(self, route: str, code: str, message: str, status: int | None = None, *, of_server: bool = False) -> None:
-        """Note in a route's status an error that ended no call and no request.
+    def try_failed(self, calls: Sequence[Call], failed: FailedTry) -> None:
+        """Note a failed try of a call, or of the calls of a batch, that is followed by another one."""
+        listening = calls[0].listening
+        if self.records is not None:
+            for call in calls:
+                self.records.try_failed(call.id, listening.name, listening.event, call.run, call.message, failed)
+        if listening.lossless:
+            listening.statistics.try_failed(failed.code, failed.message, time.time())
+            self.noted(listening.statistics)
 
-        `status` is that of the response, if one came; `of_server`: of server mode.
-        """
+    def no_more_tries(self, call: Call) -> None:
+        """Note that a call has ended, or goes on elsewhere, if a try of it has failed."""
+        if self.records is not None:
+            self.records.problems.no_more_tries(call.id)
+
+    def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
+        """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
         statistics = self.statistics.get(route)
         if statistics is None:
             return
         if self.records is not None and not of_server:
-            self.records.problems.failed_try(route, code, message, status, time.time())
+            self.records.problems.error(route, code, message, time.time())
         note = statistics.server_error if of_server else statistics.try_failed
         note(code, message, time.time())
         self.noted(statistics)

@@ -144,7 +144,7 @@ class RouteStatistics:
         self._error(code, message, now)
 
     def try_failed(self, code: str, message: str, now: float) -> None:
-        """Note a failed try of a call that is retried.
+        """Note an error that ended no message, such as a failed try of a lossless call.
 
         Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
         a route whose server is down for a week would be Green all the while.

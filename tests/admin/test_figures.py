@@ -4,6 +4,7 @@ import html
 import json
 import re
 import urllib.request
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -13,10 +14,13 @@ import pytest
 from amqtt_rest_bridge.admin import port
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.embedded_broker import Client, Host, hosting
-from tests.support.http_recorder import recording
+from tests.support.http_recorder import Answer, recording
+from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
 MESSAGES, FAILED, TOO_LARGE = 500, 50, 10
+DOWN, BUSY = 10, 20
+"""Of those that fail, such as are tried again, and of the others such as succeed with the second try."""
 REQUESTS, REFUSED, WRONG, UNANSWERED, SKIPPED = 300, 20, 9, 5, 4
 """Beyond ten wrong tokens within a minute the others are answered late; the other callers send an encoded body."""
 
@@ -39,11 +43,24 @@ def ask(host: Host, *, token: str = "right", path: str = "/hook", **fields: str)
         refused.close()
 
 
+def answering() -> Callable[[Seen], Answer]:
+    """Return a server that refuses what is bad, and is busy at what is down, and at first at what is busy."""
+    tried = set[str]()
+
+    def answer(seen: Seen) -> Answer:
+        is_first = seen.path not in tried
+        tried.add(seen.path)
+        is_down = seen.body == b"down" or (seen.body == b"busy" and is_first)
+        return (503, b"") if is_down else refusing_with_reason(seen)
+
+    return answer
+
+
 def publish_all(client: Client) -> None:
     """Publish every message, and wait for its result or failure."""
-    for number in range(MESSAGES):
-        bad = number % (MESSAGES // FAILED) == 0
-        client.publish(f"orders/{number}", b"bad" if bad else b"good")
+    bad, down, good = [b"bad"] * (FAILED - DOWN), [b"down"] * DOWN, [b"good"] * (MESSAGES - FAILED - BUSY)
+    for number, payload in enumerate(bad + down + good + [b"busy"] * BUSY):
+        client.publish(f"orders/{number}", payload)
     for _ in range(TOO_LARGE):
         client.publish("orders/large", bytes(101))
     client.messages(MESSAGES + TOO_LARGE)
@@ -89,8 +106,8 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
     """History is a bridge process's, whose pace a test changes only in a thread."""
     monkeypatch.setattr(port, "SAMPLE_SECONDS", 0.1)
     with recording() as target:
-        target.answer = refusing_with_reason
-        routes = client_route(target.url) + GUARDED
+        target.answer = answering()
+        routes = client_route(target.url, config="WITH RETRIES 1", event="WITH RETRY_ON 503") + GUARDED
         settings: dict[str, Any] = {"processes": processes, "max_message_bytes": 100, "status_seconds": 1}
         with hosting(routes, admin_port=0, **settings) as host:
             admin, client = admin_of(host), host.client("done/#")
@@ -106,7 +123,7 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
             succeeded = REQUESTS - REFUSED - UNANSWERED - SKIPPED
             orders, intake = messages()["Orders"], messages()["Intake"]
             assert (orders["total"], orders["succeeded"]) == (MESSAGES + TOO_LARGE, MESSAGES - FAILED)
-            assert (orders["failed"], orders["refused"]) == (FAILED, TOO_LARGE)
+            assert (orders["failed"], orders["refused"], orders["retried"]) == (FAILED, TOO_LARGE, DOWN + BUSY)
             assert [intake[kind] for kind in ("succeeded", "failed", "refused", "skipped")] == [
                 succeeded, UNANSWERED, REFUSED, SKIPPED,
             ]  # fmt: skip
@@ -115,6 +132,7 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
             assert admin.value("rest_bridge_calls_total", outcome="succeeded", **labels) == MESSAGES - FAILED
             assert admin.value("rest_bridge_calls_total", outcome="http_status", **labels) == FAILED
             assert admin.value("rest_bridge_refused_total", **labels) == TOO_LARGE
+            assert admin.value("rest_bridge_retries_total", route="Orders") == DOWN + BUSY
             of_intake = {"route": "Intake", "event": "Received"}
             asked = {"route": "Intake", "event": "Asked"}
             assert admin.value("rest_bridge_requests_total", status="200", **of_intake) == succeeded
@@ -131,12 +149,14 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
                 assert [cell(own, kind) for kind in ("succeeded", "failed", "refused")] == [
                     figures[kind] for kind in ("succeeded", "failed", "refused")
                 ]
-            problems = {one["code"]: one for one in admin.get("/api/problems").json["problems"]}
-            assert {code: one["count"] for code, one in problems.items()} == {
-                "http_status": FAILED, "payload_too_large": TOO_LARGE, "unauthorized": WRONG,
-                "unsupported_media_type": REFUSED - WRONG, "reply_timeout": UNANSWERED,
+            problems = {(one["code"], one["status"]): one for one in admin.get("/api/problems").json["problems"]}
+            assert {kind: one["count"] for kind, one in problems.items()} == {
+                ("http_status", 422): FAILED - DOWN, ("http_status", 503): DOWN, ("payload_too_large", None): TOO_LARGE,
+                ("unauthorized", 401): WRONG, ("unsupported_media_type", 415): REFUSED - WRONG,
+                ("reply_timeout", 504): UNANSWERED,
             }  # fmt: skip
             for one in problems.values():
+                assert one["retrying"] == 0
                 assert f"{one['count']} ×</span>" in page
                 assert one["message"][1:] in html.unescape(page)
             assert len(runs(admin, "?route=Orders&outcome=failed&limit=1000")) == FAILED
@@ -156,5 +176,5 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
                             == wanted
                         )
                     )
-            newest = admin.get(f"/api/runs/{problems['http_status']['run']}").json
+            newest = admin.get(f"/api/runs/{problems['http_status', 422]['run']}").json
             assert json.loads(newest["response"]["body"]) == {"reason": "no such customer"}

@@ -2,6 +2,7 @@
 
 import html
 import http.client
+import itertools
 import json
 import urllib.request
 from collections.abc import Iterator
@@ -28,7 +29,7 @@ from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.full_disk import full_disk, tidy
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, recording
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script>"
 
@@ -81,7 +82,7 @@ def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
 
 @pytest.mark.chromium
 def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder, page: Page) -> None:
-    dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0").replace("orders/+", "dead/+")
+    dead = client_route("http://127.0.0.1:9", name="Dead").replace("orders/+", "dead/+")
     signed = server_route("Signed").replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
     guarded = server_route("Guarded").replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
     routes = client_route(target.url) + dead + signed + guarded.replace("/hook", "/guarded")
@@ -159,6 +160,37 @@ def test_a_message_to_a_dead_target_is_sent_again_in_three_clicks_once_it_lives(
             click(page, "form button", "Sent again as")
             client.message()
             assert [seen.body for seen in target.take_all()] == [b"2222222222"]
+
+
+@pytest.mark.chromium
+def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_tries_have_ended(
+    target: Recorder, page: Page
+) -> None:
+    gate, numbers = Gate(), itertools.count()
+    later = gate.before(lambda _: (503, b"closed today"))
+    target.answer = lambda seen: later(seen) if next(numbers) else (503, b"closed today")
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("done/#")
+        page.size(360, 640)
+        page.open(url(host))
+        client.publish("orders/1", b"4444444444")
+        page.wait("document.querySelector('[data-problems]').innerText.includes('trying again')")
+        assert gate.entered.get(timeout=SECONDS).body == b"4444444444", "the second try, which has not ended"
+        shown = page.text("[data-problems]")
+        for part in ("503 http_status", target.url, "The server answered 503", "Orders", "1 ×"):
+            assert part in shown
+        assert page.fits()
+        click(page, "[data-problems] .actions a", "another one follows")
+        assert page.fits()
+        gate.open.set()
+        client.message()
+        page.wait("document.querySelector('main')?.innerText.includes('4444444444')")
+        assert "closed today" in page.text("main")
+        target.answer = lambda _: (200, b"{}")
+        click(page, "form button", "Sent again as")
+        client.message()
+        click(page, "[role=status] a", "succeeded")
+        assert page.errors == []
 
 
 @pytest.mark.chromium

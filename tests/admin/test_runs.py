@@ -1,9 +1,11 @@
 """Runs of the admin port: found by what is asked for, with message, request and response, and without any secret."""
 
 import json
+import logging
 import os
 import signal
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -12,7 +14,8 @@ import pytest
 
 from tests.support.admin_client import admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.embedded_broker import hosting
-from tests.support.http_recorder import Recorder
+from tests.support.gate import Gate
+from tests.support.http_recorder import Answer, Recorder
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
@@ -228,3 +231,108 @@ def test_a_problem_of_calls_that_are_tried_until_they_succeed_has_the_status(tar
         eventually(lambda: admin.get("/api/problems").json["problems"])
         (problem,) = admin.get("/api/problems").json["problems"]
     assert (problem["code"], problem["status"]) == ("http_status", 503)
+    assert (problem["count"], problem["retrying"]) == (1, 1)
+
+
+@pytest.mark.parametrize("processes", [0, 2])
+def test_messages_that_are_tried_again_are_a_problem_and_in_no_other_figure(target: Recorder, processes: int) -> None:
+    gate, tried = Gate(), set[str]()
+    second: Callable[[Seen], Answer] = gate.before(lambda seen: (200 if seen.path.endswith("/0") else 503, b""))
+
+    def answer(seen: Seen) -> Answer:
+        if seen.path in tried:
+            return second(seen)
+        tried.add(seen.path)
+        return 503, b""
+
+    target.answer = answer
+    routes = client_route(target.url, config="WITH RETRIES 1")
+    with hosting(routes, admin_port=0, processes=processes) as host:
+        admin, client, count = admin_of(host), host.client("done/#"), 25
+        for number in range(count):
+            client.publish(f"orders/{number}", b"{}")
+
+        def problem() -> dict[str, Any]:
+            found = admin.get("/api/problems").json["problems"]
+            return found[0] if found else {"count": 0}
+
+        eventually(lambda: problem()["count"] == count)
+        first = problem()
+        assert (first["retrying"], first["code"], first["status"]) == (count, "http_status", 503)
+        assert (first["target"], first["routes"]) == (target.url, ["Orders"])
+        assert (first["message"], bool(first["hint"])) == ("the server answered 503 Service Unavailable", True)
+        assert f"trying all {count} messages again" in admin.get("/").text
+        (orders,) = admin.get("/api/routes").json["routes"]
+        assert (orders["messages"]["failed"], orders["errors"]["total"]) == (0, 0)
+        assert admin.value("rest_bridge_calls_total", route="Orders", event="Send", outcome="http_status") is None
+        assert runs(admin) == []
+        page = admin.get(f"/runs/{first['run']}")
+        assert (page.status, "another one follows" in page.text) == (200, True)
+        assert admin.get(f"/api/runs/{first['run']}").status == 404
+        gate.open.set()
+        client.messages(count)
+        last = problem()
+        assert (last["count"], last["retrying"], last["first"]) == (count - 1, 0, first["first"])
+        assert admin.value("rest_bridge_calls_total", route="Orders", event="Send", outcome="http_status") == count - 1
+        assert admin.get(f"/api/runs/{last['run']}").json["outcome"] == "failed"
+
+
+def test_a_problem_leads_to_a_page_also_where_more_tries_have_failed_than_a_bridge_process_keeps(
+    target: Recorder,
+) -> None:
+    target.answer = lambda _: (503, b"")
+    with hosting(client_route(target.url), admin_port=0) as host:
+        admin, client = admin_of(host), host.client()
+        client.publish("orders/first", b"{}")
+        eventually(lambda: admin.get("/api/problems").json["problems"])
+        (problem,) = admin.get("/api/problems").json["problems"]
+        for number in range(30):
+            client.publish(f"orders/{number}", b"{}")
+        eventually(lambda: admin.get("/api/problems").json["problems"][0]["count"] == 31)
+        page = admin.get(f"/runs/{problem['run']}")
+        assert page.status == 200
+        assert "orders/first" in page.text
+
+
+def test_messages_of_a_batch_that_is_tried_again_count_each(target: Recorder) -> None:
+    target.answer = lambda _: (503, b"")
+    batched = client_route(target.url).replace('"/new/{topic.2}"', '"/new"').replace('"done/{topic.2}"', '"done"')
+    batched = batched.replace('"{payload}"', '"{batch}" WITH BATCH_SIZE 3')
+    with hosting(batched, admin_port=0) as host:
+        admin, client = admin_of(host), host.client("done")
+        for number in range(3):
+            client.publish(f"orders/{number}", b"{}")
+        eventually(lambda: admin.get("/api/problems").json["problems"])
+        (problem,) = admin.get("/api/problems").json["problems"]
+        assert (problem["count"], problem["retrying"]) == (3, 3)
+        assert admin.get(f"/runs/{problem['run']}").status == 200
+        client.messages(3)
+        (problem,) = admin.get("/api/problems").json["problems"]
+        assert (problem["count"], problem["retrying"]) == (3, 0)
+
+
+@pytest.mark.parametrize("is_dead", [False, True], ids=["echoes", "dead"])
+def test_no_secret_is_in_a_problem_or_the_page_of_a_run_that_is_tried_again(
+    target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_dead: bool
+) -> None:
+    def echo(seen: Seen) -> Answer:
+        if seen.path.startswith("/token"):
+            return 200, json.dumps({"access_token": SECRETS[4], "token_type": "Bearer"}).encode()
+        return 503, json.dumps({"path": seen.path, "headers": dict(seen.fields), "body": seen.body.decode()}).encode()
+
+    caplog.set_level(logging.DEBUG, logger="amqtt_rest_bridge")
+    target.answer = echo
+    carried, address, routes = "hush-carried-7", "127.99.98.97", secret_route(target.url, tmp_path)
+    if is_dead:
+        (tmp_path / "A").write_text(address)
+        routes = routes.replace(f'BASE_ADDRESS "{target.url}"', 'BASE_ADDRESS "http://" + GET SECRET "A" + ":9"')
+    with hosting(routes, admin_port=0, secrets_dir=str(tmp_path)) as host:
+        admin, client = admin_of(host), host.client()
+        client.publish("orders/1", json.dumps({"password": carried}).encode())
+        eventually(lambda: admin.get("/api/problems").json["problems"])
+        (problem,) = admin.get("/api/problems").json["problems"]
+        assert (problem["code"], problem["retrying"]) == ("connection_failed" if is_dead else "http_status", 1)
+        assert ("***" in problem["message"], "***" in problem["target"]) == (is_dead, is_dead)
+        shown = {path: admin.get(path).text for path in ("/", "/api/problems", f"/runs/{problem['run']}", "/runs")}
+    for name, text in (*shown.items(), ("log", caplog.text)):
+        assert [secret for secret in (*SECRETS, carried, address) if secret in text] == [], name

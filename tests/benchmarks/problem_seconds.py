@@ -22,7 +22,7 @@ from tests.support.full_disk import full_disk, tidy
 from tests.support.http_recorder import recording
 
 WANTED = "at most 3 s"
-DEAD = client_route("http://127.0.0.1:9", config="WITH RETRIES 0")
+DEAD = client_route("http://127.0.0.1:9")
 SIGNED = server_route().replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
 GUARDED = server_route().replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN "x" WITH SERVER_PORT')
 Act = Callable[[Host], None]

@@ -11,11 +11,13 @@ from time import monotonic
 
 import pytest
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.bridge.timers import Pace
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch
 from amqtt_rest_bridge.link.frames import (
     INITIAL_CREDITS,
     CreditReturn,
+    FailedTry,
     Listen,
     Results,
     Returned,
@@ -42,7 +44,8 @@ def test_a_call_that_waits_for_its_next_try_holds_no_worker(rig: Rig) -> None:
     rig.network.answer = lambda request: later if request.body == b"first" else FINE
     rig.use(route(), workers=1)
     first = rig.call(b"first")
-    assert rig.frame(Waiting) == Waiting(first, 1)
+    waiting = rig.frame(Waiting)
+    assert (waiting.call, waiting.change, waiting.for_try) == (first, 1, True)
     second = rig.call(b"second")
     assert rig.ended(1) == [second]
 
@@ -52,7 +55,10 @@ def test_retries_begin_after_half_a_second_and_end_with_the_failure(rig: Rig) ->
     rig.use(route(retries=1))
     started = monotonic()
     call = rig.call(b"1")
-    assert rig.frame(Waiting) == Waiting(call, 1)
+    failed = FailedTry(
+        "http_status", "the server answered 503 Service Unavailable", catalogue.STATUS_OF_THE_SERVER.hint, 503
+    )
+    assert rig.frame(Waiting) == Waiting(call, 1, failed=failed)
     assert rig.frame(Waiting) == Waiting(call, -1)
     assert monotonic() - started >= 0.5
     (result,) = rig.frame(Results).results

@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.link.frames import CallResult
-from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig
+from amqtt_rest_bridge.link.frames import CallResult, FailedTry
+from amqtt_rest_bridge.model import Message, OverloadPolicy, Publication, Route, RouteConfig, RunIds
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import MAX_HOPS, Call
 from tests.support.dispatching import Rig, route
 
@@ -118,6 +119,53 @@ def test_a_call_that_the_store_keeps_for_a_route_that_is_gone_is_acknowledged() 
     rig.use()
     rig.dispatcher.replay(rig.bridge.calls[0])
     assert (rig.dispatcher.orphans, delivery.acknowledged) == (["key"], 1)
+
+
+class Dropped(Acknowledgement):
+    """Belongs to a source that has taken its message back."""
+
+    is_dropped = True
+
+    def abandon(self) -> None:
+        self.held -= 1
+
+
+def drop(rig: Rig, call: Call) -> None:
+    call.delivery = Dropped()
+    assert not rig.dispatcher.renew(call)
+
+
+def leave_on_disk(rig: Rig, call: Call) -> None:
+    rig.use(route(name="Other"))
+    rig.dispatcher.replay(call)
+    assert rig.dispatcher.orphans == ["key"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "counted"),
+    [
+        pytest.param(end, {}, id="succeeds"),
+        pytest.param(lambda rig, call: end(rig, call, "timeout"), {"timeout": (1, 0)}, id="fails"),
+        pytest.param(lambda rig, call: end(rig, call, "tls_failed"), {"tls_failed": (1, 0)}, id="fails otherwise"),
+        pytest.param(lambda rig, call: rig.dispatcher.lost(call), {"bridge_restarted": (1, 0)}, id="is lost"),
+        pytest.param(lambda rig, call: rig.dispatcher.replay(call), {"timeout": (1, 1)}, id="is replayed"),
+        pytest.param(drop, {}, id="is dropped"),
+        pytest.param(leave_on_disk, {}, id="stays on disk"),
+    ],
+)
+def test_a_call_counts_as_tried_again_until_it_goes_on_no_more(
+    outcome: Outcome, counted: dict[str, tuple[int, int]]
+) -> None:
+    records = BrokerRecords(RunIds())
+    rig = Rig(EndlessStore(), records=records)
+    rig.use(lossless(route()))
+    offer(rig)
+    (call,) = rig.bridge.calls
+    rig.dispatcher.try_failed([call], FailedTry("timeout", "too late", "wait", None))
+    assert list(records.problems.retrying) == [call.id]
+    outcome(rig, call)
+    assert {one.code: (one.count, one.retrying) for one in records.problems.listed(0.0, {})} == counted
+    assert bool(records.problems.retrying) == (counted == {"timeout": (1, 1)})
 
 
 def test_each_event_of_two_holds_the_message() -> None:

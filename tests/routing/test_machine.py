@@ -16,9 +16,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult
-from amqtt_rest_bridge.model import EventName, Message, OverloadPolicy, Publication, Route, RouteConfig
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, FailedTry
+from amqtt_rest_bridge.model import EventName, Message, OverloadPolicy, Publication, Route, RouteConfig, RunIds
 from amqtt_rest_bridge.processes.bridge_calls import ReadAhead
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.routing.calls import Call, CallPlace
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.clock import Clock
@@ -116,7 +117,8 @@ class Model(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.clock, self.store = Clock(), Store()
-        self.rig = Rig(None if self.is_worker else self.store, self.clock, QUEUE_BYTES)
+        self.records = BrokerRecords(RunIds())
+        self.rig = Rig(None if self.is_worker else self.store, self.clock, QUEUE_BYTES, records=self.records)
         self.runs: list[Expected] = []
         self.present: dict[str, Expected] = {}
         self.sources: dict[Message, Source] = {}
@@ -236,10 +238,12 @@ class Model(RuleBasedStateMachine):
         self.rig.dispatcher.done(call, CallResult(call.id, 200, code, "", 0.0, 0.0, publication), lambda _: None)
 
     @precondition(lambda self: self.running())
-    @rule(data=st.data(), let_go=st.booleans())
-    def wait(self, data: st.DataObject, let_go: bool) -> None:
+    @rule(data=st.data(), let_go=st.booleans(), failed=st.sampled_from([None, 503, 504]))
+    def wait(self, data: st.DataObject, let_go: bool, failed: int | None) -> None:
         call = data.draw(st.sampled_from(self.running()))
         call.reports.waiting(call, +1)
+        if failed is not None:
+            call.reports.try_failed([call], FailedTry("busy", "busy", "wait", failed))
         call.let_go = let_go
         self.ahead.waits(call)
 
@@ -375,6 +379,15 @@ class Model(RuleBasedStateMachine):
             )
 
     @invariant()
+    def tries(self) -> None:
+        """Only calls that are open are tried again, and each counts once."""
+        retrying = self.records.problems.retrying
+        assert retrying.keys() <= self.held.keys()
+        busy = [one for one in self.records.problems.listed(0.0, {}) if one.code == "busy"]
+        assert all(one.count == one.retrying > 0 for one in busy)
+        assert sum(one.count for one in busy) <= len(retrying)  # without those whose route a reload has removed
+
+    @invariant()
     def acknowledgements(self) -> None:
         for run in self.runs:
             for message in [*run.open, *(one for _, one in run.room)] if self.is_worker else ():
@@ -407,6 +420,8 @@ class Model(RuleBasedStateMachine):
         self.counts()
         self.calls()
         self.published()
+        self.tries()
+        assert not self.records.problems.retrying
         assert self.rig.held.held == 0
         assert not self.store.kept
         assert self.ahead._ahead == 0

@@ -7,6 +7,7 @@ from amqtt_rest_bridge.link.frames import CallResult
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, Publication, RestApiConfig, Route, RouteConfig, RunIds
 from amqtt_rest_bridge.placeholders import Place, PlaceholderText
+from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.route_set import Numbering
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.calls import Call, Store, has_room
@@ -89,13 +90,15 @@ class Rig:
         clock: Clock | None = None,
         queue_bytes: int = 1 << 40,
         max_message_bytes: int = 4 << 20,
+        records: BrokerRecords | None = None,
     ) -> None:
         self.bridge, self.queue, self.numbering = Bridge(), Queue(), Numbering()
         self.changes: list[RouteStatistics] = []
         """Of health, as they were reported."""
         runs, statistics = RunIds("00000000-0000-4000-8000-"), dict[str, RouteStatistics]()
         quiet = QuietLog(runs, lambda *_: None)
-        self.outcomes = Outcomes(self.queue, statistics, runs, self.changes.append, quiet)
+        self.records = records
+        self.outcomes = Outcomes(self.queue, statistics, runs, self.changes.append, quiet, records)
         self.server = ServerReports(self.outcomes, Claims(SeenKeys(None)))
         self.held = QueueBytes(queue_bytes)
         clock = clock or Clock()
@@ -112,6 +115,8 @@ class Rig:
 
     def use(self, *routes: Route, reads: tuple[str, ...] = ()) -> None:
         self.dispatcher.set_routes(self.numbering.number(routes), reads, {})
+        if self.records is not None:
+            self.records.keep(routes)
 
     @property
     def statistics(self) -> RouteStatistics:

@@ -238,11 +238,15 @@ async function showChart() {
   merge(chart, shown);
 }
 
-// One run: how its retry has ended takes the place of the line that says that it has not.
+// One run: once it has ended its page is loaded again, and how its retry has ended takes the place of the line that says
+// that it has not.
 async function showRetry(pause) {
   if (!document.querySelector("[data-open]")) return;
-  const shown = document.hidden ? null : (await load(location.href).catch(() => null))?.querySelector("main > [role=status]");
-  if (shown) {
+  const now = document.hidden ? null : await load(location.href).catch(() => null);
+  const shown = now?.querySelector("main > [role=status]");
+  if (now && document.querySelector("[data-open=run]")) {
+    if (!now.querySelector("[data-open=run]")) location.reload();
+  } else if (shown) {
     showTimes(shown);
     document.querySelector("[data-open]").replaceWith(shown);
   }

@@ -30,7 +30,7 @@ from amqtt_rest_bridge.calls.stages import Means, prepare
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import Exchange
 from amqtt_rest_bridge.link.bridge_end import BridgeEnd
-from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, Returned, TryFailed, Waiting
+from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, DispatchedCall, FailedTry, Returned, Waiting
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, NumberedRoute
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.settings import BridgeSettings
@@ -301,9 +301,9 @@ class RouteRunner:
                 call.event.label, failure.code, loggable(call.message.topic), call.event.run_id(call),
                 verdict.seconds, more, failure.message,
             )  # fmt: skip
-        if self._is_lossless:
-            self._link.send_in_order(TryFailed(call.id, failure.code.value, failure.message, verdict.status))
-        if self._begin_wait(call):
+        also = [rider.id for rider in call.riders or ()]
+        failed = FailedTry(failure.code.value, failure.message, failure.hint, verdict.status, also)
+        if self._begin_wait(call, failed=failed):
             resume = partial(self._resume, call)
             if self._breaker is None or not self._breaker.hold(resume, self._target):
                 self._context.timers.after(verdict.seconds, resume)
@@ -329,7 +329,7 @@ class RouteRunner:
         if not self._stopping and not self._end_wait(call, lambda call: self._pool.submit((call,))):
             self._pace.decline()  # type: ignore[union-attr]  # it gave the turn
 
-    def _begin_wait(self, call: OpenCall, *, for_try: bool = True) -> bool:
+    def _begin_wait(self, call: OpenCall, *, for_try: bool = True, failed: FailedTry | None = None) -> bool:
         """Report that a call waits; return False for one that was withdrawn, which is given back."""
         with self._context.lock:
             is_withdrawn = call.exchange is None and call.id in self._context.calls.withdrawn
@@ -337,7 +337,7 @@ class RouteRunner:
         if is_withdrawn:
             self._give_back(call)
             return False
-        self._link.send_in_order(Waiting(call.id, 1, for_try, let_go=not is_complete))
+        self._link.send_in_order(Waiting(call.id, 1, for_try, not is_complete, failed))
         return True
 
     def _give_back(self, call: OpenCall) -> None:
