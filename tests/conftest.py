@@ -95,7 +95,6 @@ def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 @pytest.fixture
 def page(browser: Page) -> Iterator[Page]:
     """A page of ordinary size, on which no script may fail and nothing be refused by its Content-Security-Policy."""
-    browser.size(1280, 800)
-    browser.colours("light")
+    browser.restore()
     yield browser
     assert browser.errors == []

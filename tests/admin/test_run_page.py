@@ -48,9 +48,9 @@ def url(host: Host, path: str = "/") -> str:
 @pytest.mark.chromium
 @pytest.mark.parametrize(("width", "scripts"), [(360, True), (1280, False)])
 def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
-    target: Recorder, browser: Page, width: int, scripts: bool
+    target: Recorder, page: Page, width: int, scripts: bool
 ) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host, browser.elsewhere() as page:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         client = host.client("done/#")
         client.publish("orders/7", HOSTILE.encode())
         client.message()
@@ -195,8 +195,8 @@ def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
-def test_a_request_that_was_not_served_is_published_again_in_three_clicks(browser: Page, scripts: bool) -> None:
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host, browser.elsewhere() as page:
+def test_a_request_that_was_not_served_is_published_again_in_three_clicks(page: Page, scripts: bool) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         client = host.client("asked/#")
         if not scripts:
             page.disable_scripts()

@@ -77,6 +77,13 @@ def called(client: Client, name: str) -> bool:
     return True
 
 
+def call_until_shown(client: Client, name: str, page: Page) -> None:
+    """Call until a page has shown it: that the page follows takes a moment to reach the bridge."""
+    shows = f"{SEEN}.includes('orders/{name}')"
+    # Each call costs all pages that show it processor time.
+    eventually(lambda: called(client, name) and bool(page.evaluate(shows)), pause_seconds=0.1)
+
+
 def newest_run(host: Host) -> str:
     return str(runs(admin_of(host), "?route=Orders")[0]["id"])
 
@@ -117,7 +124,7 @@ def follow(host: Host) -> http.client.HTTPResponse:
             connection.close()
         return bool(found)
 
-    eventually(is_live)
+    eventually(is_live, pause_seconds=0.1)
     return found[0]
 
 
@@ -167,12 +174,8 @@ def test_many_open_pages_of_a_browser_share_one_stream_are_live_and_leave_room_f
             tab.wait(LIVE)
         with following(host, MOST_FOLLOWERS - 1):  # all that there is room for but one
             client = host.client("done/#")
-            follows = f"{SEEN}.includes('orders/follows')"
-            for tab in tabs[1::3]:  # that the pages follow takes a moment to reach the bridge
-                eventually(  # each call costs all pages that show it processor time
-                    lambda tab=tab: called(client, "follows") and bool(tab.evaluate(follows)),  # type: ignore[misc]
-                    pause_seconds=0.1,
-                )
+            for tab in tabs[1::3]:
+                call_until_shown(client, "follows", tab)
             called(client, "tabs")
             status = {one["name"]: one for one in admin_of(host).get("/api/routes").json["routes"]}["Orders"]
             cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
@@ -197,7 +200,7 @@ def count_while_others_come_and_go(host: Host, page: Page) -> None:
     page.open(url(host, "/routes/Orders"))
     page.wait(LIVE)
     client, other = host.client("done/#"), page.another()
-    eventually(lambda: called(client, "probe") and bool(page.evaluate(f"{SEEN}.includes('orders/probe')")))
+    call_until_shown(client, "probe", page)
     for number in range(20):
         if number % 5 == 2:
             other.open(url(host, ("/routes/Alarms", "/", "/routes/Intake", "/routes/Alarms")[number // 5]))
@@ -231,47 +234,43 @@ STREAMS = """
 ANSWERED = """streams[1].say('routes', {summary: '', sections: {}, names: ['Orders', 'Alarms'], rows: []})"""
 
 
-@contextmanager
-def streaming(host: Host, browser: Page) -> Iterator[Page]:
+def open_streaming(host: Host, page: Page) -> None:
     """Open the page of a route on streams that the test speaks for."""
-    with browser.elsewhere() as page:
-        page.before_scripts(STREAMS)
-        page.before_scripts(SEE)
-        page.open(url(host, "/routes/Orders"))
-        page.wait(LIVE)
-        yield page
-        assert page.errors == []
+    page.before_scripts(STREAMS)
+    page.before_scripts(SEE)
+    page.open(url(host, "/routes/Orders"))
+    page.wait(LIVE)
 
 
 @pytest.mark.chromium
 def test_a_newer_stream_that_is_behind_the_one_it_replaces_shows_no_call_again_and_misses_none(
-    host: Host, browser: Page
+    host: Host, page: Page
 ) -> None:
-    with streaming(host, browser) as page:
-        page.evaluate("streams[0].calls(1, 2, 3)")
-        page.evaluate("another()")
-        page.wait("streams.length === 2 && streams[1].older")
-        page.evaluate("streams[1].calls(2)")
-        page.evaluate(ANSWERED)
-        page.evaluate("streams[1].calls(3, 4)")
-        page.wait(f"{SEEN}.includes('4')")
-        assert page.evaluate(SEEN) == "1 2 3 4"
+    open_streaming(host, page)
+    page.evaluate("streams[0].calls(1, 2, 3)")
+    page.evaluate("another()")
+    page.wait("streams.length === 2 && streams[1].older")
+    page.evaluate("streams[1].calls(2)")
+    page.evaluate(ANSWERED)
+    page.evaluate("streams[1].calls(3, 4)")
+    page.wait(f"{SEEN}.includes('4')")
+    assert page.evaluate(SEEN) == "1 2 3 4"
 
 
 @pytest.mark.chromium
 def test_a_newer_stream_that_replaces_a_lost_one_shows_all_its_calls_whatever_their_numbers(
-    host: Host, browser: Page
+    host: Host, page: Page
 ) -> None:
     """The bridge process that serves the port may be another one, which counts from the beginning."""
-    with streaming(host, browser) as page:
-        page.evaluate("streams[0].calls(7, 8, 9)")
-        page.evaluate("streams[0].readyState = 0; streams[0].onerror(); another()")
-        page.wait("streams.length === 2 && streams[1].older")
-        page.evaluate("streams[1].calls(1)")
-        page.evaluate(ANSWERED)
-        page.evaluate("streams[1].calls(2)")
-        page.wait(f"{SEEN}.endsWith('2')")
-        assert page.evaluate(SEEN) == "7 8 9 1 2"
+    open_streaming(host, page)
+    page.evaluate("streams[0].calls(7, 8, 9)")
+    page.evaluate("streams[0].readyState = 0; streams[0].onerror(); another()")
+    page.wait("streams.length === 2 && streams[1].older")
+    page.evaluate("streams[1].calls(1)")
+    page.evaluate(ANSWERED)
+    page.evaluate("streams[1].calls(2)")
+    page.wait(f"{SEEN}.endsWith('2')")
+    assert page.evaluate(SEEN) == "7 8 9 1 2"
 
 
 STATES = """
@@ -286,34 +285,29 @@ STATES = """
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(browser: Page, shared: bool) -> None:
-    with (
-        recording() as target,
-        hosting(client_route(target.url), admin_port=0, processes=1) as running,
-        browser.elsewhere() as page,
-    ):
+def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(page: Page, shared: bool) -> None:
+    with recording() as target, hosting(client_route(target.url), admin_port=0, processes=1) as running:
         if not shared:
             page.before_scripts(NO_SHARED_WORKER)
         page.before_scripts(SEE)
         page.before_scripts(STATES)
         page.open(url(running, "/routes/Orders"))
         client = running.client("done/#")
-        eventually(lambda: called(client, "before") and bool(page.evaluate(f"{SEEN}.includes('orders/before')")))
+        call_until_shown(client, "before", page)
         os.kill(running.plugin.service.pool.processes[0].pid, signal.SIGKILL)
         page.wait("told.join().endsWith('connection lost, trying again,Connection lost on,live,')")
-        eventually(lambda: called(client, "after") and bool(page.evaluate(f"{SEEN}.includes('orders/after')")))
+        call_until_shown(client, "after", page)
         assert page.errors == []
 
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("path", ["/", "/routes/Orders"])
-def test_a_browser_without_shared_workers_has_one_stream_for_each_page(host: Host, browser: Page, path: str) -> None:
-    with browser.elsewhere() as page:
-        page.before_scripts(NO_SHARED_WORKER)
-        page.open(url(host, path))
-        page.wait(LIVE)
-        assert page.evaluate("[typeof SharedWorker, streams]") == ["undefined", 1]
-        assert page.errors == []
+def test_a_browser_without_shared_workers_has_one_stream_for_each_page(host: Host, page: Page, path: str) -> None:
+    page.before_scripts(NO_SHARED_WORKER)
+    page.open(url(host, path))
+    page.wait(LIVE)
+    assert page.evaluate("[typeof SharedWorker, streams]") == ["undefined", 1]
+    assert page.errors == []
 
 
 @pytest.mark.chromium
@@ -510,29 +504,28 @@ def test_a_hostile_path_of_a_request_is_text_among_the_runs(page: Page) -> None:
 @pytest.mark.chromium
 @pytest.mark.parametrize("has_scripts", [True, False], ids=["with scripts", "without"])
 def test_the_playground_shows_faults_flow_and_requests_of_what_is_typed(
-    host: Host, browser: Page, has_scripts: bool
+    host: Host, page: Page, has_scripts: bool
 ) -> None:
-    with browser.elsewhere() as page:
-        page.size(360, 640)
-        if not has_scripts:
-            page.disable_scripts()
-        page.open(url(host, "/playground"))
-        try_definition(page, FAILING.replace('WITH RETRIES "0"', f'WITH RETRYS "0" WITH {HOSTILE}'))
-        page.wait("document.querySelector('.faults') !== null && document.readyState === 'complete'")
-        assert "did you mean RETRIES?" in page.text(".faults")
-        assert page.fits()
-        assert page.evaluate("document.title.startsWith('Playground')"), "nothing hostile ran"
-        if has_scripts:
-            page.evaluate("document.querySelector('[data-place]').click()")
-            assert page.evaluate("document.activeElement.id + document.activeElement.selectionStart").startswith("def")
-        try_definition(page, FAILING)
-        page.wait("document.querySelector('.ways') !== null && document.readyState === 'complete'")
-        assert page.text(".ways").split("\n")[:3] == ["alarms/#", "↓", "Alarms"]
-        assert "GET http://127.0.0.1:9/a" in page.text("#result")
-        assert page.fits()
-        assert page.errors == []
-        if has_scripts and "AXE_CORE" in os.environ:
-            assert page.barriers() == []
+    page.size(360, 640)
+    if not has_scripts:
+        page.disable_scripts()
+    page.open(url(host, "/playground"))
+    try_definition(page, FAILING.replace('WITH RETRIES "0"', f'WITH RETRYS "0" WITH {HOSTILE}'))
+    page.wait("document.querySelector('.faults') !== null && document.readyState === 'complete'")
+    assert "did you mean RETRIES?" in page.text(".faults")
+    assert page.fits()
+    assert page.evaluate("document.title.startsWith('Playground')"), "nothing hostile ran"
+    if has_scripts:
+        page.evaluate("document.querySelector('[data-place]').click()")
+        assert page.evaluate("document.activeElement.id + document.activeElement.selectionStart").startswith("def")
+    try_definition(page, FAILING)
+    page.wait("document.querySelector('.ways') !== null && document.readyState === 'complete'")
+    assert page.text(".ways").split("\n")[:3] == ["alarms/#", "↓", "Alarms"]
+    assert "GET http://127.0.0.1:9/a" in page.text("#result")
+    assert page.fits()
+    assert page.errors == []
+    if has_scripts and "AXE_CORE" in os.environ:
+        assert page.barriers() == []
 
 
 def try_definition(page: Page, text: str) -> None:
@@ -586,7 +579,6 @@ def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
     assert "topic " in admin.get("/runs?topic=a%23").text
 
 
-@pytest.mark.chromium
 def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(host: Host) -> None:
     admin = admin_of(host)
     for path, message in (("/no", "There is nothing here"), ("/runs/no", "no longer known"), ("/routes/n", "no route")):
@@ -598,16 +590,15 @@ def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(host: H
     assert admin.get("/api/runs/no", Accept="text/html").json["error"]["code"] == "not_found"
 
 
-def test_it_reads_without_javascript(host: Host, browser: Page) -> None:
-    with browser.elsewhere() as page:
-        page.size(1280, 800)
-        page.disable_scripts()
-        page.open(url(host))
-        assert page.text("[data-summary]").startswith("3 routes: ")
-        assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
-        assert "Without JavaScript" in page.text("noscript")
-        page.open(url(host, "/routes/Orders"))
-        assert "404 http_status" in page.text("[data-runs]")
+@pytest.mark.chromium
+def test_it_reads_without_javascript(host: Host, page: Page) -> None:
+    page.disable_scripts()
+    page.open(url(host))
+    assert page.text("[data-summary]").startswith("3 routes: ")
+    assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
+    assert "Without JavaScript" in page.text("noscript")
+    page.open(url(host, "/routes/Orders"))
+    assert "404 http_status" in page.text("[data-runs]")
 
 
 @pytest.mark.chromium

@@ -71,6 +71,7 @@ class Page:
         self._numbers: Iterator[int] = itertools.count(1) if first is None else first._numbers
         self._errors_of: dict[str | None, list[str]] = {} if first is None else first._errors_of
         self._session: str | None = None
+        self._scripts: list[str] = []
         self._profile: dict[str, Any] = profile or ({} if first is None else first._profile)
         self.errors: list[str] = [] if first is None or profile else first.errors
         target = self._do("Target.createTarget", url="about:blank", **self._profile)["targetId"]
@@ -105,7 +106,15 @@ class Page:
 
     def before_scripts(self, script: str) -> None:
         """Run a script in each page that is opened from now on, before its own scripts."""
-        self._do("Page.addScriptToEvaluateOnNewDocument", source=script)
+        self._scripts.append(self._do("Page.addScriptToEvaluateOnNewDocument", source=script)["identifier"])
+
+    def restore(self) -> None:
+        """Make it a page of ordinary size and colours, which runs its scripts and no others."""
+        while self._scripts:
+            self._do("Page.removeScriptToEvaluateOnNewDocument", identifier=self._scripts.pop())
+        self._do("Emulation.setScriptExecutionDisabled", value=False)
+        self.size(1280, 800)
+        self.colours("light")
 
     def open(self, url: str) -> None:
         """Open an address and wait until its page has been read and its scripts have run."""

@@ -167,35 +167,32 @@ def test_keys_lead_to_the_search_and_through_the_results(api: Served, page: Page
         assert page.evaluate(FOCUSED) == focused
 
 
-def test_filters_are_a_sheet_on_phones_and_a_column_elsewhere_without_javascript(api: Served, browser: Page) -> None:
+def test_filters_are_a_sheet_on_phones_and_a_column_elsewhere_without_javascript(api: Served, page: Page) -> None:
     shown = "getComputedStyle(document.getElementById('facets')).display !== 'none'"
-    with browser.elsewhere() as page:
-        page.disable_scripts()
-        page.size(360, 640)
-        page.open(url(api))
-        assert not page.evaluate(shown)
-        tab_to(page, "Filters")
-        page.press("Enter")
-        assert page.evaluate(shown)
-        assert page.fits()
-        page.size(1280, 800)
-        page.open(url(api))
-        assert page.evaluate(shown)
+    page.disable_scripts()
+    page.size(360, 640)
+    page.open(url(api))
+    assert not page.evaluate(shown)
+    tab_to(page, "Filters")
+    page.press("Enter")
+    assert page.evaluate(shown)
+    assert page.fits()
+    page.size(1280, 800)
+    page.open(url(api))
+    assert page.evaluate(shown)
 
 
-def test_everything_can_be_read_and_searched_without_javascript(api: Served, browser: Page) -> None:
-    with browser.elsewhere() as page:
-        page.size(1280, 800)
-        page.disable_scripts()
-        page.open(url(api))
-        page.evaluate("document.getElementById('q').focus()")
-        type_text(page, "webhook")
-        page.press("Enter")
-        page.wait("location.search.includes('q=webhook') && document.readyState === 'complete'")
-        assert "webhook" in page.text(".card").lower()
-        page.open(url(api, "/templates/webhook-intake"))
-        assert page.text("#install").startswith("rest-bridge install webhook-intake --from ")
-        assert page.evaluate("getComputedStyle(document.querySelector('.copy')).display") == "none"
+def test_everything_can_be_read_and_searched_without_javascript(api: Served, page: Page) -> None:
+    page.disable_scripts()
+    page.open(url(api))
+    page.evaluate("document.getElementById('q').focus()")
+    type_text(page, "webhook")
+    page.press("Enter")
+    page.wait("location.search.includes('q=webhook') && document.readyState === 'complete'")
+    assert "webhook" in page.text(".card").lower()
+    page.open(url(api, "/templates/webhook-intake"))
+    assert page.text("#install").startswith("rest-bridge install webhook-intake --from ")
+    assert page.evaluate("getComputedStyle(document.querySelector('.copy')).display") == "none"
 
 
 @pytest.mark.parametrize("path", PATHS)
