@@ -3,6 +3,8 @@
 The module of a command is imported when the command is run.
 """
 
+from amqtt_rest_bridge.processes import interrupts  # isort: skip  # first: Ctrl-C ends what follows
+
 import functools
 import os
 import sys
@@ -15,6 +17,8 @@ import typer
 import amqtt_rest_bridge
 from amqtt_rest_bridge.cli import Command, CommandError, as_written, on_any_streams
 from amqtt_rest_bridge.errors import BridgeError
+
+interrupts.raise_again()
 
 _DESCRIPTION = """\
 An MQTT broker as an HTTP bridge: routes written in *.lot files send HTTP requests for MQTT messages (client mode) and

@@ -4,6 +4,8 @@ A command is a function whose annotations describe its options to typer; it retu
 standard output, errors to standard error. A command imports the rooms that it needs: `--help` needs no database.
 """
 
+from amqtt_rest_bridge.processes import interrupts  # isort: skip  # first: Ctrl-C ends what follows
+
 import functools
 import inspect
 import json
@@ -26,6 +28,8 @@ from template_api.records import Status
 if TYPE_CHECKING:
     from template_api.library import Report
     from template_api.sources import Reading
+
+interrupts.raise_again()
 
 _DESCRIPTION = "Serve a library of notebook templates over HTTP, and manage its content."
 _EPILOG = """\

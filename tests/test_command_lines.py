@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -109,6 +110,45 @@ def test_control_c_while_a_command_is_imported_is_exit_status_130(
     assert BRIDGE(["status"]) == 130
     assert BRIDGE(["check", str(DEMO)]) == 130
     assert capsys.readouterr() == ("", "")
+
+
+INTERRUPTED = """
+import importlib.abc, os, signal, sys
+
+class Interrupting(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == sys.argv[1]:
+            sys.argv[1] = "interrupted"
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+from {module} import main
+status = main({arguments})
+sys.exit(status if sys.argv[1] == "interrupted" else "it does not import that")
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "imported"),
+    [
+        pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "typer", id="typer"),
+        pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "amqtt_rest_bridge.cli", id="commands"),
+        pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "amqtt_rest_bridge.errors", id="last of them"),
+        pytest.param("amqtt_rest_bridge.__main__", ["check", "."], "amqtt_rest_bridge.language", id="a command's"),
+        pytest.param("amqtt_rest_bridge.__main__", ["status"], "amqtt_rest_bridge.cli.status", id="a command"),
+        pytest.param("template_api.cli", ["list"], "typer", id="typer of the API"),
+        pytest.param("template_api.cli", ["list"], "template_api.config", id="settings of the API"),
+        pytest.param("template_api.cli", ["list"], "template_api.library", id="a command's of the API"),
+    ],
+)
+def test_control_c_during_any_import_leaves_no_trace(
+    module: str, arguments: list[str], imported: str, tmp_path: Path
+) -> None:
+    program = INTERRUPTED.format(module=module, arguments=arguments)
+    command = [sys.executable, "-c", program, imported]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr in ("", "template-api: interrupted\n")
 
 
 @pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
