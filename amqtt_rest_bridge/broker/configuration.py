@@ -1,10 +1,10 @@
 """What amqtt makes of a configuration: its listeners, the classes of its plugins. Main thread, before the start."""
 
-import os
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any, Final
+from types import NoneType, UnionType
+from typing import Any, Final, Union, get_args, get_origin
 
 import dacite
 from amqtt.broker import Broker
@@ -13,7 +13,7 @@ from amqtt.plugins.authentication import AnonymousAuthPlugin
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin
 from amqtt.utils import import_string
 
-from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, HintedError, on_one_line, reason
@@ -29,6 +29,16 @@ _OFTEN_USED: Final = (
     "template_api.plugin.TemplateApiPlugin",
 )
 _HIGHEST_PORT: Final = 65_535
+WORDS: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    NoneType: "null",
+}
+"""What types are called by those who write YAML."""
 
 
 class UnusableConfigurationError(ConfigurationError):
@@ -63,8 +73,10 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
         message = f"unknown key {', '.join(keys)}" + (f" ({hint})" if hint else "")
         raise UnusableConfigurationError((keys[0],), message) from error
     except dacite.WrongTypeError as error:  # without the value, which may be a password
-        place, kind = str(error.field_path), type(error.value).__name__
-        message = f"wrong value type for {place}: must be {error.field_type}, not {kind}"
+        place = str(error.field_path)
+        message = (
+            f"wrong value type for {place}: must be {_in_yaml(error.field_type)}, not {_in_yaml(type(error.value))}"
+        )
         raise UnusableConfigurationError(tuple(place.split(".")), message) from error
     except Exception as error:  # whatever amqtt raises
         message = "no listener is named default" if isinstance(error, KeyError) else on_one_line(reason(error), 200)
@@ -83,6 +95,16 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
             message = f"listener {name}: {what} cannot be used: {reason(error)}"
             raise UnusableConfigurationError(("listeners", name, what.split()[0]), message) from error
     return config
+
+
+def _in_yaml(kind: Any) -> str:
+    """Return what a type is called by those who write YAML: `a whole number or null`."""
+    origin = get_origin(kind) or kind
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_in_yaml, get_args(kind))))
+    if is_dataclass(origin):
+        return "a mapping"
+    return WORDS.get(origin, getattr(origin, "__name__", str(origin)))
 
 
 def _check_types(listeners: Any) -> None:
@@ -127,11 +149,7 @@ class CannotListenError(BridgeError):
     """A listener's address cannot be bound; the message says which listener, which address and why."""
 
     def __init__(self, name: str, host: str | None, port: int, error: OSError) -> None:
-        # asyncio puts the address into strerror once more; a name that cannot be resolved has no errno of the system.
-        if error.errno is None or isinstance(error, socket.gaierror):
-            why = error.strerror or str(error)
-        else:
-            why = os.strerror(error.errno)
+        why = why_not_bound(error, port, "bind")
         super().__init__(f"listener {name} cannot listen on {in_url(host or '*')}:{port}: {why}")
 
 

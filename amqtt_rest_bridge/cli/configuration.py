@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 
 import dacite
@@ -20,6 +20,7 @@ import yaml
 from amqtt_rest_bridge.bridge.client.senders import unusable_routes
 from amqtt_rest_bridge.broker.configuration import (
     ANONYMOUS,
+    WORDS,
     UnusableConfigurationError,
     UnusablePluginError,
     authenticates,
@@ -38,15 +39,6 @@ from amqtt_rest_bridge.spelling import Question, did_you_mean
 
 log = logging.getLogger(__name__)
 
-_WORDS: Final[Mapping[Any, str]] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a mapping",
-    NoneType: "null",
-}
 _NUMBER: Final = re.compile(r"[-+]?(0|[1-9][0-9]*)")  # what YAML reads as a whole number unless it is quoted
 _ROUTES_NEED: Final = frozenset({"routes", "secrets_dir", "spool", "server_certfile"})
 _STRICT: Final = dacite.Config(strict=True)  # as amqtt's
@@ -305,15 +297,15 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
 
 
 def _words(kind: Any) -> str:
-    if kind in _WORDS:
-        return _WORDS[kind]
+    if kind in WORDS:
+        return WORDS[kind]
     arguments = get_args(kind)
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(_words(argument) for argument in arguments)
     if get_origin(kind) is list:
         return f"a list of {_words(arguments[0])}"
     if get_origin(kind) is dict:
-        return _WORDS[dict]
+        return WORDS[dict]
     return str(getattr(kind, "__name__", kind))
 
 

@@ -7,7 +7,6 @@ the end `drain` and `close`. No MQTT library here.
 
 import asyncio
 import contextlib
-import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
-from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.link.admin_frames import GroupNumbers
@@ -83,9 +82,7 @@ class ListeningSockets:
         except OSError as error:
             for sock in opened.values():
                 sock.close()
-            why = (error.strerror or str(error)).partition(" (while")[0]  # socket.create_server says the address again
-            if self._setting == "admin_port" and error.errno == errno.EADDRINUSE:
-                why += "; each broker or worker of a machine needs an admin_port of its own"
+            why = why_not_bound(error, port, self._setting)
             raise ConfigurationError(f"cannot listen on {self._host} port {port} ({self._setting}): {why}") from error
         self.sockets |= opened
         self._note_bound()

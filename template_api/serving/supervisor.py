@@ -11,6 +11,7 @@ import socket
 import threading
 from collections.abc import Mapping
 
+from amqtt_rest_bridge.addresses import why_not_bound
 from amqtt_rest_bridge.processes.child import ChildProcess, Restarts
 from amqtt_rest_bridge.times import Backoff
 from template_api.errors import StartError
@@ -39,7 +40,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
         bound.listen(_BACKLOG)
     except OSError as exc:
         bound.close()
-        raise StartError(f"cannot listen on {host} port {port}: {exc.strerror}") from exc
+        raise StartError(f"cannot listen on {host} port {port}: {why_not_bound(exc, port, 'port')}") from exc
     return bound
 
 

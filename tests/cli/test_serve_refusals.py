@@ -88,7 +88,8 @@ def test_taken_mqtt_port_is_named_with_its_listener(place: Workplace) -> None:
     with taken_port() as port:
         place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
         assert place.refusal() == (
-            f"rest-bridge: error: listener default cannot listen on 127.0.0.1:{port}: Address already in use"
+            f"rest-bridge: error: listener default cannot listen on 127.0.0.1:{port}: Address already in use; "
+            f"set bind to another port, or end the program that has it: ss -ltnp 'sport = :{port}'"
         )
 
 
@@ -103,7 +104,7 @@ def test_mqtt_port_that_server_mode_has_taken_is_named(place: Workplace) -> None
         pass
     place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
     place.configure(("bind: 127.0.0.1:0", f"bind: 127.0.0.1:{port}"))
-    assert place.refusal().endswith(f"listener default cannot listen on 127.0.0.1:{port}: Address already in use")
+    assert f"listener default cannot listen on 127.0.0.1:{port}: Address already in use; " in place.refusal()
 
 
 def test_taken_port_of_server_mode_is_named(place: Workplace) -> None:
@@ -111,7 +112,7 @@ def test_taken_port_of_server_mode_is_named(place: Workplace) -> None:
         place.write("routes.lot", SERVER_ROUTE.replace("'0'", f"'{port}'"))
         last = place.refusal()
     assert last.startswith(f"rest-bridge: error: RestBridgePlugin cannot start: cannot listen on 127.0.0.1 port {port}")
-    assert last.endswith("Address already in use")
+    assert "(SERVER_PORT): Address already in use; set SERVER_PORT to another port" in last
 
 
 def test_last_line_is_json_too_when_the_log_is(place: Workplace) -> None:

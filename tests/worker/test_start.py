@@ -165,7 +165,7 @@ def test_a_second_worker_on_a_machine_needs_another_admin_port(group: Group, unu
     second = group.start(1, admin_port=unused_port)
     second.line(
         f"cannot listen on 127.0.0.1 port {unused_port} (admin_port): Address already in use; "
-        "each broker or worker of a machine needs an admin_port of its own"
+        f"set admin_port to another port, or end the program that has it: ss -ltnp 'sport = :{unused_port}'"
     )
     assert second.end() == 1
 

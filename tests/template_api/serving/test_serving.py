@@ -183,7 +183,10 @@ def test_a_taken_port_ends_with_one_line(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "template_api", "serve", "--port", str(port)]
         ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert ended.returncode == 1
-    assert ended.stderr == f"template-api: cannot listen on 127.0.0.1 port {port}: Address already in use\n"
+    assert ended.stderr == (
+        f"template-api: cannot listen on 127.0.0.1 port {port}: Address already in use; "
+        f"set port to another port, or end the program that has it: ss -ltnp 'sport = :{port}'\n"
+    )
 
 
 def test_a_password_in_the_database_url_is_never_shown(capsys: pytest.CaptureFixture[str]) -> None:
