@@ -34,6 +34,7 @@ _CLOSE_SECONDS: Final = 5.0
 _TABLE: Final = "CREATE TABLE runs (id TEXT PRIMARY KEY, run BLOB NOT NULL)"
 _DENIED: Final = frozenset({8, 14})  # SQLITE_READONLY, SQLITE_CANTOPEN
 _BUSY: Final = 5
+_MAKE_ROOM: Final = "make room on it, and what waits is written"
 _encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(KeptRun)
 
@@ -205,9 +206,9 @@ class FailureFile:
                         return
 
     def _note_trouble(self, error: Exception) -> None:
-        self.trouble = str(error)
+        self.trouble = f"the disk of {self._path} is full; {_MAKE_ROOM}" if self._is_full(error) else str(error)
         if self._lines.count():
-            log.error("failures cannot be written to %s: %s", self._path, error)
+            log.error("failures cannot be written to %s: %s", self._path, self.trouble)
 
     def _write_waiting(self) -> None:
         """Write until nothing waits, over one connection."""

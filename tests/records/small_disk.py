@@ -48,6 +48,7 @@ def main(kind: str, folder: str) -> None:
         for number in range(10, 40):
             file.put(str(number), kept(number))
         eventually(lambda: file.trouble is not None)
+        assert file.trouble == f"the disk of {path} is full; make room on it, and what waits is written"
         file.put("0", None)
         assert file.waiting
         roomy(kind, other)
