@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TypeGuard
 
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, Severity, visible
+from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.spelling import Question
 from amqtt_rest_bridge.system import FileState
 
@@ -191,9 +192,10 @@ def contents(
                 content = file.read(MAX_FILE_BYTES + 1)
         except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             # Where a relative path was looked for: most often it is the wrong folder.
-            is_relative = isinstance(error, FileNotFoundError) and not path.is_absolute()
-            where = f" (working directory: {Path.cwd()})" if is_relative else ""
-            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{where}")
+            is_absent = isinstance(error, FileNotFoundError)
+            where = f" (working directory: {Path.cwd()})" if is_absent and not path.is_absolute() else ""
+            leads = f"; it is a link to {path.readlink()}" if is_absent and path.is_symlink() else ""
+            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{leads}{where}")
         else:
             yield str(path), content
     if unreadable:
@@ -250,7 +252,7 @@ def _files(
 def of_content(path: str, content: bytes) -> Iterator[Source]:
     """Yield the texts of a route file or notebook, which its name tells apart; reads nothing."""
     if len(content) > MAX_FILE_BYTES:
-        yield _faulty(path, Severity.ERROR, f"the file is larger than {MAX_FILE_BYTES} bytes")
+        yield _faulty(path, Severity.ERROR, f"the file is larger than {size_text(MAX_FILE_BYTES)}")
         return
     try:
         text = content.decode("utf-8-sig")

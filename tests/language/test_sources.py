@@ -122,10 +122,17 @@ def test_path_with_a_nul_cannot_be_read() -> None:
         read(["a\0b"])
 
 
+def test_a_link_that_leads_nowhere_is_said_to_be_one(tmp_path: Path) -> None:
+    link = tmp_path / "a.lot"
+    link.symlink_to("gone.lot")
+    with pytest.raises(ConfigurationError, match=r"a\.lot: No such file or directory; it is a link to gone\.lot$"):
+        read([str(link)])
+
+
 def test_file_of_more_than_sixteen_megabytes_is_a_fault(folder: Path) -> None:
     os.truncate(folder / "a.lot", 16 * 2**20 + 1)
     (source,) = read([folder / "a.lot"])
-    assert source.faults[0].message == "the file is larger than 16777216 bytes"
+    assert source.faults[0].message == "the file is larger than 16 MiB"
 
 
 def test_byte_order_mark_is_not_part_of_the_text(folder: Path) -> None:
