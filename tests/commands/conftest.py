@@ -1,19 +1,13 @@
 """What the tests of commands share."""
 
-import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.processes import reload
-from amqtt_rest_bridge.processes.route_loader import SubprocessLoader, load_files
+from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
+from tests.support.forked import load_on_a_thread
 from tests.support.waiting import SECONDS
-
-
-async def load_on_a_thread(self: SubprocessLoader, instead: Mapping[str, str | None] | None = None) -> LoadResult:
-    result, self._parsed = await asyncio.to_thread(load_files, self._argument, self._parsed, instead)
-    return result
 
 
 @pytest.fixture(scope="module")
