@@ -3,8 +3,6 @@
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.editing import fault_formats
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
+from tests.support.forked import REST_BRIDGE, run
 from tests.support.route_text import BASIC
 from tests.support.terminal import Terminal
 
@@ -148,10 +147,9 @@ def test_what_names_a_file_is_utf_8_and_names_no_other(
     (tmp_path / os.fsdecode(name)).write_text(WRONG)
 
     def printed(form: str) -> str:
-        command: list[str | bytes] = [sys.executable, "-m", "amqtt_rest_bridge", "check", name, "--format", form]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True)
-        assert (ended.returncode, ended.stderr) == (1, b"")
-        return ended.stdout.decode()
+        ended = run(REST_BRIDGE, ["check", os.fsdecode(name), "--format", form], tmp_path)
+        assert (ended.returncode, ended.stderr) == (1, "")
+        return ended.stdout
 
     found = json.loads(printed("json"))[0]
     assert (found["path"], found["uri"]) == (path, uri)

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -16,7 +17,9 @@ from amqtt_rest_bridge.cli.trace import line
 from tests.support.admin_client import TOKEN, admin_of, client_route
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder
-from tests.support.waiting import SECONDS
+from tests.support.waiting import SECONDS, eventually
+
+PAUSE_SECONDS = 0.02
 
 
 @contextmanager
@@ -36,13 +39,9 @@ def tracing(host: Host, *options: str) -> Iterator[subprocess.Popen[str]]:
 def first_line(process: subprocess.Popen[str], client: Client, topic: str) -> str:
     """Publish until a line comes; nothing tells when the command has begun to follow."""
     assert process.stdout is not None
-    os.set_blocking(process.stdout.fileno(), False)
-    try:
-        while not (text := process.stdout.readline()):
-            client.publish(topic, b"secret payload")
-    finally:
-        os.set_blocking(process.stdout.fileno(), True)
-    return text
+    while not select.select([process.stdout], [], [], PAUSE_SECONDS)[0]:
+        client.publish(topic, b"secret payload")
+    return process.stdout.readline()
 
 
 def test_a_line_for_each_message_with_its_request_and_result(target: Recorder) -> None:
@@ -74,8 +73,12 @@ def test_it_ends_well_once_what_reads_its_output_has_ended(target: Recorder) -> 
         first_line(process, client, "other/1")
         assert process.stdout is not None
         process.stdout.close()
-        while process.poll() is None:
+
+        def has_ended() -> bool:
             client.publish("other/1", b"")
+            return process.poll() is not None
+
+        eventually(has_ended, "it goes on")
         assert process.stderr is not None
         assert (process.returncode, process.stderr.read()) == (0, "")
 
