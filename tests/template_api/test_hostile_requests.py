@@ -5,7 +5,7 @@ import json
 import logging
 import sqlite3
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,8 +27,7 @@ EXAMPLES = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    # The client is only asked, so examples may share it; a busy machine is slow at drawing them.
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.too_slow],  # a busy machine is slow at drawing them
 )
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -38,10 +37,12 @@ JSON_VALUES = st.recursive(
 NAMES = st.sampled_from(["q", "limit", "category_id", "difficulty", "tag_ids", "route_ids", "broker_version_ids", "x"])
 
 
-@pytest.fixture
-def client(sqlite_store: "Store", make_template: Make) -> "Iterator[Client]":
-    sqlite_store.bring(*(make_template(f"t{n}", title=f"Poll the weather {n}", tags=["http"]) for n in range(50)))
-    yield sqlite_store.client()
+@pytest.fixture(scope="module")
+def client(shared_sqlite_store: "Store", make_template: Make) -> "Client":
+    """A client of a library that no test changes."""
+    templates = (make_template(f"t{n}", title=f"Poll the weather {n}", tags=["http"]) for n in range(50))
+    shared_sqlite_store.bring(*templates)
+    return shared_sqlite_store.client()
 
 
 def answered(client: "Client", method: str, path: str, **request: Any) -> int:
