@@ -46,19 +46,20 @@ def steps_back(numbers: Iterable[int]) -> dict[int, int]:
 
 
 @pytest.mark.parametrize("part", ["worker", "both"])
+@pytest.mark.parametrize("count", [600, pytest.param(1600, marks=pytest.mark.long)])
 def test_what_is_stopped_beyond_its_lease_begins_no_ordered_call_until_its_worker_knows_its_slots(
-    group: Group, mosquitto: Mosquitto, part: str
+    group: Group, mosquitto: Mosquitto, part: str, count: int
 ) -> None:
     with Target(slowly) as target:
         group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=1))
         workers = [group.start(slot, slots=4, adopt_seconds=2).ready() for slot in (0, 1)]
         client = mosquitto.client("publisher")
-        publish_all(client, ordered_topic, range(1600))
+        publish_all(client, ordered_topic, range(count))
         eventually(lambda: len(target.requests) > 50, "nothing is called")
         stopped = processes(workers[0], part)
         send(signal.SIGSTOP, stopped)
         workers[1].wrote("has lost its worker and is taken here")
-        eventually(are_called(target, 1600), "not all were called", 60)
+        eventually(are_called(target, count), "not all were called", 60)
         # The second worker repeats what the first one could not acknowledge, and the first one calls none beside it.
         back = steps_back(int(seen.body) for seen in target.requests)
         assert max(back.values()) <= 1, back
@@ -68,14 +69,14 @@ def test_what_is_stopped_beyond_its_lease_begins_no_ordered_call_until_its_worke
             threading.Event().wait(0.5)
         gone = "was taken by another worker", "are left to others"
         eventually(lambda: any(text in line for line in workers[0].lines for text in gone), "it has kept its slots")
-        publish_all(client, ordered_topic, range(1600, 1700))
-        eventually(are_called(target, 1700), "not all were called", 60)
+        publish_all(client, ordered_topic, range(count, count + 100))
+        eventually(are_called(target, count + 100), "not all were called", 60)
         assert not any("has lost its worker" in line for line in workers[0].lines), "it took slots of one that lives"
         assert [worker.stop() for worker in workers] == [0, 0]
         after = [int(seen.body) for seen in target.requests[before:]]
-        late = [number for number in after if number < 1600]  # that were about to be sent
+        late = [number for number in after if number < count]  # that were about to be sent
         assert len(late) <= TOPICS, late
-        assert max(steps_back(dict.fromkeys(number for number in after if number >= 1600)).values()) == 0
+        assert max(steps_back(dict.fromkeys(number for number in after if number >= count)).values()) == 0
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -21,7 +21,7 @@ def has_requests(target: Target, count: int) -> bool:
     return len(target.requests) >= count
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(20, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(20, marks=pytest.mark.long)])
 @pytest.mark.parametrize("processes", [0, 1])
 def test_every_message_has_a_result_although_workers_stop_in_the_middle(
     group: Group, mosquitto: Mosquitto, rounds: int, processes: int
