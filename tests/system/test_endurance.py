@@ -62,9 +62,10 @@ class Traffic:
         self.failures: Counter[str] = Counter()
         self.ends: Counter[str] = Counter()
         self._over = threading.Event()
-        self._receiver = Wire(mqtt, "receiver", timeout=0.2)
+        self._receiver = Wire(mqtt, "receiver")
         for topic in ("plain/out", "lossless/out", "hook/out"):
             self._receiver.subscribe(topic)
+        self._receiver.sock.settimeout(0.2)
         self._sender = Wire(mqtt, "sender")
         self._http_port = http_port
         self._senders = [

@@ -39,8 +39,8 @@ def route(target: Recorder, more: str = "", *, name: str = "Hang", config: str =
 
 
 def message(number: int, size: int) -> bytes:
-    start, end = f'{{"n": {number}, "pad": "', '"}'
-    return f"{start}{'x' * (size - len(start) - len(end))}{end}".encode()
+    start, end = b'{"n": %d, "pad": "' % number, b'"}'
+    return start + b"x" * (size - len(start) - len(end)) + end
 
 
 @contextmanager
@@ -105,8 +105,9 @@ class Results:
 
     def __init__(self, port: int) -> None:
         self.counts: Counter[tuple[str, str]] = Counter()
-        self._wire = Wire(port, "results", timeout=0.2)
+        self._wire = Wire(port, "results")
         self._wire.subscribe("out/#")
+        self._wire.sock.settimeout(0.2)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -231,8 +232,9 @@ def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
     with running(tmp_path, routes, workers=2, status_seconds=0.05) as broker:
         bridge = processes(broker.pid)[1]
         idle = memory(bridge)
-        with contextlib.closing(Wire(broker.port, "both", timeout=0.2)) as wire:
+        with contextlib.closing(Wire(broker.port, "both")) as wire:
             wire.subscribe("$SYS/broker/routes/Hang/status")
+            wire.sock.settimeout(0.2)
             publish(broker.port, 16, 4_000_000, others=1000)
             publish(broker.port, 5, 4_000_000, others=1000, first=-1000)
             skipped = [0]
