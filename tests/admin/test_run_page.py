@@ -231,6 +231,7 @@ def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(pa
         page.open(url(host))
         page.wait("document.querySelector('[data-problems]').innerText.includes('Kept')")
         assert "`" not in page.text("[data-problems]")
+        assert "trying 1 of the 2 messages again" in page.text("[data-problems]")
         click(page, "[data-problems] .actions a", "3333333333")
         assert page.errors == []
 

@@ -267,7 +267,7 @@ def test_messages_that_are_tried_again_are_a_problem_and_in_no_other_figure(targ
         assert admin.value("rest_bridge_calls_total", route="Orders", event="Send", outcome="http_status") is None
         assert runs(admin) == []
         page = admin.get(f"/runs/{first['run']}")
-        assert (page.status, "another one follows" in page.text) == (200, True)
+        assert (page.status, "another one follows" in page.text, 'id="tries"' in page.text) == (200, True, True)
         assert admin.get(f"/api/runs/{first['run']}").status == 404
         gate.open.set()
         client.messages(count)
