@@ -5,7 +5,8 @@ Both processes use it. Pure.
 
 import hashlib
 import itertools
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from amqtt_rest_bridge.model import EventName, NumberedRoute, Route
@@ -94,6 +95,26 @@ def routes_by_port(routes: Iterable[Route], ports: Collection[int]) -> dict[int,
 def server_ports(routes: Iterable[Route]) -> set[int]:
     """Return the ports that server mode needs."""
     return {route.config.server_port for route in routes if route.config.enable_server and route.server_events}
+
+
+def with_bound_ports(routes: Iterable[Route], bound: Mapping[int, int]) -> list[Route]:
+    """Return routes as they are shown: with the bound port where that for SERVER_PORT 0 is known.
+
+    Args:
+        routes: As they were loaded.
+        bound: The bound port for each configured one.
+    """
+    return [
+        replace(route, config=replace(route.config, server_port=bound[0]))
+        if route.config.server_port == 0 and 0 in bound
+        else route
+        for route in routes
+    ]
+
+
+def shown_endpoint(method: str, port: int, path: str) -> str:
+    """Return an endpoint as texts and drawings name it: `POST :8080/hook`."""
+    return f"{method} :{port or '(a free port)'}{path}"
 
 
 def longest_request(route: Route) -> float:

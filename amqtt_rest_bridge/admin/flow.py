@@ -12,6 +12,7 @@ from urllib.parse import quote, urlencode
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import ClientEvent, Route
 from amqtt_rest_bridge.placeholders import PlaceholderText
+from amqtt_rest_bridge.route_set import shown_endpoint
 from amqtt_rest_bridge.topics import TopicIndex
 
 MOST_ROUTES: Final = 200
@@ -119,7 +120,7 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
         if event.error_topic is not None:
             yield Edge(own, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
     for served in route.server_events:
-        address = masker.address(f"{served.method} :{route.config.server_port}{served.endpoint}")
+        address = masker.address(shown_endpoint(served.method, route.config.server_port, served.endpoint))
         endpoint = Node("http", address, route.name)
         if served.destination_topic is None:
             yield Edge(Node("topic", served.source_topic or ""), own, "way"), None

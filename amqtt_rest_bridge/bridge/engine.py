@@ -55,7 +55,7 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.model import Capture, NumberedRoute, RestApiConfig, Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
-from amqtt_rest_bridge.route_set import read_filters, routes_by_port
+from amqtt_rest_bridge.route_set import read_filters, routes_by_port, with_bound_ports
 from amqtt_rest_bridge.settings import BridgeSettings
 
 if TYPE_CHECKING:  # imported only where there is an admin port
@@ -211,7 +211,7 @@ class Engine:
         if self._broker.records is not None:
             self._broker.records.keep(numbered.route for numbered in routes)
         if self._admin is not None:
-            self._admin.use_routes([numbered.route for numbered in routes])
+            self._admin.use_routes(with_bound_ports((numbered.route for numbered in routes), self._ports.bound))
 
     def _report(self) -> None:
         self._timers.after(_REPORT_SECONDS, self._report)

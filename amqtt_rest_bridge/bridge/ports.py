@@ -119,6 +119,11 @@ class Ports:
         """Add the listening socket of a port, which is closed with it."""
         self._sockets[port] = sock
 
+    @property
+    def bound(self) -> dict[int, int]:
+        """The bound port for each configured one."""
+        return {port: sock.getsockname()[1] for port, sock in self._sockets.items()}
+
     def serve(self, routes: Mapping[int, tuple[Route, ...]], settings: BridgeSettings) -> None:
         """Serve these routes by port; a port that is not among them closes once its requests have ended."""
         with self._lock:

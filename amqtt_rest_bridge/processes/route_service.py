@@ -224,7 +224,7 @@ class RouteService:
         records = None
         if settings.recorded:
             kept = KeptRuns() if self._file is None else KeptRuns(self._file.put, self._file.loaded)
-            records = BrokerRecords(runs, Capture(settings.capture), kept)
+            records = BrokerRecords(runs, Capture(settings.capture), kept, lambda: self._sockets.bound)
         outcomes = Outcomes(
             self._publisher, self.statistics, runs, self.reporter.health_changed, self._quiet_log, records
         )

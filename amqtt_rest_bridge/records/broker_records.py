@@ -6,7 +6,7 @@ for failures.
 """
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
@@ -25,7 +25,7 @@ from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, FailedTry, Reques
 from amqtt_rest_bridge.model import Capture, ClientEvent, EventName, Message, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
-from amqtt_rest_bridge.route_set import event_names
+from amqtt_rest_bridge.route_set import event_names, with_bound_ports
 from amqtt_rest_bridge.topics import loggable
 
 SUCCEEDED: Final = "succeeded"
@@ -39,9 +39,17 @@ class BrokerRecords:
         runs: Makes the ids of calls.
         capture: What is kept with its message.
         kept: Keeps them.
+        bound_ports: Returns the bound port for each SERVER_PORT.
     """
 
-    def __init__(self, runs: RunIds, capture: Capture = Capture.FAILURES, kept: KeptRuns | None = None) -> None:
+    def __init__(
+        self,
+        runs: RunIds,
+        capture: Capture = Capture.FAILURES,
+        kept: KeptRuns | None = None,
+        bound_ports: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
+        self._bound_ports = bound_ports
         self._runs = runs
         self._has_payloads = capture is not Capture.NONE
         self.kept = KeptRuns() if kept is None else kept
@@ -61,7 +69,7 @@ class BrokerRecords:
             name: self._counts.get(name) or EventCounts({}, Durations(), Durations([0]), statuses={})
             for name in event_names(routes)
         }
-        self.problems.use(routes)
+        self.problems.use(with_bound_ports(routes, self._bound_ports()))
 
     def counts(self) -> dict[str, dict[str, EventCounts]]:
         """Return what was counted, by route and event."""

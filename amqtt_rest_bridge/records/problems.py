@@ -16,6 +16,7 @@ from amqtt_rest_bridge.link.admin_frames import MOST_NAMED, Problem, Record
 from amqtt_rest_bridge.link.frames import RequestCount
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.route_set import shown_endpoint
 
 LISTED_SECONDS: Final = 600.0
 """A problem is listed for so long after its last message, and until each of its routes has had a success since.
@@ -66,7 +67,7 @@ class Problems:
             server = mask(route.config.server)
             self._targets |= {(route.name, event.name): server for event in route.client_events}
             for event in route.server_events:
-                endpoint = mask(f"{event.method} :{route.config.server_port}{event.endpoint}")
+                endpoint = mask(shown_endpoint(event.method, route.config.server_port, event.endpoint))
                 self._targets[route.name, event.name] = endpoint
         for kind, counted in list(self._counted.items()):
             counted.routes = {name: None for name in counted.routes if name in names}

@@ -657,7 +657,7 @@ def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_
 
 def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
     text = html.unescape(admin_of(host).get("/flow").text)
-    for name in ("orders/+", "Orders", "http://127.0.0.1:9", "POST :0/hook", "Intake", "received"):
+    for name in ("orders/+", "Orders", "http://127.0.0.1:9", f"POST :{host.http_port}/hook", "Intake", "received"):
         assert f"<title>{name}" in text
     assert text.count('class="edge way"') == 3 + 2 + 2, "and no legend for one kind"
 

@@ -6,7 +6,9 @@ from msgspec.structs import replace
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.link.admin_frames import Problem, Record
 from amqtt_rest_bridge.records.problems import LISTED_SECONDS, Problems, hint_of
+from amqtt_rest_bridge.route_set import shown_endpoint, with_bound_ports
 from tests.support.dispatching import route
+from tests.support.route_text import load_text
 
 BUSY = Record(100.0, "retry", "run-1", "R", "E", status=503, code="http_status", message="the server answered 503")
 
@@ -112,3 +114,20 @@ def test_kinds_beyond_those_that_are_counted_push_out_quiet_ones_and_their_calls
     for call in range(400, 700):
         problems.no_more_tries(call)
     assert (problems.listed(701.0, {"R": None}), problems.retrying) == ([], {})
+
+
+@pytest.mark.parametrize(
+    ("bound", "shown"),
+    [
+        pytest.param({0: 40_001}, "POST :40001/hook", id="bound"),
+        pytest.param({8080: 8080}, "POST :(a free port)/hook", id="not bound"),
+    ],
+)
+def test_an_endpoint_is_shown_with_the_port_that_was_found_for_server_port_0(bound: dict[int, int], shown: str) -> None:
+    text = """DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT 0
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "out"
+    """
+    (served,) = with_bound_ports(load_text(text).routes, bound)
+    (event,) = served.server_events
+    assert shown_endpoint(event.method, served.config.server_port, event.endpoint) == shown
