@@ -12,6 +12,7 @@ from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.playground.trial import tried
 from amqtt_rest_bridge.site import playground
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Exchange, Playground, Trial, Tried, trial_of
+from tests.support.waiting import SECONDS
 
 CLIENT = """DEFINE ROUTE Orders WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_CLIENT "true" WITH BASE_ADDRESS "http://a.test" {config}
@@ -25,6 +26,12 @@ SERVER = """DEFINE ROUTE Intake WITH TYPE REST_API
 TOKEN = {"authorization": f"Bearer {'t' * 24}"}
 FILES = CLIENT.format(config='WITH CA_FILE "/etc/hostname" WITH CLIENT_CERT_FILE "/no/such/file"', event="")
 SCHEMA = CLIENT.format(config="", event='WITH SCHEMA_FILE "{file}"')
+
+
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a starved machine a trial may take long; what bounds it in a test is its processor time."""
+    monkeypatch.setattr(playground, "WALL_SECONDS", 10 * SECONDS)
 
 
 def client(config: str = "", event: str = "") -> str:

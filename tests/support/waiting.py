@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic
 
-SECONDS = 30.0
+SECONDS = 60.0
 _PAUSE_SECONDS = 0.005
 
 
