@@ -165,6 +165,8 @@ def _check_sqlite(url: URL) -> None:
     file = Path(url.database).absolute()
     if not file.parent.is_dir():
         raise StartError(f"database_url: the folder {file.parent} does not exist")
+    if file.is_dir():
+        raise StartError(f"database_url: {file} is a folder; name a file in it: sqlite:///{file / 'library.db'}")
     for place in (file.parent, file):
         if place.exists() and not os.access(place, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             raise StartError(
