@@ -127,7 +127,7 @@ class Leases:
         self.ordered_until = -math.inf
         """Until then no other worker takes a slot of this one as that of a worker which is gone."""
         self._due = 0.0  # when records are published again
-        self._heard_again: set[str] = set()  # since `connecting`
+        self._heard_again: set[str | int] = set()  # since `connecting`: workers, and slots by their leases
         self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older record than these
         self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
         self._stopping = False
@@ -149,6 +149,9 @@ class Leases:
         self._silence = silence
         self._connected = self._due = self._looked = now
         self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
+        # Leases that a broker has lost are published again by all that know one, since its holder may not: one to which
+        # a slot was handed over meanwhile has not heard of it.
+        self._again |= {slot: lease for slot, lease in self.records.items() if slot not in self._heard_again}
         self._claimed, self._free_since = {}, {}
 
     def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
@@ -181,6 +184,7 @@ class Leases:
             self._due = now  # a will of a connection before, or a stranger's
 
     def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
+        self._heard_again.add(slot)
         known, mine = self.records.get(slot), self.worker
         held = known is not None and known.worker == mine
         if known is None or lease.term > known.term:

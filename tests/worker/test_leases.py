@@ -312,6 +312,24 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
     assert sorted(node.leases.held) == [0, 1, 2, 3]
 
 
+def test_a_slot_that_was_handed_over_before_the_broker_lost_its_records_reaches_its_holder() -> None:
+    group = Group()
+    first, second = group.start(), group.start()
+    group.run(60)
+    group.start(slots=2)  # with which 0 and 1 are shared, so that each of the others gets one of 2 and 3
+    first.paused = True  # does not read what follows
+    while len(second.leases.held) > 1:
+        group.tick()
+    group.tick()  # the grant comes back to the one that gave
+    group.retained.clear()
+    for node in group.nodes.values():
+        group.cut(node)
+        group.connect(node)
+    first.paused = False
+    group.run(60)
+    group.check_settled()
+
+
 @pytest.mark.parametrize(
     "payload",
     [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
