@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import msgspec
 
-from amqtt_rest_bridge.playground.trial import tried
+from amqtt_rest_bridge.playground import tried
 from amqtt_rest_bridge.site.playground import CPU_SECONDS, Trial
 
 _MEMORY: Final = 1 << 30
