@@ -19,8 +19,8 @@ from msgspec import UNSET, Struct
 from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Severity
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import in_order
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.spelling import did_you_mean

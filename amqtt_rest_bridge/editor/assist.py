@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.editor.project import Part
+from amqtt_rest_bridge.language.definitions import Block
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.reference import markdown_of
 from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode, PlaceholderKind, recognise
 

@@ -80,7 +80,7 @@ def laid_out_file(path: str, text: str) -> str:
 def laid_out(text: str) -> str:
     """Return a text in the canonical layout, with the line breaks of its first line; it reads as before.
 
-    A text in which `definitions.parse_text` finds an error must be left as it is: it may be meant otherwise.
+    A text in which `parsed_texts.parse_text` finds an error must be left as it is: it may be meant otherwise.
     """
     tree = parse(text)
     outside_end = _line_start(text, tree.definitions[0].offset) if tree.definitions else len(text)

@@ -11,11 +11,11 @@ from dataclasses import dataclass, field, replace
 from amqtt_rest_bridge.editor.notebooks import NotebookCell, cells_of
 from amqtt_rest_bridge.editor.places import UTF_16, EditorPlace, Lines
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
-from amqtt_rest_bridge.language.definitions import ParsedText, parse_text
+from amqtt_rest_bridge.language.definitions import Block, Definition
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.grammar import MOST_UNREADABLE
 from amqtt_rest_bridge.language.loader import LoadedText, join, load_text
-from amqtt_rest_bridge.language.reading import Block, Definition
+from amqtt_rest_bridge.language.parsed_texts import ParsedText, parse_text
 from amqtt_rest_bridge.language.sources import Report, Source, is_notebook, of_content, split_cell
 
 MAX_TEXT = 1 << 20

@@ -2,7 +2,7 @@
 
 - *Text* (`Source`): a file or the cell of a notebook, which `sources` reads.
 - *Tree* (`Definition`, of `Block`s with their settings as written): `grammar` parses a text by `route.tatsu`,
-  `block_reader` and `definitions` check the place of each statement, `reading` goes on after a mistake. The tree
+  `block_reader` and `parsed_texts` check the place of each statement, `definitions` goes on after a mistake. The tree
   depends on the text only, so that a reload keeps it.
 - *Route*: `evaluation` joins and converts settings, `texts` parses texts with placeholders and conditions, `configs`
   and `events` make the model, `loader` compares the routes of all files, `loops` warns of events that lead back.

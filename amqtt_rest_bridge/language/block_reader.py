@@ -1,6 +1,6 @@
 """The blocks of a route: each setting in its block, at most once, by a name that exists. Values stay as written. Pure.
 
-What is not a statement, or one with a mistake in it, is read with `reading` as it was meant.
+What is not a statement, or one with a mistake in it, is read with `definitions` as it was meant.
 """
 
 import re
@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.language import hints
+from amqtt_rest_bridge.language.definitions import HEADERS, Block, Definition, Reading, report_open_strings
 from amqtt_rest_bridge.language.grammar import (
     BlockNode,
     HeadersNode,
@@ -20,7 +21,6 @@ from amqtt_rest_bridge.language.grammar import (
     parse_condition,
 )
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.language.reading import HEADERS, Block, Definition, Reading, report_open_strings
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 

@@ -11,10 +11,10 @@ from typing import Any, TypeGuard, TypeVar
 
 from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_line
 from amqtt_rest_bridge.language import forms
+from amqtt_rest_bridge.language.definitions import Block
 from amqtt_rest_bridge.language.forms import FormError
 from amqtt_rest_bridge.language.grammar import Piece, unescape
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter, Rule
-from amqtt_rest_bridge.language.reading import Block
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent

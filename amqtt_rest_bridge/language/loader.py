@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity, visible
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.configs import read_config, read_route_config, warn_of_cleartext
-from amqtt_rest_bridge.language.definitions import ParsedText, ParsedTexts
+from amqtt_rest_bridge.language.definitions import Block, Definition
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.language.events import read_event
 from amqtt_rest_bridge.language.loops import PlacedEvent, loop_warnings
 from amqtt_rest_bridge.language.parameters import BlockKind
-from amqtt_rest_bridge.language.reading import Block, Definition
+from amqtt_rest_bridge.language.parsed_texts import ParsedText, ParsedTexts
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
 from amqtt_rest_bridge.language.writer import write_definition
 from amqtt_rest_bridge.masking import Masker

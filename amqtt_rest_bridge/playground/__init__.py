@@ -18,9 +18,9 @@ from amqtt_rest_bridge.bridge.trial import ANY_KEY, REQUEST_ID, shown_request, t
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.language import loader
-from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import NameEnvironment
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
 from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, Tried

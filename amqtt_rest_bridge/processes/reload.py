@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader

@@ -16,9 +16,9 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.processes.child import own_code
 from amqtt_rest_bridge.settings import Settings
 

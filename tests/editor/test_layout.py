@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from amqtt_rest_bridge.editor.layout import laid_out
 from amqtt_rest_bridge.errors import Severity
 from amqtt_rest_bridge.language import grammar
-from amqtt_rest_bridge.language.definitions import parse_text
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.parsed_texts import parse_text
 from amqtt_rest_bridge.language.sources import Source, read
 from tests.language.test_fuzz import mutations
 from tests.support.documents import ROOT
@@ -59,7 +59,7 @@ def test_every_route_file_reads_as_before_and_is_laid_out_once(
     folders: list[str], step: int, number: int, secrets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parse = functools.cache(grammar.parse)  # each text is parsed once for all that is asked of it
-    monkeypatch.setattr("amqtt_rest_bridge.language.definitions.parse", parse)
+    monkeypatch.setattr("amqtt_rest_bridge.language.parsed_texts.parse", parse)
     monkeypatch.setattr("amqtt_rest_bridge.editor.layout.parse", parse)
     found = [source for source in read([ROOT / name for name in folders]) if not source.faults][::step]
     sources = [source for source in found if is_readable(source.text)]

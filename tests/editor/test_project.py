@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.editor.project import MAX_TEXT, Finding, Project
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
-from amqtt_rest_bridge.language.definitions import ParsedText, parse_text
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
+from amqtt_rest_bridge.language.parsed_texts import ParsedText, parse_text
 from amqtt_rest_bridge.language.sources import SUFFIXES, of_content
 from tests.language.test_fuzz import mutations
 from tests.support.route_text import BASIC, CASES, ENVIRONMENT, write_secrets

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import SUFFIXES, Source, read
 from amqtt_rest_bridge.model import Route, Signature
 from tests.support.route_text import CASES, ENVIRONMENT, corrected, marked, plain, write_secrets

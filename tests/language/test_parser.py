@@ -8,7 +8,6 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.definitions import ParsedTexts, parse_text
 from amqtt_rest_bridge.language.grammar import (
     BlockNode,
     HeadersNode,
@@ -19,6 +18,7 @@ from amqtt_rest_bridge.language.grammar import (
     SettingNode,
     parse,
 )
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts, parse_text
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
 from tests.language.generated_parser import GRAMMAR, PARSER, generated
 from tests.support.route_text import CASES

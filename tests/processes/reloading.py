@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
-from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.processes.reload import FirstLoad, fingerprint
 from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import Recorder

@@ -66,12 +66,12 @@ def run(
 
 def _errors(path: str, content: bytes) -> list[Fault]:
     """Return what keeps the texts of a file from being read as they are meant."""
-    from amqtt_rest_bridge.language import definitions, sources
+    from amqtt_rest_bridge.language import parsed_texts, sources
 
     faults: list[Fault] = []
     for source in sources.of_content(path, content):
         faults += source.faults
-        faults += [replace(fault, path=source.path) for fault in definitions.parse_text(source.text).faults]
+        faults += [replace(fault, path=source.path) for fault in parsed_texts.parse_text(source.text).faults]
     return [fault for fault in faults if fault.severity is Severity.ERROR]
 
 

@@ -16,8 +16,8 @@ from amqtt_rest_bridge.cli.install.library import InstallError, Library, Templat
 from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import ParsedTexts
 from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.system import own_version
 
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"

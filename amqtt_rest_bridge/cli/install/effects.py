@@ -11,9 +11,9 @@ from typing import Final
 
 from amqtt_rest_bridge.cli import several
 from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.language.definitions import Block, Definition
 from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, Value, evaluate
 from amqtt_rest_bridge.language.parameters import PARAMETERS
-from amqtt_rest_bridge.language.reading import Block, Definition
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential
 from amqtt_rest_bridge.model import RestApiConfig

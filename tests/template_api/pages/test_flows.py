@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from amqtt_rest_bridge.calls.requests import _trailing, split_base_address
-from amqtt_rest_bridge.language.definitions import ParsedTexts
+from amqtt_rest_bridge.language.definitions import Block
 from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, evaluate
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parameters import BlockKind
-from amqtt_rest_bridge.language.reading import Block
+from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import Report, Source, read
 from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
 from template_api.pages.flows import Flow, drawing, flows
