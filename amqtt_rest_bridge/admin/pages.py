@@ -25,13 +25,12 @@ from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
 from amqtt_rest_bridge.admin.questions import PageQuery
 from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, sort_rows, summary, unmatched_rows
 from amqtt_rest_bridge.admin.runs import Runs
-from amqtt_rest_bridge.admin.shown import curl_line, try_line, whole_run
+from amqtt_rest_bridge.admin.shown import curl_line, json_lines, try_line, whole_run
 from amqtt_rest_bridge.http_server import Headers, Response, Stream
 from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
-from amqtt_rest_bridge.site.json_lines import json_lines
 from amqtt_rest_bridge.site.playground import Trial, Tried
 
 CHANGE_SECONDS: Final = 2.0

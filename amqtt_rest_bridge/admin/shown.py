@@ -1,4 +1,4 @@
-"""Records, problems and runs as JSON, as pages show them, and as lines for a shell. Pure; any thread.
+"""Records, problems and runs as JSON, as pages show them, as trees that fold, and as lines for a shell. Pure.
 
 Secrets were masked by the bridge process that had the call. What none had is masked here, by the present definition of
 its route; where that is gone, nothing of the payload is shown.
@@ -6,10 +6,11 @@ its route; where that is gone, nothing of the payload is shown.
 
 import csv
 import io
+import json
 import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -33,6 +34,10 @@ _MEMBERS: Final = [
 _CURL_OWN: Final = frozenset({"host", "content-length", "accept-encoding", "user-agent", "connection"})
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
 _PARTIAL: Final = 3  # bytes of a character that a cut may leave
+_DEEPEST: Final = 32
+_MOST_LINES: Final = 1000
+"""Of JSON; a text that needs more, or is nested more deeply, is shown as it is."""
+_UNFOLDED: Final = 24  # lines of an object or array
 
 
 def shown(record: Record) -> dict[str, Any]:
@@ -151,6 +156,73 @@ def _body(body: ShownBody) -> dict[str, Any]:
             except UnicodeDecodeError:
                 data = body.data
     return {**body_members(data), "size": body.size, "is_cut": is_cut}
+
+
+# JSON as lines that a template makes folding elements of: names, order and numbers stay as they were written, names
+# that occur twice too.
+
+
+class Line(NamedTuple):
+    """A member or an item of JSON.
+
+    `kind` is `open` or `close` of an object or array, else of the value: `string`, `number` or `word`. `text` is the
+    value, or how much is in it; `is_open` whether what is in it is seen at first.
+    """
+
+    kind: str
+    name: str = ""
+    text: str = ""
+    is_open: bool = False
+
+
+class _Members(list[tuple[str, Any]]):
+    """An object: its members in order."""
+
+
+class _Number(str):
+    """A number as it was written."""
+
+    __slots__ = ()
+
+
+def json_lines(text: str) -> list[Line]:
+    """Return the lines of an object or array; none where it is empty, and where the text is anything else."""
+    try:
+        value = json.loads(
+            text, object_pairs_hook=_Members, parse_float=_Number, parse_int=_Number, parse_constant=_Number
+        )
+        lines = list(_lines("", value, 0))
+    except (ValueError, RecursionError):
+        return []
+    return lines if 1 < len(lines) <= _MOST_LINES else []
+
+
+def _lines(name: str, value: Any, depth: int) -> Iterator[Line]:
+    if not isinstance(value, list) or not value:
+        yield _leaf(name, value)
+        return
+    if depth == _DEEPEST:
+        raise RecursionError
+    if isinstance(value, _Members):
+        count = f"{{ {len(value)} member{'' if len(value) == 1 else 's'} }}"
+        parts = [(json.dumps(key, ensure_ascii=False), one) for key, one in value]
+    else:
+        count = f"[ {len(value)} item{'' if len(value) == 1 else 's'} ]"
+        parts = [(str(number), one) for number, one in enumerate(value)]
+    inner = [line for part in parts for line in _lines(*part, depth + 1)]
+    yield Line("open", name, count, is_open=depth == 0 or len(inner) <= _UNFOLDED)
+    yield from inner
+    yield Line("close")
+
+
+def _leaf(name: str, value: Any) -> Line:
+    if isinstance(value, _Number):
+        return Line("number", name, value)
+    if isinstance(value, str):
+        return Line("string", name, json.dumps(value, ensure_ascii=False))
+    if isinstance(value, list):
+        return Line("word", name, "{}" if isinstance(value, _Members) else "[]")
+    return Line("word", name, {None: "null", True: "true", False: "false"}[value])
 
 
 # A run as lines for a shell.
