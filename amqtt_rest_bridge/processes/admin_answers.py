@@ -29,7 +29,7 @@ from amqtt_rest_bridge.link.broker_end import BrokerEnd
 from amqtt_rest_bridge.model import OverloadPolicy
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
-from amqtt_rest_bridge.processes.retries import Retries
+from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.runs import is_wanted
@@ -68,7 +68,7 @@ class AdminAnswers:
         statistics: Mapping[str, RouteStatistics],
         server: ServerReports,
         store: Store | None,
-        retries: Retries,
+        retries: FailureRetries,
         loop: asyncio.AbstractEventLoop,
         troubles: Callable[[], Iterable[str]],
         group: Callable[[], GroupNumbers | None],

@@ -23,8 +23,8 @@ from amqtt_rest_bridge.model import Capture, EventName, NumberedRoute, Route, Ru
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import Spawn, spawn_process, thread_spawner
+from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.processes.reload import Reloader, load_first, usable_routes
-from amqtt_rest_bridge.processes.retries import Retries
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
@@ -237,7 +237,7 @@ class RouteService:
             max_message_bytes=largest,
         )  # fmt: skip
         if records is not None:
-            retries = Retries(records, self.dispatcher.run, server.publish_again, runs, loop)
+            retries = FailureRetries(records, self.dispatcher.run, server.publish_again, runs, loop)
             AdminAnswers(
                 self.pool, records, self.reporter, self.statistics, server, store, retries, loop, self._all_troubles,
                 group,

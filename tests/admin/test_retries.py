@@ -12,7 +12,7 @@ import pytest
 
 from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
 from amqtt_rest_bridge.model import EventName, Message, RunIds
-from amqtt_rest_bridge.processes.retries import Retries
+from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
@@ -208,7 +208,7 @@ def test_a_thousand_are_retried_at_once_at_most_and_none_of_them_twice() -> None
         delivery.hold()  # as a call does that has not ended
         return SimpleNamespace(run=next(numbers), key=None)
 
-    retries, answers = Retries(records, run, lambda *_: None, RunIds(), loop), list[Retried]()
+    retries, answers = FailureRetries(records, run, lambda *_: None, RunIds(), loop), list[Retried]()
     for number in range(2):  # twice at once
         retries.take(WantRetry(number, None, code="http_status"), answers.append)
     while len(answers) < 2:
@@ -232,7 +232,7 @@ def test_none_that_is_named_is_lost_to_those_that_fail_again_at_once() -> None:
 
     for number in range(100):
         keep(number, f"in/{number}")
-    retries = Retries(records, run, lambda *_: None, RunIds(), loop)
+    retries = FailureRetries(records, run, lambda *_: None, RunIds(), loop)
     retries.take(WantRetry(1, [str(number) for number in reversed(range(100))]), answers.append)  # the newest first
     while not answers:
         loop.run_until_complete(asyncio.sleep(0))

@@ -8,7 +8,7 @@ import pytest
 
 from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
 from amqtt_rest_bridge.model import MessageProperties, Publication, RunIds
-from amqtt_rest_bridge.processes.retries import Retries
+from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.routing.claims import Claims
@@ -50,7 +50,7 @@ class Rig:
         self.server = ServerReports(outcomes, Claims(SeenKeys(None)))
         self.server.replace([hooks], (), {})
         self.records.keep([hooks])
-        self._retries = Retries(self.records, lambda *_: None, self.server.publish_again, runs, loop)
+        self._retries = FailureRetries(self.records, lambda *_: None, self.server.publish_again, runs, loop)
 
     def keep(self, name: str = "one", event: str = "Event") -> None:
         record = Record(1.0, "request", name, "Hooks", event, "in", "POST", "/hook", 504, "reply_timeout")

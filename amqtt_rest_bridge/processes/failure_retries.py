@@ -66,7 +66,7 @@ class _Retry(LocalDelivery):
         return str(uuid.uuid4())
 
 
-class Retries:
+class FailureRetries:
     """Retry.
 
     Args:
