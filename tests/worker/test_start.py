@@ -11,7 +11,7 @@ import pytest
 
 from amqtt_rest_bridge.cli.worker import broker_address
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.processes.route_service import ListeningSockets
+from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
 from tests.support.commands import taken_port
