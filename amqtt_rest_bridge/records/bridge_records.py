@@ -51,6 +51,7 @@ from amqtt_rest_bridge.topics import loggable
 
 _MOST_ATTEMPTS: Final = 20  # tries of a call; one of a lossless route has no end
 LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
+LONGEST_METHOD: Final = 16  # of one that no endpoint takes, which may be as long as all headers
 
 _KEEP_SECONDS: Final = 0.2  # from requests that leave to be kept to those after them
 _MOST_KEPT: Final = 100  # requests that wait to leave
@@ -272,8 +273,8 @@ class BridgeRecords:
         if len(target) > LONGEST:
             target = masked_path(_path(target), self._secrets)[:LONGEST]
         raw = RawRequest(
-            now, "request", _UNMATCHED, _NOT_SERVED, request.id, None, request.method, target, answer.status, failure,
-            0.0,
+            now, "request", _UNMATCHED, _NOT_SERVED, request.id, None, request.method[:LONGEST_METHOD], target,
+            answer.status, failure, 0.0,
         )  # fmt: skip
         self.request(raw, request, answer, None, now)
 
@@ -358,24 +359,28 @@ class BridgeRecords:
         if isinstance(frame, WantRuns):
             self._send(FoundRuns(frame.number, self.find(frame.query)))
             return
-        if frame.on is not (self._live is not None):
-            self._live, self._followed = (deque(maxlen=MOST_LIVE) if frame.on else None), 0
-            self.takes_all = self.keeps_all or frame.on
-        if frame.on and not self._is_due:
-            self._is_due = True
+        with self._lock:
+            if frame.on is not (self._live is not None):
+                self._live, self._followed = (deque(maxlen=MOST_LIVE) if frame.on else None), 0
+                self.takes_all = self.keeps_all or frame.on
+            begins = frame.on and not self._is_due
+            self._is_due = self._is_due or frame.on
+        if begins:
             self._after(LIVE_SECONDS, self._look)
 
     def _look(self) -> None:
         """Show what was recorded in the last moment to those that follow."""
-        live = self._live
-        self._is_due = live is not None
+        with self._lock:  # `handle` runs on another thread
+            live, count = self._live, self._followed
+            self._is_due = live is not None
+            if live:
+                self._live, self._followed = deque(maxlen=MOST_LIVE), 0
         if live is None:
             return
         self._after(LIVE_SECONDS, self._look)
         if live:
-            self._live = deque(maxlen=MOST_LIVE)
-            count, self._followed = self._followed, 0
-            self._show(LiveRecords([self._shown(raw) for raw in live], max(0, count - len(live))))
+            records = [self._shown(raw) for raw in live]
+            self._show(LiveRecords(records, max(0, count - len(records))))
 
     def _add(self, raw: _Raw) -> None:
         route = raw.of[0]
@@ -385,8 +390,8 @@ class BridgeRecords:
                 return
             if raw.kind != "retry":
                 recent.append(raw)
-            if raw.failure is not None:
-                self._failures[route.name].append(raw)
+            if raw.failure is not None and (failures := self._failures.get(route.name)) is not None:
+                failures.append(raw)
         live = self._live
         if live is not None:
             live.append(raw)

@@ -44,7 +44,7 @@ from amqtt_rest_bridge.link.frames import (
 from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.link.newest import Newest
 from amqtt_rest_bridge.model import EventName, Pairs, Publication, RestApiConfig, Route, ServerEvent
-from amqtt_rest_bridge.records.bridge_records import BridgeRecords, RawRequest, ServedEvent
+from amqtt_rest_bridge.records.bridge_records import LONGEST_METHOD, BridgeRecords, RawRequest, ServedEvent
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,6 @@ _NO_ANSWERS: Final = RouteAnswers(0, 0, "", "")
 _STOPPING: Final = SHUTTING_DOWN.code
 _MOST_TIMES: Final = 200  # of a route in one report
 _COUNTED_TOGETHER: Final = 64  # answers: one by one each takes 2.2 us, together 1.2
-_LONGEST_METHOD: Final = 16
 _LONGEST_PATH: Final = 1000
 _QUERY: Final = re.compile("[?#]|%3[fF]|%23")  # callers put credentials there, and encode it by mistake
 
@@ -429,7 +428,7 @@ class Answers:
         with self._lock:
             self._unmatched_totals[port] = self._unmatched_totals.get(port, 0) + 1
             paths = self._unmatched.setdefault(port, Frequent(UNMATCHED_PATHS))
-            paths.add((method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], int(status[:3])))
+            paths.add((method[:LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], int(status[:3])))
 
     def take(self) -> Served:
         """Return what was counted by route and event, with the log's lines by event, and reset the counts."""
