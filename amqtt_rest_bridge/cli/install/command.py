@@ -1,23 +1,28 @@
 """The command: a published template to checked route files in a folder. Main thread."""
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 import typer
 
 from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
-from amqtt_rest_bridge.cli.install.effects import Effects, published_credentials
 from amqtt_rest_bridge.cli.install.library import InstallError, Library, Template
 from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import Environment, RecordingEnvironment
+from amqtt_rest_bridge.language.definitions import Block, Definition
+from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, RecordingEnvironment, Value, evaluate
+from amqtt_rest_bridge.language.parameters import PARAMETERS
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.language.sources import Report
+from amqtt_rest_bridge.masking import is_credential
+from amqtt_rest_bridge.model import RestApiConfig
 from amqtt_rest_bridge.system import own_version
 
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"
@@ -25,6 +30,14 @@ DEFAULT_FOLDER = "conf/routes"
 MAX_NOTEBOOK_BYTES = 1024 * 1024
 _SHOWN = 100
 _MOST_NAMED = 20
+_CREDENTIALS: Final = [one.name for settings in PARAMETERS.values() for one in settings.values() if one.secret]
+_READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
+_WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
+_CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
+_HOST: Final = re.compile(r"(?:https?://)?(?:[^/@]*@)?([^/?#]*)", re.IGNORECASE)
+_PLACEHOLDER: Final = re.compile(r"\{[^{}\s]+\}")
+_LONGEST_SHOWN: Final = 200
+_MOST_SHOWN: Final = 50
 DESCRIPTION = """\
 Fetch a published template from a template library and write its route files into a folder, where a running broker loads
 them within seconds.
@@ -49,6 +62,41 @@ examples:
   rest-bridge install weather-on-request --from https://library.example --into routes --yes
   HTTPS_PROXY=http://proxy:3128 rest-bridge install weather-on-request --from https://library.example
 """
+
+
+@dataclass(slots=True)
+class Effects:
+    """What routes would do, from the settings as they are written: one whose variables are missing here is shown too.
+
+    Values of variables and secrets are shown by their names.
+    """
+
+    hosts: set[str] = field(default_factory=set)
+    reads: set[str] = field(default_factory=set)
+    writes: set[str] = field(default_factory=set)
+    ports: set[str] = field(default_factory=set)
+
+    def add(self, definition: Definition) -> None:
+        """Add those of a route."""
+        for block in definition.blocks:
+            if _is_on(block, "ENABLE_CLIENT"):
+                addresses = (_shown(block, name) for name in _CALLED)
+                self.hosts |= {found[1] for each in addresses if each and (found := _HOST.match(each))}
+            if _is_on(block, "ENABLE_SERVER"):
+                self.ports.add(_shown(block, "SERVER_PORT") or str(RestApiConfig().server_port))
+            self.reads |= {topic for name in _READ if (topic := _shown(block, name))}
+            self.writes |= {topic for name in _WRITTEN if (topic := _shown(block, name))}
+
+    def lines(self) -> Iterator[str]:
+        """Yield what an operator is shown."""
+        for what, names in (
+            ("calls", self.hosts),
+            ("reads the topics", self.reads),
+            ("writes the topics", self.writes),
+            ("listens on the ports", self.ports),
+        ):
+            if names:
+                yield f"{what}: {several([on_one_line(name, _LONGEST_SHOWN) for name in sorted(names)], _MOST_SHOWN)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +203,10 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
     effects = Effects()
     published: list[str] = []
     for source in new:
-        report = sources.Report(source.path, source.text)
+        report = Report(source.path, source.text)
         for definition in parsed.parse(source.text).definitions:
             effects.add(definition)
-            for credential, offset in published_credentials(definition, environment):
+            for credential, offset in _published_credentials(definition, environment):
                 place = report.position(offset)
                 where = f"{source.path}:{place.line}:{place.column}"
                 published.append(f"{credential} of {loader.title_of(definition)} ({where})")
@@ -193,3 +241,37 @@ def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ..
     if unreadable:
         raise ConfigurationError(f"cannot read {into}: {reason(unreadable[0])}")
     return sources.read([path for path in paths if path.parent != into or path.name not in files])
+
+
+def _published_credentials(definition: Definition, environment: Environment) -> Iterator[tuple[str, int]]:
+    """Yield the credentials of a route that its text holds, as setting or header, and their offsets.
+
+    Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
+    """
+    for block in definition.blocks:
+        for name in _CREDENTIALS:
+            node = block.settings.get(name)
+            if node is not None and _is_literal(evaluate(node.pieces, environment, Report("", ""))):
+                yield name, node.offset
+        for header in block.headers:
+            name = header.name.text.strip("'\"")
+            if is_credential(name) and _is_literal(evaluate(header.pieces, environment, Report("", ""))):
+                yield f"the header {on_one_line(name)}", header.offset
+
+
+def _is_literal(value: Value | None) -> bool:
+    return value is not None and not value.brought_in and bool(value.text) and not _PLACEHOLDER.search(value.text)
+
+
+def _is_on(block: Block, name: str) -> bool:
+    """Return whether a mode is on, or may be by a variable."""
+    shown = _shown(block, name)
+    return shown is not None and (shown.lower() == "true" or "{" in shown)
+
+
+def _shown(block: Block, name: str) -> str | None:
+    node = block.settings.get(name)
+    if node is None:
+        return None
+    value = evaluate(tuple(node.pieces), NameEnvironment({}, Path()), Report("", ""))
+    return "" if value is None else "".join(part if isinstance(part, str) else part.label for part in value.parts)
