@@ -1,6 +1,5 @@
 """The engine at its link with BATCH_SIZE: batches that wait are withdrawn, reloaded and stopped call by call."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,13 +10,6 @@ from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.bridge.engine_rig import BUSY, FINE, Rig, route
 
 LATER = HttpResponse(503, "Slow down", (("Retry-After", "3600"),), b"", 0.0)
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def batched(endpoint: str = "/x", size: int = 3, *, lossless: bool = True, ordered: bool = False) -> Route:

@@ -5,7 +5,7 @@ import logging
 import queue
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
 
@@ -30,13 +30,6 @@ from amqtt_rest_bridge.placeholders import Place, PlaceholderText
 from tests.bridge.engine_rig import BUSY, FINE, Rig, route
 from tests.support.gate import Gate
 from tests.support.waiting import SECONDS
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def test_a_call_that_waits_for_its_next_try_holds_no_worker(rig: Rig) -> None:

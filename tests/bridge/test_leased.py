@@ -1,20 +1,10 @@
 """ORDERED calls of a worker's bridge process: they begin while its lease lasts, and wait for it beyond."""
 
 import math
-from collections.abc import Iterator
-
-import pytest
 
 from amqtt_rest_bridge.link.frames import InGroup, Returned, Waiting, Withdraw
 from amqtt_rest_bridge.times import lease_time
 from tests.bridge.engine_rig import BUSY, FINE, Rig, route
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def test_an_ordered_call_begins_once_the_lease_is_renewed_and_others_wait_for_nothing(rig: Rig) -> None:

@@ -1,7 +1,5 @@
 """Calls that the broker process takes back: what runs ends, everything else is returned, and begins nothing more."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from amqtt_rest_bridge.bridge.client.route_runner import RouteRunner
@@ -10,13 +8,6 @@ from amqtt_rest_bridge.link.frames import Returned, Waiting, Withdraw
 from tests.bridge.engine_rig import BUSY, FINE, Rig, route
 from tests.support.gate import Gate
 from tests.support.waiting import SECONDS
-
-
-@pytest.fixture
-def rig() -> Iterator[Rig]:
-    rig = Rig()
-    yield rig
-    rig.close()
 
 
 def test_a_call_that_waits_for_its_next_try_is_returned_at_once_and_tried_no_more(rig: Rig) -> None:

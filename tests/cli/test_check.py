@@ -12,12 +12,6 @@ from amqtt_rest_bridge.language import grammar
 from tests.support.route_text import BASIC, write_secrets
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def check(*arguments: str) -> int:
     return main(["check", *arguments])
 

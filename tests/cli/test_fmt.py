@@ -13,12 +13,6 @@ from tests.support.route_text import BASIC
 FLAT = " ".join(BASIC.split()) + "\n"
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 def fmt(*arguments: str) -> int:
     return main(["fmt", *arguments])
 

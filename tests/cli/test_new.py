@@ -10,12 +10,6 @@ from amqtt_rest_bridge.__main__ import main
 KINDS = ("client", "server", "poll", "webhook")
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_first_route_passes_check_test_and_fmt_as_it_is_written(
     kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
