@@ -21,7 +21,7 @@ from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
 from template_api.replies import JSON, Get, Reply, error_body
 from template_api.resources import Answers, Health, Metrics, Search
-from template_api.searches import Searches
+from template_api.search_counts import SearchCounts
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def create_app(
         log_empty_searches: log the searches that find nothing, at INFO.
         playground: serve `/playground`, which tries the definitions of callers.
     """
-    searches = Searches(log_empty=log_empty_searches)
+    searches = SearchCounts(log_empty=log_empty_searches)
     answers = Answers(library, base_url.rstrip("/"), searches)
     pages = Pages(library, base_url.rstrip("/"), searches, playground=playground)
     description = Reply(query.description_text())

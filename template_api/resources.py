@@ -23,7 +23,7 @@ from template_api.library import TemplateLibrary
 from template_api.query import Asked, View
 from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
-from template_api.searches import Searches
+from template_api.search_counts import SearchCounts
 from template_api.snippets import snippet
 
 _SHOWN_LENGTH = 80
@@ -39,7 +39,7 @@ class Answers:
         searches: counts the searches.
     """
 
-    def __init__(self, library: TemplateLibrary, base_url: str, searches: Searches) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, searches: SearchCounts) -> None:
         self._library = library
         self._searches = searches
         self._root = urlsplit(base_url).path
@@ -181,7 +181,7 @@ class Health:
 class Metrics:
     """GET /metrics: the searches in Prometheus' text format."""
 
-    def __init__(self, library: TemplateLibrary, searches: Searches) -> None:
+    def __init__(self, library: TemplateLibrary, searches: SearchCounts) -> None:
         self._library = library
         self._searches = searches
 

@@ -28,7 +28,7 @@ from template_api.pages.markup import rendered
 from template_api.pages.operations import operations
 from template_api.records import Page, TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
-from template_api.searches import Searches
+from template_api.search_counts import SearchCounts
 from template_api.sources.template import lot_texts
 
 POLICY: Final = (
@@ -59,7 +59,9 @@ class Pages:
         playground: whether there is one.
     """
 
-    def __init__(self, library: TemplateLibrary, base_url: str, searches: Searches, *, playground: bool = True) -> None:
+    def __init__(
+        self, library: TemplateLibrary, base_url: str, searches: SearchCounts, *, playground: bool = True
+    ) -> None:
         self._library = library
         self._searches = searches
         self._base_url = base_url

@@ -16,7 +16,7 @@ import pytest
 from template_api.library import Pace, TemplateLibrary
 from template_api.ranking import KeptIndex
 from template_api.records import TemplateQuery
-from template_api.searches import Searches
+from template_api.search_counts import SearchCounts
 from tests.support.served_api import Served
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def test_searches_that_find_nothing_are_counted_and_logged_when_asked(
 
 
 def test_without_being_asked_no_search_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    searches = Searches()
+    searches = SearchCounts()
     searches.count(TemplateQuery(text="sms"), 0)
     assert caplog.text == ""
 

@@ -20,7 +20,7 @@ _SECRET: Final = re.compile(r".*@.*|(?=.*\d)(?=.*[^\W\d]).{16,}|.{33,}")
 _WORD: Final = re.compile(r"\S+")
 
 
-class Searches:
+class SearchCounts:
     """Count the searches that have a text.
 
     Args:
