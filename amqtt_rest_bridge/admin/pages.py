@@ -22,7 +22,7 @@ from amqtt_rest_bridge.admin import charts, flow
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.live import Follower, Followers, event
 from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
-from amqtt_rest_bridge.admin.questions import PageQuery
+from amqtt_rest_bridge.admin.queries import PageQuery
 from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, sort_rows, summary, unmatched_rows
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import curl_line, json_lines, try_line, whole_run

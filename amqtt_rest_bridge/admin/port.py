@@ -23,8 +23,8 @@ from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
-from amqtt_rest_bridge.admin.questions import (
-    BadQuestionError,
+from amqtt_rest_bridge.admin.queries import (
+    BadQueryError,
     focus_of,
     page_query_of,
     query_of,
@@ -170,7 +170,7 @@ class AdminServer:
             answer: Response | Pending
             try:
                 answer = act(path, request, wake)
-            except BadQuestionError as error:
+            except BadQueryError as error:
                 row = catalogue.NOT_A_RETRY if wants_retry else catalogue.NOT_A_QUERY
                 answer = refused(refuse(row, str(error)), SAFE)
             if isinstance(answer, Response):
@@ -328,7 +328,7 @@ class AdminServer:
         query = _query(request)
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
         if span not in RANGES:
-            raise BadQuestionError(f"range is one of {', '.join(RANGES)}")
+            raise BadQueryError(f"range is one of {', '.join(RANGES)}")
         if route not in self._pages.routes:
             return refused(_NO_ROUTE, SAFE)
         values = self._samples.of(route, span)

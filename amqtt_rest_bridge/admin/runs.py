@@ -26,7 +26,7 @@ from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 
 @dataclass(slots=True, eq=False)
 class Runs:
-    """What is found of a question; `awaited` is how many processes have to answer, None before the broker has."""
+    """What is found of a query; `awaited` is how many processes have to answer, None before the broker has."""
 
     query: RunQuery
     wake: Callable[[], None]

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import typer
 
-from amqtt_rest_bridge.admin.questions import BadQuestionError, since_of
+from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import count
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
@@ -55,7 +55,7 @@ def run(
     check_code(code)
     try:
         since_of(since or "0s", time.time())
-    except BadQuestionError as error:
+    except BadQueryError as error:
         raise typer.BadParameter(f"--{error}") from None
     with closing(AdminPort(admin)) as port:
         if words:

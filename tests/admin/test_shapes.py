@@ -15,7 +15,7 @@ from amqtt_rest_bridge.admin.live import Followers
 from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.port import compressed
-from amqtt_rest_bridge.admin.questions import PageQuery, page_query_of
+from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.rows import groups, sort_rows
 from amqtt_rest_bridge.admin.shown import csv_text, curl_line, try_line
 from amqtt_rest_bridge.http_server import Response, takes_gzip

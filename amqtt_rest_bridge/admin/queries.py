@@ -25,29 +25,29 @@ MOST_PAGE_RUNS: Final = 500
 _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 
 
-class BadQuestionError(BridgeError):
-    """A question cannot be understood; the message says why."""
+class BadQueryError(BridgeError):
+    """A query cannot be understood; the message says why."""
 
 
 def query_of(query: Mapping[str, Sequence[str]], now: float) -> RunQuery:
-    """Read the parameters of `/api/runs`; raises `BadQuestionError`."""
+    """Read the parameters of `/api/runs`; raises `BadQueryError`."""
     given = {name: values[-1] for name, values in query.items()}
     unknown = sorted(given.keys() - set(_NAMES))
     if unknown:
-        raise BadQuestionError(f"There is no parameter {unknown[0][:40]}; there are {', '.join(_NAMES)}")
+        raise BadQueryError(f"There is no parameter {unknown[0][:40]}; there are {', '.join(_NAMES)}")
     outcome, topic, limit = given.get("outcome"), given.get("topic"), given.get("limit", str(SHOWN_RUNS))
     if outcome is not None and outcome not in list(Outcome):
-        raise BadQuestionError(f"outcome is one of {', '.join(Outcome)}")
+        raise BadQueryError(f"outcome is one of {', '.join(Outcome)}")
     if topic is not None and (fault := check_topic_filter(topic)) is not None:
-        raise BadQuestionError(f"topic {fault}")
+        raise BadQueryError(f"topic {fault}")
     if not (limit.isascii() and limit.isdigit() and len(limit) <= _MOST_DIGITS and 1 <= int(limit) <= MOST_RUNS):
-        raise BadQuestionError(f"limit is 1 to {MOST_RUNS}")
+        raise BadQueryError(f"limit is 1 to {MOST_RUNS}")
     since = 0.0 if "since" not in given else since_of(given["since"], now)
     return RunQuery(None, given.get("route"), outcome, given.get("code"), topic, since, int(limit))
 
 
 def since_of(text: str, now: float) -> float:
-    """Return the Unix time of `10m`, `2h`, or a time in RFC 3339; raises `BadQuestionError`."""
+    """Return the Unix time of `10m`, `2h`, or a time in RFC 3339; raises `BadQueryError`."""
     age = _AGE.fullmatch(text)
     if age is not None:
         return now - int(age[1]) * SECONDS[age[2]]
@@ -55,7 +55,7 @@ def since_of(text: str, now: float) -> float:
         time = datetime.fromisoformat(text)
         return (time if time.tzinfo is not None else time.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError):
-        raise BadQuestionError("since is an age such as 10m or 2h, or a time such as 2026-01-31T12:00:00Z") from None
+        raise BadQueryError("since is an age such as 10m or 2h, or a time such as 2026-01-31T12:00:00Z") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def page_query_of(
     limit, fault = str(MOST_PAGE_RUNS) if "all" in given else str(SHOWN_RUNS), ""
     try:
         runs = query_of({name: [value] for name, value in (filters | {"limit": limit}).items()}, now)
-    except BadQuestionError as error:
+    except BadQueryError as error:
         fault, filters, runs = str(error), {}, RunQuery(limit=int(limit))
     page = PageQuery(
         text=given.get("q", ""),
@@ -127,24 +127,24 @@ class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def retry_of(body: bytes) -> WantRetry:
-    """Read the body of `/api/failures/retry`; raises `BadQuestionError`."""
+    """Read the body of `/api/failures/retry`; raises `BadQueryError`."""
     try:
         wanted = msgspec.json.decode(body or b"{}", type=_Wanted)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadQuestionError(f"The body cannot be read: {error}") from None
+        raise BadQueryError(f"The body cannot be read: {error}") from None
     if wanted.ids is None and wanted.route is None and wanted.code is None:
-        raise BadQuestionError("The body names no route, code or ids")
+        raise BadQueryError("The body names no route, code or ids")
     if wanted.ids is not None and (wanted.route is not None or wanted.code is not None):
-        raise BadQuestionError("The body names ids, and a route or code beside them")
+        raise BadQueryError("The body names ids, and a route or code beside them")
     if wanted.ids is not None and len(wanted.ids) > MOST_RUNS:
-        raise BadQuestionError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")
+        raise BadQueryError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")
     return WantRetry(0, wanted.ids, wanted.route, wanted.code)
 
 
 def retry_form_of(body: bytes) -> WantRetry:
-    """Read the form of a page that has failures of a route with one code sent again; raises `BadQuestionError`."""
+    """Read the form of a page that has failures of a route with one code sent again; raises `BadQueryError`."""
     form = parse_qs(body.decode("utf-8", "replace"))
     route, code = (form.get(name, [""])[-1] for name in ("route", "code"))
     if not route or not code:
-        raise BadQuestionError("The form names no route and code")
+        raise BadQueryError("The form names no route and code")
     return WantRetry(0, None, route, code)
