@@ -306,6 +306,8 @@ class PreparedEvent:
         Neither failure nor response hold secrets; `request` is what was sent.
         """
         call.built = None
+        if call.url is None:  # no request was made, so no try was sent
+            call.tries = 0
         route, event = self.of
         publication = failure_publication(self.run_id(call), route.name, event, call.message, failure, response)
         status = None if response is None else response.status

@@ -70,7 +70,7 @@ def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBod
 
 def tries_of(record: Record) -> list[Try]:
     """Return the last tries of a run; of a call that has had one, and of a request, what the record says of it."""
-    if record.attempts or record.kind not in ("call", "request") or record.ms is None:
+    if record.attempts or record.kind not in ("call", "request") or record.ms is None or record.tries == 0:
         return record.attempts
     return [Try(record.time, record.status, record.code, record.ms)]
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge.cli.trace import line
-from tests.support.admin_client import admin_of, client_route
+from tests.support.admin_client import admin_of, client_route, runs
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Answer, Recorder, recording
 from tests.support.http_target import Seen
@@ -116,10 +116,15 @@ def test_pauses_between_tries_are_waiting_and_the_tries_are_the_servers(
     assert [1000 * float(one) for one in seconds] == pytest.approx([call["ms"], call["waited_ms"]], abs=1)
 
 
-def test_what_sends_nothing_does_not_make_the_server_look_fast(target: Recorder) -> None:
+def test_what_sends_nothing_has_no_try_and_does_not_make_the_server_look_fast(
+    target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
     with hosting(client_route(target.url, event="WITH HEADERS ADD X '{value.json.x}'"), admin_port=0) as host:
         client, admin = host.client("done/#"), admin_of(host)
         client.publish("orders/1", b"{}")
         assert json.loads(client.message()[1])["error"]["code"] == "placeholder_unresolved"
         admin.await_value(1, "rest_bridge_wait_seconds_count", **LABELS)
         assert admin.value("rest_bridge_call_seconds_count", **LABELS) == 0
+        assert [call["tries"] for call in admin.calls("Orders")] == [0]
+        assert [run["tries"] for run in runs(admin)] == [[]]
+    assert "placeholder_unresolved on orders/1 after 0 tries in " in caplog.text
