@@ -44,6 +44,8 @@ def why_not_bound(error: OSError, port: int, setting: str) -> str:
         return f"{why}; set {setting} to another port, or end the program that has it: ss -ltnp 'sport = :{port}'"
     if error.errno == errno.EACCES and port < _UNPRIVILEGED:
         return f"{why}; set {setting} to a port from {_UNPRIVILEGED}: lower ones need CAP_NET_BIND_SERVICE"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"{why}; name an address of this machine: ip -br address lists them"
     return why
 
 

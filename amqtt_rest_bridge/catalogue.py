@@ -340,8 +340,8 @@ UNAUTHORIZED: Final = AnswerRow(
     "credentials missing or wrong (with `WWW-Authenticate`)",
     "Send the credentials that `WWW-Authenticate` names",
     _UNAUTHORIZED,
-    for_operator="Compare the caller's with those of the route: SERVER_TOKEN, SERVER_USERNAME and SERVER_PASSWORD, "
-    "or USERNAME and PASSWORD where client mode is off",
+    for_operator="Compare the caller's credentials with those of the route: SERVER_TOKEN, SERVER_USERNAME and "
+    "SERVER_PASSWORD, or USERNAME and PASSWORD where client mode is off",
 )
 ADMIN_TOKEN: Final = UNAUTHORIZED.hinting(
     "Send admin_token as Authorization: Bearer ..., or as the password in a browser, with any name"
@@ -352,7 +352,7 @@ INVALID_SIGNATURE: Final = AnswerRow(
     "the signature header does not match the body",
     "Sign the body, byte for byte, with the secret that the route's SIGNATURE_SECRET holds",
     _UNAUTHORIZED,
-    for_operator="Compare the caller's with SIGNATURE_SECRET and SIGNATURE_SCHEME",
+    for_operator="Compare the caller's secret with SIGNATURE_SECRET, and how it signs with SIGNATURE_SCHEME",
 )
 INVALID_SCHEME: Final = INVALID_SIGNATURE.hinting(
     "Sign as the route's SIGNATURE_SCHEME does, timestamp and body byte for byte, with the secret of SIGNATURE_SECRET"

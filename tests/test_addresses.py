@@ -25,6 +25,12 @@ from amqtt_rest_bridge.addresses import why_not_bound
             "Permission denied; set admin_port to a port from 1024: lower ones need CAP_NET_BIND_SERVICE",
             id="privileged",
         ),
+        pytest.param(
+            OSError(errno.EADDRNOTAVAIL, ""),
+            8080,
+            "Cannot assign requested address; name an address of this machine: ip -br address lists them",
+            id="an address of another machine",
+        ),
         pytest.param(OSError(errno.EACCES, ""), 8080, os.strerror(errno.EACCES), id="denied by a security module"),
         pytest.param(socket.gaierror(-2, "Name or service not known"), 1, "Name or service not known", id="no name"),
         pytest.param(OSError("a host has no such characters"), 1, "a host has no such characters", id="no host"),

@@ -67,6 +67,7 @@ class RouteStatistics:
     def update(self, route: Route) -> None:
         """Apply what a reload changed."""
         self._calls_out = route.config.enable_client
+        self._counts_tries = route.is_lossless
         self._has_breaker = route.route_config.breaker is not None
         self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
         self.admission.update(route.route_config)
@@ -213,7 +214,8 @@ class RouteStatistics:
         if self._open is not None:
             reasons.append(self._open)
         if self._recent_errors:
-            reasons.append(f"messages failed: {self._recent_errors} of the last {len(self._recent)}")
+            failed = "tries failed" if self._counts_tries else "messages failed"
+            reasons.append(f"{failed}: {self._recent_errors} of the last {len(self._recent)}")
         if NOT_SERVED in requests:
             reasons.append(f"requests failed: {requests.count(NOT_SERVED)} of the last {len(requests)}")
         if CALLER_REFUSED in requests:

@@ -149,6 +149,7 @@ def test_a_lossless_route_whose_server_is_down_is_not_green(target: Recorder, tm
         client.publish("in", b"1")
         status = json.loads(client.message()[1])
     assert (status["health"], status["connection"]) == ("Yellow", "connected")
+    assert status["health_reason"] == "tries failed: 1 of the last 1"
     assert status["last_error"]["code"] == "http_status"
     assert (status["messages"]["total"], status["messages"]["failed"]) == (1, 0)
 
