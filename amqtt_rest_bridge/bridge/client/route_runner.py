@@ -294,19 +294,20 @@ class RouteRunner:
     def _retry(self, call: OpenCall, failure: CallError, verdict: Verdict) -> None:
         if self._stopping:  # the broker keeps the call and dispatches it again, or fails it
             return
+        also = [rider.id for rider in call.riders or ()]
+        failed = FailedTry(failure.code.value, failure.message, failure.hint, verdict.status, also)
+        when, line = f"retry in {verdict.seconds:.1f} s", (loggable(call.message.topic), call.event.run_id(call))
+        if self._begin_wait(call, failed=failed):
+            resume = partial(self._resume, call)
+            if self._breaker is not None and self._breaker.hold(resume, self._target):
+                when = "retry by the breaker"  # which has its own time between two probes
+            else:
+                self._context.timers.after(verdict.seconds, resume)
         if count := self._retry_lines.count():
             more = f" (last of {count} failed tries)" if count > 1 else ""
             log.info(
-                "%s: %s on %s, run %s, retry in %.1f s%s: %s",
-                call.event.label, failure.code, loggable(call.message.topic), call.event.run_id(call),
-                verdict.seconds, more, failure.message,
-            )  # fmt: skip
-        also = [rider.id for rider in call.riders or ()]
-        failed = FailedTry(failure.code.value, failure.message, failure.hint, verdict.status, also)
-        if self._begin_wait(call, failed=failed):
-            resume = partial(self._resume, call)
-            if self._breaker is None or not self._breaker.hold(resume, self._target):
-                self._context.timers.after(verdict.seconds, resume)
+                "%s: %s on %s, run %s, %s%s: %s", call.event.label, failure.code, *line, when, more, failure.message
+            )
 
     def _start_next(self, call: OpenCall) -> None:
         """Start the call that is behind one which has ended, or leaves."""

@@ -112,7 +112,10 @@ def status(host: Host) -> dict[str, object]:
 
 
 @pytest.mark.usefixtures("often")
-def test_lossless_messages_wait_for_a_dead_target_and_are_all_sent(target: Recorder, tmp_path: Path) -> None:
+def test_lossless_messages_wait_for_a_dead_target_and_are_all_sent(
+    target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "amqtt_rest_bridge")
     is_down = threading.Event()
     is_down.set()
     target.answer = lambda _: (503, b"") if is_down.is_set() else (200, b"")
@@ -128,6 +131,9 @@ def test_lossless_messages_wait_for_a_dead_target_and_are_all_sent(target: Recor
         assert b"the breaker is open: the target failed 2 times within 30 s" in admin.get("/").body
         eventually(lambda: target.arrived.qsize() >= before + 2, "nothing probes the target")
         assert host.plugin.service.statistics["R"].admission.in_flight <= 1
+        eventually(
+            lambda: ", retry by the breaker" in caplog.text, "its tries are logged as if they had times of their own"
+        )
         is_down.clear()
         client.messages(100)
         assert status(host)["breaker"] == "closed"
