@@ -86,6 +86,13 @@ def open_database(
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
             _bring_to(connection, schema, upgrades, as_it_is=as_it_is)
+    except DatabaseUnavailableError as exc:
+        engine.dispose()
+        if engine.dialect.name == "postgresql":
+            advice = "; see that the server runs, and has the user, password and database of database_url"
+        else:  # others pass, such as a lock and a full disk
+            advice = "; name another file, or move this one away" if "not a database" in str(exc) else ""
+        raise DatabaseUnavailableError(f"{exc}{advice}") from exc
     except TemplateApiError:
         engine.dispose()
         raise
@@ -164,7 +171,7 @@ def _check_sqlite(url: URL) -> None:
         raise StartError("database_url names no file; write for example sqlite:///template-library.db")
     file = Path(url.database).absolute()
     if not file.parent.is_dir():
-        raise StartError(f"database_url: the folder {file.parent} does not exist")
+        raise StartError(f"database_url: the folder {file.parent} does not exist; make it, or name another")
     if file.is_dir():
         raise StartError(f"database_url: {file} is a folder; name a file in it: sqlite:///{file / 'library.db'}")
     for place in (file.parent, file):
