@@ -108,7 +108,9 @@ def refusal(response: http.client.HTTPResponse) -> str:
         return f"the token is missing or wrong; set {TOKEN_VARIABLE} to the bridge's admin_token"
     try:
         error = json.loads(content)["error"]
-        is_other = response.status in _NOT_HERE and error["hint"] != NO_RUN.hint
+        if error["hint"] == NO_RUN.hint:
+            return visible(f"{error['message']}; rest-bridge failures lists those that are kept")
+        is_other = response.status in _NOT_HERE
         return _answered(response) if is_other else visible(f"{error['message']}. {error['hint']}")
     except (ValueError, TypeError, KeyError):
         return _answered(response)

@@ -4,6 +4,7 @@ What comes from the admin port may hold anything that a publisher wrote, so cont
 """
 
 import json
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import closing
@@ -71,6 +72,10 @@ def run(
     for failure in failures:
         print(line(failure))
     print(count(len(failures), "failure"))
+    if failures:
+        print(
+            "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again", file=sys.stderr
+        )
     return 0
 
 

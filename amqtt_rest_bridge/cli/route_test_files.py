@@ -198,6 +198,10 @@ def read(path: Path) -> CaseFile:
     """
     try:
         file = msgspec.convert(yaml.safe_load(read_text(path)), _File)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
+        raise ConfigurationError(f"{path}{where} is not YAML: {error.problem or error.context}") from error
     except yaml.YAMLError as error:
         raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except RecursionError as error:

@@ -280,7 +280,7 @@ def _publication_differs(where: str, expected: ExpectedMessage, actual: Publicat
         yield from _text_differs(f"{where}.qos", str(expected.qos), found)
     if expected.failure is not None:
         code = _failure_code(actual.payload)
-        yield from _text_differs(f"{where}.failure", expected.failure, code or _shown(actual.payload))
+        yield from _text_differs(f"{where}.failure", expected.failure, code or _shown(actual.payload) or "(no failure)")
     user = () if actual.properties is None else actual.properties.user
     for name, text in expected.properties.items():
         yield from _text_differs(f"{where}.properties.{name}", text, dict(user).get(name, "(missing)"))

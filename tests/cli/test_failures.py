@@ -61,13 +61,15 @@ def test_failures_are_listed_the_newest_last_and_narrowed(
 ) -> None:
     names = [fail(client, f"orders/{number}") for number in range(3)]
     assert main(["failures", "--route", "Orders", "--code", "http_status", "--since", "10m", *at(admin)]) == 0
-    *lines, last = capsys.readouterr().out.splitlines()
+    shown, hint = capsys.readouterr()
+    assert hint == "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again\n"
+    *lines, last = shown.splitlines()
     assert [line.split("  ")[1] for line in lines] == names
     reason = f"the server answered 422 {HTTPStatus(422).phrase}"  # another one from Python 3.13 on
     assert lines[0].endswith(f"Orders/Send  orders/0  422 http_status  ({reason})")
     assert last == "3 failures"
     assert main(["failures", "--code", "timeout", "--route", "Orders", *at(admin)]) == 0
-    assert capsys.readouterr().out == "0 failures\n"
+    assert capsys.readouterr() == ("0 failures\n", "")
     assert main(["failures", "--json", *at(admin)]) == 0
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == names
 
@@ -84,7 +86,9 @@ def test_one_failure_is_shown_with_message_request_and_response(
     assert main(["failures", "show", name, "--json", *at(admin)]) == 0
     assert json.loads(capsys.readouterr().out)["id"] == name
     assert main(["failures", "show", "nothing", *at(admin)]) == 1
-    assert "There is no run with this id" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "There is no run with this id" in said
+    assert said.endswith("; rest-bridge failures lists those that are kept\n")
 
 
 def test_a_request_without_a_body_is_shown_as_one(

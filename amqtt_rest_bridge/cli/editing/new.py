@@ -49,8 +49,8 @@ def run(
     from amqtt_rest_bridge.language.block_reader import is_name
 
     if not is_name(name) or name[0] in ".-" or name.upper() in ("WITH", "ADD"):
-        allowed = "A-Z a-z 0-9 _ . - and no . or - before them, but not WITH or ADD"
-        raise ConfigurationError(f"{on_one_line(name)} names no route: {allowed}")
+        allowed = "write A-Z a-z 0-9 _ . - without a . or - at the beginning, and neither WITH nor ADD"
+        raise ConfigurationError(f"{on_one_line(name)} cannot be the name of a route; {allowed}")
     route, test = f"{name}.lot", f"{name}.test.yaml"
     _write(kind, name, ".lot")
     try:
