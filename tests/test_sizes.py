@@ -1,6 +1,5 @@
 """Sizes in settings: bytes, or a number with KiB, MiB or GiB."""
 
-import urllib.request
 from typing import Any
 
 import pytest
@@ -8,6 +7,7 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.settings import Settings, bridge_settings, check_settings
 from amqtt_rest_bridge.sizes import read_size, size_text
+from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
 
@@ -69,5 +69,4 @@ def test_a_large_message_fails_in_a_broker_with_the_setting_and_a_read_event_kee
             assert b"the message has 1025 bytes, max_message_bytes allows 1024" in client.message()[1]
             status = host.plugin.service.statistics["Read"].status(0.0)
             assert (status["last_error"] or {})["code"] == "payload_too_large"
-            with urllib.request.urlopen(f"http://127.0.0.1:{host.http_port}/in", timeout=10) as answer:
-                assert answer.read() == b"1" * 1024
+            assert ask(host.http_port, "/in").body == b"1" * 1024

@@ -3,7 +3,6 @@
 import collections
 import concurrent.futures
 import contextlib
-import http.client
 import itertools
 import json
 import struct
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.support.asking import ask_until_answered
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import Recorder, recording
 from tests.support.http_target import Seen
@@ -66,19 +66,6 @@ def broker_of(folder: Path, routes: str) -> Iterator[BrokerProcess]:
         broker.close()
 
 
-def post(port: int, key: str) -> tuple[int, bytes]:
-    """Send a webhook until it is answered."""
-    for _ in range(1000):
-        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=SECONDS)) as connection:
-            try:
-                connection.request("POST", "/hook", key.encode(), {"webhook-id": key})
-                response = connection.getresponse()
-                return response.status, response.read()
-            except (OSError, http.client.HTTPException):  # the broker was killed
-                threading.Event().wait(0.02)
-    raise AssertionError("no answer")
-
-
 @pytest.mark.parametrize(("count", "kills"), [(60, 1), pytest.param(2000, 12, marks=pytest.mark.long)])
 def test_webhooks_that_come_twice_while_the_broker_is_killed_all_arrive_and_hardly_one_twice(
     target: Recorder, tmp_path: Path, count: int, kills: int
@@ -87,7 +74,7 @@ def test_webhooks_that_come_twice_while_the_broker_is_killed_all_arrive_and_hard
     due = [threading.Event() for _ in range(kills)]
 
     def send(key: str) -> tuple[int, bytes]:
-        answer = post(port, key)
+        answer = ask_until_answered(port, "/hook", key.encode(), webhook_id=key)[:2]
         passed, left = divmod(next(numbers), 2 * count // (kills + 1))
         if not left and passed <= kills:
             due[passed - 1].set()

@@ -2,13 +2,12 @@
 
 import re
 import signal
-import urllib.error
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.support.asking import ask
 from tests.support.commands import ANONYMOUS, BRIDGE, SERVER_ROUTE, Running, Workplace
 from tests.support.http_target import Target, echo
 
@@ -48,16 +47,6 @@ ID = "[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 LEVELS = ["debug", "info", "warning", "error"]
 
 
-def post(port: int, path: str) -> int:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=b"the body", method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
-
-
 def use_both_modes(running: Running) -> None:
     """Send a message, a request and a request without credentials, and wait for what comes of them."""
     http = int(running.line("server mode listens on http://127.0.0.1:").rpartition(":")[2])
@@ -65,7 +54,7 @@ def use_both_modes(running: Running) -> None:
     client.subscribe("out")
     client.send(publish_packet("in/1", b"the payload"))
     assert client.messages() == [("out", b"the payload")]
-    assert (post(http, "/webhook"), post(http, "/hook-key/knock")) == (200, 401)
+    assert [ask(http, path, b"the body").status for path in ("/webhook", "/hook-key/knock")] == [200, 401]
     client.close()
 
 

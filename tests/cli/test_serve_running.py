@@ -9,12 +9,12 @@ import select
 import signal
 import socket
 import time
-import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.support.asking import ask
 from tests.support.commands import BRIDGE, Workplace, accepts
 from tests.support.waiting import SECONDS, eventually
 
@@ -43,9 +43,7 @@ def test_messages_go_through_a_served_broker(place: Workplace) -> None:
         http = int(running.line("server mode listens on http://127.0.0.1:").rpartition(":")[2])
         client = Wire(running.port, "tester")
         client.subscribe("webhook/received")
-        request = urllib.request.Request(f"http://127.0.0.1:{http}/webhook", data=b"hello", method="POST")
-        with urllib.request.urlopen(request, timeout=10) as response:
-            assert response.status == 200
+        assert ask(http, "/webhook", b"hello").status == 200
         assert client.messages() == [("webhook/received", b"hello")]
         client.close()
         running.send(signal.SIGTERM)

@@ -6,8 +6,6 @@ import hmac
 import json
 import re
 import shlex
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +16,7 @@ import yaml
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
 from template_api.plugin import TemplateApiPlugin
+from tests.support.asking import ask
 from tests.support.documents import page, section
 from tests.support.embedded_broker import PLUGIN, Client, Host, configuration, hosting
 from tests.support.waiting import SECONDS, eventually
@@ -25,18 +24,6 @@ from tests.support.waiting import SECONDS, eventually
 CONF: Final = Path(__file__).parents[2] / "conf"
 DEMO: Final = (CONF / "routes" / "demo.lot").read_text(encoding="utf-8")
 TEMPLATE_API: Final = "template_api.plugin.TemplateApiPlugin"
-
-
-def ask(port: int, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, bytes]:
-    """Send a request; give the status and body of the answer, also of one that refuses."""
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", data=body, method=method, headers=named)
-    try:
-        with urllib.request.urlopen(request, timeout=20) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
 
 
 def payload_on(client: Client, topic: str) -> bytes:
@@ -113,9 +100,9 @@ def api_port(host: Host) -> int:
 
 
 def test_broker_configuration_serves_the_sample_library_on_first_start(shipped: Host) -> None:
-    status, body = ask(api_port(shipped), "GET", "/api/templates?limit=30")
-    slugs = {template["slug"] for template in json.loads(body)["results"]}
-    assert status == 200
+    answer = ask(api_port(shipped), "/api/templates?limit=30")
+    slugs = {template["slug"] for template in answer.json["results"]}
+    assert answer.status == 200
     assert slugs == {path.parent.name for path in CONF.glob("library/*/template.yaml")} - {
         "shelly-relays",  # a draft
         "influxdb-1-write",  # hidden
@@ -124,8 +111,7 @@ def test_broker_configuration_serves_the_sample_library_on_first_start(shipped: 
 
 def test_webhook_of_the_demonstration_appears_on_its_topic(shipped: Host) -> None:
     client = shipped.client("webhook/received")
-    status, _ = ask(shipped.http_port, "POST", "/webhook", b'{"door": "open"}')
-    assert status == 200
+    assert ask(shipped.http_port, "/webhook", b'{"door": "open"}').status == 200
     assert payload_on(client, "webhook/received") == b'{"door": "open"}'
 
 
@@ -160,7 +146,7 @@ def test_request_of_the_demonstration_is_answered_as_shown(
 ) -> None:
     path, *bodies = arguments
     bound = shipped.http_port if port == "8080" else api_port(shipped)
-    status, body = ask(bound, "POST" if bodies else "GET", path, *(one.encode() for one in bodies))
+    status, body, _ = ask(bound, path, *(one.encode() for one in bodies))
     assert f"HTTP/1.1 {status} OK" == answer if answer.startswith("HTTP/") else body.decode().startswith(answer)
 
 
@@ -255,7 +241,7 @@ def test_request_to_a_template_is_published_as_its_text_says(
     expected: Mapping[str, Any],
 ) -> None:
     client = library.client(topic)
-    assert ask(library.http_port, method, path, body, **headers)[0] == 200
+    assert ask(library.http_port, path, body, method=method, **headers).status == 200
     assert json.loads(payload_on(client, topic)).items() >= expected.items()
 
 
@@ -273,7 +259,7 @@ def test_request_to_a_template_is_published_as_its_text_says(
 def test_template_refuses_a_caller_it_does_not_know(
     library: Host, method: str, path: str, headers: Mapping[str, str]
 ) -> None:
-    assert ask(library.http_port, method, path, b'{"other": "body"}', **headers)[0] == 401
+    assert ask(library.http_port, path, b'{"other": "body"}', method=method, **headers).status == 401
 
 
 def test_greenhouse_api_answers_with_the_latest_value(library: Host) -> None:
@@ -283,11 +269,11 @@ def test_greenhouse_api_answers_with_the_latest_value(library: Host) -> None:
     answers = []
 
     def is_read() -> bool:  # the bridge process may get the value a moment after the subscribers
-        answers.append(ask(library.http_port, "GET", "/api/greenhouse/temperature", Authorization=login("dashboard")))
-        return answers[-1][0] != 404
+        answers.append(ask(library.http_port, "/api/greenhouse/temperature", Authorization=login("dashboard")))
+        return answers[-1].status != 404
 
     eventually(is_read, "the value never came")
-    assert answers[-1] == (200, b"23.5")
+    assert answers[-1][:2] == (200, b"23.5")
 
 
 def test_device_answers_an_http_call_over_mqtt(library: Host) -> None:
@@ -296,7 +282,6 @@ def test_device_answers_an_http_call_over_mqtt(library: Host) -> None:
         call = caller.submit(
             ask,
             library.http_port,
-            "POST",
             "/devices/pump-7/rpc/status",
             b'{"detail": true}',
             Authorization=login("backoffice"),
@@ -306,4 +291,4 @@ def test_device_answers_an_http_call_over_mqtt(library: Host) -> None:
         assert topic == f"rpc/pump-7/status/{request['request']}"
         assert request["arguments"] == {"detail": True}
         device.publish(f"rpc-reply/{request['request']}", b'{"running": true}')
-        assert call.result(SECONDS) == (200, b'{"running": true}')
+        assert call.result(SECONDS)[:2] == (200, b'{"running": true}')

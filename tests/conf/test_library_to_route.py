@@ -4,24 +4,15 @@ import html
 import re
 import subprocess
 import textwrap
-import urllib.error
-import urllib.request
+from functools import partial
 from pathlib import Path
 
 from tests.documents.test_readme_running import README, Shown
 from tests.support.admin_client import Admin
+from tests.support.asking import ask
 from tests.support.commands import Running
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
-
-
-def status_of(url: str) -> int:
-    try:
-        with urllib.request.urlopen(url, timeout=10) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return int(error.code)
 
 
 def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_status_page(tmp_path: Path) -> None:
@@ -37,17 +28,16 @@ def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_s
     running = Running(shown.start(shown.serve, None, subprocess.PIPE))
     try:
         running.line("ready: MQTT on 127.0.0.1:")
-        with urllib.request.urlopen(shown._on_free_ports("http://127.0.0.1:8000/templates/sensor-rest-facade")) as page:
-            text = page.read().decode()
+        text = ask(int(shown._on_free_ports("8000")), "/templates/sensor-rest-facade").body.decode()
         (line,) = re.findall(r'<code id="install">(.*?)</code>', text)
-        route = shown._on_free_ports("http://127.0.0.1:8080/api/greenhouse/temperature")
-        assert status_of(route) == 404  # the port is that of the demonstration, the path is not there yet
+        route = partial(ask, int(shown._on_free_ports("8080")), "/api/greenhouse/temperature")
+        assert route().status == 404  # the port is that of the demonstration, the path is not there yet
         command = f".venv/bin/{html.unescape(line)} --allow-sample-credentials"
         assert f"$ {command.replace(shown._on_free_ports('8000'), '8000')}\n" in README
         installed = shown.run(shown._words(command))
         printed = README.partition("--allow-sample-credentials\n")[2].partition("   Write into")[0]
         assert installed.replace(shown._on_free_ports("8080"), "8080").startswith(textwrap.dedent(printed))
-        eventually(lambda: status_of(route) == 401)  # it asks its callers for a password
+        eventually(lambda: route().status == 401)  # it asks its callers for a password
         call = admin.calls("GreenhouseApi")[0]
         assert (call["url"], call["status"]) == ("/api/greenhouse/temperature", 401)
         assert "/api/greenhouse/temperature" in admin.get("/routes/GreenhouseApi").text

@@ -1,12 +1,12 @@
 """A broker whose route files change while it runs."""
 
-import http.client
 import threading
 from pathlib import Path
 from typing import Any, Literal
 
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.processes.reload import FirstLoad, fingerprint
+from tests.support.asking import ask
 from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS
@@ -77,9 +77,4 @@ class Reloading:
         raise AssertionError(f"{path} never answered {wanted}")
 
     def post(self, path: str) -> int:
-        connection = http.client.HTTPConnection("127.0.0.1", self.host.http_port, timeout=SECONDS)
-        try:
-            connection.request("POST", path, b"1")
-            return connection.getresponse().status
-        finally:
-            connection.close()
+        return ask(self.host.http_port, path, b"1").status

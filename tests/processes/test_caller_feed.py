@@ -1,7 +1,6 @@
 """What callers of server mode wait for, beside large messages and bridge processes that do not read."""
 
 import concurrent.futures
-import http.client
 import json
 import os
 import signal
@@ -14,8 +13,9 @@ import pytest
 
 from amqtt_rest_bridge.bridge.server import broker_access as payloads
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
-from tests.support.waiting import SECONDS, eventually
+from tests.support.waiting import eventually
 
 ROUTE = """DEFINE ROUTE Callers WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0' WITH REQUEST_TIMEOUT '20'
@@ -25,16 +25,6 @@ ROUTE = """DEFINE ROUTE Callers WITH TYPE REST_API
         WITH DESTINATION_TOPIC "ask/{request_id}" WITH REPLY_TOPIC "answer/{request_id}"
 """
 MOST_UNREAD = 10 << 20
-
-
-def ask(host: Host, method: str, path: str) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=3 * SECONDS)
-    try:
-        connection.request(method, path)
-        response = connection.getresponse()
-        return response.status, dict(response.getheaders()), response.read()
-    finally:
-        connection.close()
 
 
 def bridge_of(host: Host) -> BridgeProcess:
@@ -47,7 +37,7 @@ def status(host: Host) -> dict[str, Any]:
 
 
 def is_seen(host: Host, payload: bytes) -> bool:
-    return ask(host, "GET", "/one")[2] == payload
+    return ask(host.http_port, "/one").body == payload
 
 
 @contextmanager
@@ -66,15 +56,15 @@ def test_large_messages_of_read_events_cost_no_reply(size: int) -> None:
     hosted = hosting(ROUTE, processes=1, max_message_bytes=2 * size)
     with hosted as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
         client = host.client("ask/#")
-        waiting = pool.submit(ask, host, "POST", "/ask")
+        waiting = pool.submit(ask, host.http_port, "/ask", method="POST")
         request_id = client.message()[0].split("/")[1]
         with not_reading(host) as bridge:
             for number in range(3):
                 client.publish("seen/1", b"%d" % number + b"x" * size)
             client.publish(f"answer/{request_id}", b"reply")
             assert bridge.link.backlog < size + 1_000_000, "older messages of the read event wait too"
-        assert waiting.result()[::2] == (200, b"reply")
-        eventually(lambda: ask(host, "GET", "/one")[2][:1] == b"2", "the latest message is missing")
+        assert waiting.result()[:2] == (200, b"reply")
+        eventually(lambda: ask(host.http_port, "/one").body[:1] == b"2", "the latest message is missing")
         assert status(host)["errors"]["total"] == 0
 
 
@@ -87,9 +77,9 @@ def test_a_bridge_process_that_does_not_read_gets_the_newest_message_of_each_rea
             client.publish("seen/1", b"last")
             client.publish("seen/2", b"last of all")
             assert bridge.link.backlog < MOST_UNREAD
-        eventually(lambda: ask(host, "GET", "/one")[2] == b"last", "the latest message is missing")
+        eventually(lambda: ask(host.http_port, "/one").body == b"last", "the latest message is missing")
         newest = {"seen/1": "last", "seen/2": "last of all"}
-        eventually(lambda: json.loads(ask(host, "GET", "/latest")[2]) == newest, "the latest message is missing")
+        eventually(lambda: ask(host.http_port, "/latest").json == newest, "the latest message is missing")
 
 
 def test_a_bridge_process_that_starts_again_answers_with_the_newest_messages_from_its_first_request_on() -> None:
@@ -101,8 +91,8 @@ def test_a_bridge_process_that_starts_again_answers_with_the_newest_messages_fro
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: bridge_of(host).pid != pid, "it is not started again")
         # Its first answers: callers wait in the queue of the listening socket until it serves.
-        assert ask(host, "GET", "/one")[2] == b"older"
-        assert json.loads(ask(host, "GET", "/latest")[2]) == {"seen/1": "older", "seen/2": "newer"}
+        assert ask(host.http_port, "/one").body == b"older"
+        assert ask(host.http_port, "/latest").json == {"seen/1": "older", "seen/2": "newer"}
 
 
 def test_replies_that_a_bridge_process_does_not_read_are_bounded_and_the_log_and_the_status_tell(
@@ -119,9 +109,9 @@ def test_replies_that_a_bridge_process_does_not_read_are_bounded_and_the_log_and
         assert status(host)["last_error"]["code"] == "overloaded"
         assert status(host)["health"] == "Red"
         eventually(lambda: bridge.link.backlog == 0, "the bridge process reads nothing")
-        waiting = pool.submit(ask, host, "POST", "/ask")
+        waiting = pool.submit(ask, host.http_port, "/ask", method="POST")
         client.publish(client.message()[0].replace("ask", "answer"), b"reply")
-        assert waiting.result()[::2] == (200, b"reply")
+        assert waiting.result()[:2] == (200, b"reply")
 
 
 def test_type_and_entity_tag_of_a_message_are_worked_out_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,7 +134,7 @@ def test_type_and_entity_tag_of_a_message_are_worked_out_once(monkeypatch: pytes
             worked.clear()
             client.publish("seen/1", payload)
             eventually(partial(is_seen, host, payload), "not seen")
-            answers = [ask(host, method, "/one") for method in ("HEAD", "GET", "HEAD", "GET")]
-            assert [headers["Content-Length"] for _, headers, _ in answers] == [str(len(payload))] * 4
-            assert [body for _, _, body in answers] == [b"", payload] * 2
+            answers = [ask(host.http_port, "/one", method=method) for method in ("HEAD", "GET", "HEAD", "GET")]
+            assert [answer.headers["Content-Length"] for answer in answers] == [str(len(payload))] * 4
+            assert [answer.body for answer in answers] == [b"", payload] * 2
             assert sorted(worked) == ["content_type_of", "entity_tag_of"]

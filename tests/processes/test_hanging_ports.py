@@ -12,7 +12,8 @@ import pytest
 
 from amqtt_rest_bridge.bridge.server.request import EventRequest
 from amqtt_rest_bridge.processes.supervisor import Times
-from tests.processes.test_caller_feed import ROUTE, ask, bridge_of, status
+from tests.processes.test_caller_feed import ROUTE, bridge_of, status
+from tests.support.asking import ask
 from tests.support.embedded_broker import CODE, hosting
 from tests.support.http_ports import Raw, get
 from tests.support.waiting import eventually
@@ -65,7 +66,7 @@ def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: p
     times = Times(ping=0.8)  # the next process may take its time to start
     with hosting(ROUTE, processes=1, times=times, code=replace(CODE, spawn=may_hang)) as host:
         host.client().publish("seen/1", b"1")
-        eventually(lambda: ask(host, "GET", "/one")[2] == b"1", "not seen")
+        eventually(lambda: ask(host.http_port, "/one").body == b"1", "not seen")
         pid, port = bridge_of(host).pid, host.http_port
         with Raw(port) as raw:
             raw.send(get("/one?hang"))
@@ -73,7 +74,7 @@ def test_a_bridge_process_whose_port_hangs_is_killed_and_started_again(caplog: p
         assert f"(pid {pid}) hangs, port {port} answers nothing and is killed" in caplog.text
         assert status(host)["last_error"]["code"] == "internal_error"
         eventually(lambda: bridge_of(host).ready, "it is not started again")
-        assert ask(host, "GET", "/one")[2] == b"1"
+        assert ask(host.http_port, "/one").body == b"1"
 
 
 def test_a_hanging_port_in_the_broker_process_is_in_the_log_and_the_status(
@@ -88,7 +89,7 @@ def test_a_hanging_port_in_the_broker_process_is_in_the_log_and_the_status(
             assert f"hangs, port {host.http_port} answers nothing: start the broker again" in caplog.text
             gate.set()
             eventually(lambda: "the bridge answers again" in caplog.text, "it stays so")
-            assert ask(host, "GET", "/one")[0] == 404
+            assert ask(host.http_port, "/one").status == 404
 
 
 def test_a_port_that_only_waits_for_replies_is_not_taken_for_one_that_hangs(

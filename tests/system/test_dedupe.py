@@ -1,13 +1,11 @@
 """DEDUPE_KEY: a request that comes again publishes nothing and has the first one's answer, whatever is killed."""
 
 import concurrent.futures
-import http.client
 import itertools
 import json
 import os
 import signal
 import sqlite3
-import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
@@ -22,6 +20,7 @@ from amqtt_rest_bridge.model import HttpResponse, Message
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys
 from amqtt_rest_bridge.spool.seen import MOST_BYTES
+from tests.support.asking import ask_until_answered
 from tests.support.embedded_broker import Host, hosting
 from tests.support.full_disk import full_disk
 from tests.support.gate import Gate
@@ -332,18 +331,7 @@ def test_a_key_without_placeholder_and_a_time_without_a_key_are_warned_of() -> N
 
 
 def post(host: Host, key: str) -> tuple[int, bytes]:
-    """Send a request until it is answered."""
-    for _ in range(200):
-        connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=20)
-        try:
-            connection.request("POST", "/hook", json.dumps({"key": key}).encode(), {"webhook-id": key})
-            response = connection.getresponse()
-            return response.status, response.read()
-        except (OSError, http.client.HTTPException):  # its bridge process was killed
-            threading.Event().wait(0.05)
-        finally:
-            connection.close()
-    raise AssertionError("no answer")
+    return ask_until_answered(host.http_port, "/hook", json.dumps({"key": key}).encode(), webhook_id=key)[:2]
 
 
 def published_twice(host: Host, count: int, kills: int) -> Counter[bytes]:

@@ -2,8 +2,6 @@
 
 import asyncio
 import concurrent.futures
-import http.client
-import json
 import os
 import signal
 import socket
@@ -11,6 +9,7 @@ import socket
 import pytest
 
 from amqtt_rest_bridge.processes.supervisor import Times
+from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.waiting import eventually
@@ -50,26 +49,14 @@ ROUTE = """
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
 
 
-def call(
-    host: Host, method: str, path: str, body: bytes | None = None, **headers: str
-) -> tuple[int, dict[str, str], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=30)
-    try:
-        connection.request(method, path, body, {name.replace("_", "-"): value for name, value in headers.items()})
-        response = connection.getresponse()
-        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
-    finally:
-        connection.close()
-
-
 @processes
 def test_a_request_is_published_and_answered(processes: int) -> None:
     with hosting(ROUTE, processes=processes) as host:
         client = host.client("hook/in")
         body = bytes(range(256))
-        status, headers, answer = call(host, "POST", "/hook", body)
-        assert (status, json.loads(answer)) == (200, {"status": "published", "topic": "hook/in"})
-        assert headers["content-type"].startswith("application/json")
+        answer = ask(host.http_port, "/hook", body)
+        assert (answer.status, answer.json) == (200, {"status": "published", "topic": "hook/in"})
+        assert answer.headers["Content-Type"].startswith("application/json")
         assert client.message() == ("hook/in", body)
 
 
@@ -81,27 +68,27 @@ def test_wrong_paths_methods_and_sizes_are_answered_and_publish_nothing() -> Non
             "/hook/": (404, "not_found"),
         }
         for path, expected in codes.items():
-            status, _, answer = call(host, "POST", path, b"1")
-            assert (status, json.loads(answer)["error"]["code"]) == expected
-        status, headers, answer = call(host, "DELETE", "/hook")
-        assert (status, json.loads(answer)["error"]["code"]) == (405, "method_not_allowed")
-        assert "POST" in headers["allow"]
-        status, _, answer = call(host, "POST", "/hook", b"x" * 11)
-        assert (status, json.loads(answer)["error"]["code"]) == (413, "payload_too_large")
-        assert call(host, "POST", "/hook", b"x" * 10)[0] == 200
+            answer = ask(host.http_port, path, b"1")
+            assert (answer.status, answer.json["error"]["code"]) == expected
+        answer = ask(host.http_port, "/hook", method="DELETE")
+        assert (answer.status, answer.json["error"]["code"]) == (405, "method_not_allowed")
+        assert "POST" in answer.headers["Allow"]
+        answer = ask(host.http_port, "/hook", b"x" * 11)
+        assert (answer.status, answer.json["error"]["code"]) == (413, "payload_too_large")
+        assert ask(host.http_port, "/hook", b"x" * 10).status == 200
         assert client.message() == ("hook/in", b"x" * 10)
 
 
 def test_payload_and_topic_are_filled_and_retained() -> None:
     with hosting(ROUTE) as host:
-        assert call(host, "PUT", "/devices/d1", b'{"on":true}')[0] == 200
+        assert ask(host.http_port, "/devices/d1", b'{"on":true}', method="PUT").status == 200
         assert host.client("devices/#").message() == ("devices/d1", b'{"id": "d1", "body": {"on":true}}')
 
 
 @processes
 def test_a_read_event_answers_with_the_latest_payload(processes: int) -> None:
     with hosting(ROUTE, processes=processes) as host:
-        assert call(host, "GET", "/latest/1")[0] == 404
+        assert ask(host.http_port, "/latest/1").status == 404
         client = host.client("sensors/#")
         client.publish("sensors/1/t", b"20.5")
         client.message()
@@ -110,9 +97,9 @@ def test_a_read_event_answers_with_the_latest_payload(processes: int) -> None:
 
 def await_answer(host: Host, wanted: int, path: str = "/latest/1") -> bytes:
     for _ in range(500):
-        status, _, answer = call(host, "GET", path)
-        if status == wanted:
-            return answer
+        answer = ask(host.http_port, path)
+        if answer.status == wanted:
+            return answer.body
     raise AssertionError(f"no {wanted}")
 
 
@@ -137,38 +124,37 @@ def test_what_was_retained_before_the_start_is_read_too() -> None:
 def test_each_of_64_callers_at_once_gets_its_own_reply(processes: int) -> None:
     with hosting(ROUTE, processes=processes) as host, concurrent.futures.ThreadPoolExecutor(64) as pool:
         client = host.client("ask/#", "hook/in")
-        calls = {who: pool.submit(call, host, "POST", f"/ask/{who}", f"from {who}".encode()) for who in range(64)}
+        calls = {who: pool.submit(ask, host.http_port, f"/ask/{who}", f"from {who}".encode()) for who in range(64)}
         asked = client.messages(64)
-        assert call(host, "POST", "/hook", b"meanwhile")[0] == 200  # 64 that wait delay no other
+        assert ask(host.http_port, "/hook", b"meanwhile").status == 200  # 64 that wait delay no other
         assert client.message() == ("hook/in", b"meanwhile")
         for topic, payload in asked:
             _, asking, request_id = topic.split("/")
             assert payload == f"from {asking}".encode()
             client.publish(f"answer/{request_id}", f"for {asking}".encode(), qos=0)
         for who, answer in calls.items():
-            status, _, body = answer.result()
-            assert (status, body) == (200, f"for {who}".encode())
+            assert answer.result()[:2] == (200, f"for {who}".encode())
 
 
 def test_requests_of_one_reply_topic_are_served_one_after_the_other() -> None:
     with hosting(ROUTE, processes=2) as host, concurrent.futures.ThreadPoolExecutor(8) as pool:
         client = host.client("ask-one")
-        calls = [pool.submit(call, host, "POST", "/ask", str(number).encode()) for number in range(8)]
+        calls = [pool.submit(ask, host.http_port, "/ask", str(number).encode()) for number in range(8)]
         for _ in calls:
             _, payload = client.message()
             client.publish("answer-one", b"re: " + payload, qos=0)
-        assert [answer.result()[2] for answer in calls] == [f"re: {number}".encode() for number in range(8)]
+        assert [answer.result().body for answer in calls] == [f"re: {number}".encode() for number in range(8)]
 
 
 def test_a_reply_that_never_comes_ends_in_504_and_a_late_one_is_dropped() -> None:
     with hosting(ROUTE.replace("REQUEST_TIMEOUT '5'", "REQUEST_TIMEOUT '1'")) as host:
         client = host.client("ask/#")
-        status, _, answer = call(host, "POST", "/ask/a", b"?")
-        assert (status, json.loads(answer)["error"]["code"]) == (504, "reply_timeout")
+        answer = ask(host.http_port, "/ask/a", b"?")
+        assert (answer.status, answer.json["error"]["code"]) == (504, "reply_timeout")
         request_id = client.message()[0].split("/")[2]
         client.publish(f"answer/{request_id}", b"late")
         client.publish(f"answer/{request_id}", b"twice")
-        assert call(host, "POST", "/hook", b"1")[0] == 200
+        assert ask(host.http_port, "/hook", b"1").status == 200
 
 
 def test_the_port_stays_open_while_the_bridge_process_is_started_again() -> None:
@@ -176,7 +162,7 @@ def test_the_port_stays_open_while_the_bridge_process_is_started_again() -> None
         client = host.client("hook/in")
         (bridge,) = host.bridges
         os.kill(bridge.pid, signal.SIGKILL)
-        assert call(host, "POST", "/hook", b"after")[0] == 200
+        assert ask(host.http_port, "/hook", b"after").status == 200
         assert client.message() == ("hook/in", b"after")
 
 
@@ -191,7 +177,7 @@ def test_a_server_event_may_trigger_a_client_event_of_another_route() -> None:
         """
         with hosting(ROUTE + chained) as host:
             client = host.client("out")
-            assert call(host, "POST", "/hook", b"through")[0] == 200
+            assert ask(host.http_port, "/hook", b"through").status == 200
             assert client.message() == ("out", b"through")
 
 
@@ -202,7 +188,7 @@ def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_rep
     times = Times(grace=1.0)
     with hosting(ROUTE, processes=processes, times=times) as host, concurrent.futures.ThreadPoolExecutor(1) as pool:
         client, port = host.client("ask/#"), host.http_port
-        waiting = pool.submit(call, host, "POST", "/ask/me", b"?")
+        waiting = pool.submit(ask, host.http_port, "/ask/me", b"?")
         client.message()
         stopping = asyncio.run_coroutine_threadsafe(host.plugin.on_broker_pre_shutdown(), host._loop)
 
@@ -215,9 +201,9 @@ def test_a_broker_that_stops_refuses_connections_and_answers_who_waits_for_a_rep
 
         eventually(is_refused, "connections are still taken")
         assert not waiting.done()
-        status, _, answer = waiting.result(30)
-        assert status == 504
-        assert "the bridge shut down before a reply came" in json.loads(answer)["error"]["message"]
+        answer = waiting.result(30)
+        assert answer.status == 504
+        assert "the bridge shut down before a reply came" in answer.json["error"]["message"]
         stopping.result(30)
 
 

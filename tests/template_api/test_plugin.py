@@ -1,7 +1,6 @@
 """TemplateApiPlugin in a real broker, with the API in its own process."""
 
 import asyncio
-import json
 import logging
 import os
 import select
@@ -9,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import urllib.request
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from amqtt.errors import PluginError
 
 from template_api.plugin import TemplateApiPlugin
 from template_api.serving import supervisor
+from tests.support.asking import ask
 from tests.support.forked import ForkedApi
 
 PLUGIN = "template_api.plugin.TemplateApiPlugin"
@@ -44,11 +43,6 @@ def write_library(folder: Path) -> str:
     template.mkdir(parents=True)
     template.joinpath("template.yaml").write_text("title: One template\nslug: one\n")
     return str(folder / "library")
-
-
-def get(port: int, path: str) -> Any:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as response:
-        return json.load(response)
 
 
 def alive(pid: int) -> bool:
@@ -77,7 +71,7 @@ def test_a_broker_with_the_plugin_serves_the_library_and_stops_it(tmp_path: Path
     def act(plugin: TemplateApiPlugin) -> None:
         assert plugin.process_id is not None
         pids.append(plugin.process_id)
-        [found] = get(plugin.bound_port, "/api/search?q=template")["results"]
+        [found] = ask(plugin.bound_port, "/api/search?q=template").json["results"]
         assert found["slug"] == "one"
         assert found["url"] == f"http://127.0.0.1:{plugin.bound_port}/api/templates/one"
 
@@ -92,7 +86,7 @@ def test_a_killed_api_process_is_started_again_and_the_port_stays_open(tmp_path:
     def act(plugin: TemplateApiPlugin) -> None:
         assert plugin.process_id is not None
         os.kill(plugin.process_id, signal.SIGKILL)
-        assert get(plugin.bound_port, "/health") == {"status": "ok"}
+        assert ask(plugin.bound_port, "/health").json == {"status": "ok"}
 
     asyncio.run(with_broker(configuration(tmp_path, library=write_library(tmp_path)), act))
 

@@ -17,6 +17,7 @@ from template_api.library import Pace, TemplateLibrary
 from template_api.ranking import KeptIndex
 from template_api.records import TemplateQuery
 from template_api.search_counts import SearchCounts
+from tests.support.asking import ask
 from tests.support.served_api import Served
 
 if TYPE_CHECKING:
@@ -28,12 +29,9 @@ NAMING = ("x-ignored-parameters", "x-search-corrected")
 
 
 def metrics(served: Served) -> dict[str, int]:
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=30)
-    with closing(connection):
-        connection.request("GET", "/metrics")
-        answer = connection.getresponse()
-        assert answer.getheader("Content-Type") == "text/plain; version=0.0.4; charset=utf-8"
-        return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", answer.read().decode(), re.MULTILINE)}
+    answer = ask(served.port, "/metrics")
+    assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    return {name: int(value) for name, value in re.findall(r"^(\w+) (\d+)$", answer.body.decode(), re.MULTILINE)}
 
 
 def test_a_process_without_an_index_lives_and_is_not_ready(sqlite_store: "Store", make_template: Make) -> None:

@@ -1,11 +1,10 @@
 """ON_CHANGE, SCHEMA_FILE and DEDUPE_KEY in a worker."""
 
 import json
-import urllib.error
-import urllib.request
 
 import pytest
 
+from tests.support.asking import ask
 from tests.support.http_recorder import recording
 from tests.support.ports import free_port
 from tests.worker.mosquitto import Mosquitto
@@ -25,16 +24,6 @@ DEFINE ROUTE R WITH TYPE REST_API
 """
 
 
-def post(port: int, body: object) -> int:
-    request = urllib.request.Request(f"http://127.0.0.1:{port}/hook", json.dumps(body).encode())
-    try:
-        with urllib.request.urlopen(request, timeout=10) as response:
-            return int(response.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
-
-
 def test_what_does_not_match_did_not_change_or_was_seen_goes_no_further(group: Group, mosquitto: Mosquitto) -> None:
     schema, port = group.folder / "schema.json", free_port()
     schema.write_text('{"type": "object"}')
@@ -49,7 +38,7 @@ def test_what_does_not_match_did_not_change_or_was_seen_goes_no_further(group: G
             client.publish("orders", b'{"id": %d}' % number)
         found = client.collect(5)
         bodies: list[object] = [{"id": 7}, {"id": 7}, [], {"id": 8}]
-        assert [post(port, body) for body in bodies] == [200, 200, 400, 200]
+        assert [ask(port, "/hook", json.dumps(body).encode()).status for body in bodies] == [200, 200, 400, 200]
         found += client.collect(2)
         shown = sorted((topic, b"failure" if b"schema_mismatch" in payload else payload) for topic, payload in found)
         assert shown == [

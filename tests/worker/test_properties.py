@@ -3,11 +3,11 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-from urllib.request import Request, urlopen
 
 import paho.mqtt.client as paho
 import pytest
 
+from tests.support.asking import ask
 from tests.support.http_target import Peer, Target, echo, reply
 from tests.worker.mosquitto import SECONDS, Client, Mosquitto
 from tests.worker.workers import Group, client_route
@@ -25,12 +25,6 @@ DEFINE ROUTE Ask WITH TYPE REST_API
     ADD EVENT Own WITH METHOD "POST" WITH ENDPOINT "/own" WITH DESTINATION_TOPIC "asked"
         WITH REPLY_TOPIC "answers/{{request_id}}"
 """
-
-
-def ask(port: int, path: str, body: bytes = b"?", **headers: str) -> tuple[int, bytes]:
-    request = Request(f"http://127.0.0.1:{port}{path}", body, headers)
-    with urlopen(request, timeout=SECONDS) as response:
-        return response.status, response.read()
 
 
 def user(message: paho.MQTTMessage) -> dict[str, str]:
@@ -115,8 +109,8 @@ def test_a_request_passes_its_trace_context_on_to_the_message(
     group.routes(SERVER.format(port=unused_port))
     group.start().ready()
     client = mosquitto.client().subscribe("asked")
-    ask(unused_port, "/hook", traceparent=PARENT, tracestate="a=1", baggage="k=v", other="x")
-    ask(unused_port, "/hook", traceparent="broken", tracestate="a=1")
+    ask(unused_port, "/hook", b"?", traceparent=PARENT, tracestate="a=1", baggage="k=v", other="x")
+    ask(unused_port, "/hook", b"?", traceparent="broken", tracestate="a=1")
     passed = [user(client.messages.get(timeout=SECONDS)) for _ in range(2)]
     assert passed == [{"traceparent": PARENT, "tracestate": "a=1", "baggage": "k=v"}, {}]
 
@@ -129,8 +123,8 @@ def test_the_trace_context_of_a_reply_goes_with_the_response(
     client = mosquitto.client().subscribe("asked")
 
     def trace() -> list[str | None]:
-        with urlopen(Request(f"http://127.0.0.1:{unused_port}/own", b"?"), timeout=SECONDS) as response:
-            return [response.headers[name] for name in ("traceparent", "tracestate", "baggage", "other")]
+        headers = ask(unused_port, "/own", b"?").headers
+        return [headers[name] for name in ("traceparent", "tracestate", "baggage", "other")]
 
     pairs = ("traceparent", PARENT), ("tracestate", "a=1"), ("baggage", "k=v"), ("other", "x")
     with ThreadPoolExecutor(2) as callers:
@@ -167,7 +161,7 @@ def test_replies_on_one_topic_reach_the_requests_that_their_correlation_data_nam
             client.publish("answers/elsewhere", b"another topic", correlation=mark)
             client.publish(topic, b"reply to %s" % request.payload, correlation=mark)
             client.publish(topic, b"repeated", correlation=mark)
-        assert {number: answer.result() for number, answer in answers.items()} == {
+        assert {number: answer.result()[:2] for number, answer in answers.items()} == {
             number: (200, b"reply to %d" % number) for number in range(20)
         }
 
@@ -179,12 +173,12 @@ def test_a_reply_on_a_topic_of_its_own_needs_no_correlation_data_and_no_other_re
     group.start().ready()
     client = mosquitto.client().subscribe("asked")
     with ThreadPoolExecutor(2) as callers:
-        unmarked = callers.submit(ask, unused_port, "/own")
+        unmarked = callers.submit(ask, unused_port, "/own", b"?")
         topic, first = asked(client)
         client.publish(topic, b"without")
-        assert unmarked.result() == (200, b"without")
-        marked = callers.submit(ask, unused_port, "/own")
+        assert unmarked.result()[:2] == (200, b"without")
+        marked = callers.submit(ask, unused_port, "/own", b"?")
         topic, second = asked(client)
         client.publish(topic, b"late", correlation=first)
         client.publish(topic, b"with", correlation=second)
-        assert marked.result() == (200, b"with")
+        assert marked.result()[:2] == (200, b"with")

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import queue
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from typing import Self
@@ -19,6 +18,7 @@ from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from tests.mqtt.scripted import CONNACK, SESSION, read, run
+from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import Peer
@@ -100,9 +100,7 @@ def check(mqtt_port: int, http_port: int, default: int) -> None:
     with subscribers(mqtt_port) as those:
         for name in SETTINGS:
             those[0].publish(f"in/{name}")
-            request = urllib.request.Request(f"http://127.0.0.1:{http_port}/{name}", b"{}")
-            with urllib.request.urlopen(request, timeout=SECONDS) as response:
-                assert response.status == 200
+            assert ask(http_port, f"/{name}", b"{}").status == 200
         for wanted, one in enumerate(those):
             assert one.deliveries(12, retained=False) == expected(wanted, default, KINDS)
     with subscribers(mqtt_port) as later:

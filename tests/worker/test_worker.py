@@ -2,12 +2,12 @@
 
 import json
 import threading
-import urllib.error
 import urllib.request
 from typing import Any
 
 import pytest
 
+from tests.support.asking import Answered, ask
 from tests.support.http_target import Peer, Target, answering, echo, reply
 from tests.support.waiting import eventually
 from tests.worker.mosquitto import Mosquitto
@@ -25,15 +25,6 @@ DEFINE ROUTE Intake WITH TYPE REST_API
     ADD EVENT Ask WITH METHOD "POST" WITH ENDPOINT "/ask" WITH DESTINATION_TOPIC "asked/{{request_id}}"
         WITH REPLY_TOPIC "answers/{{request_id}}"
 """
-
-
-def request(port: int, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", body, 30) as response:
-            return response.status, response.read()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read()
 
 
 def test_a_message_is_sent_and_its_answer_published(group: Group, mosquitto: Mosquitto) -> None:
@@ -131,21 +122,21 @@ def test_a_request_is_answered_when_the_broker_has_its_publication(
     admin = int(worker.line("status page and metrics").rpartition(":")[2])
     worker.ready()
     client = mosquitto.client().subscribe("received", "asked/#")
-    assert request(admin, "/readyz")[0] == 200
-    assert request(unused_port, "/hook", b"hello")[0] == 200
+    assert ask(admin, "/readyz").status == 200
+    assert ask(unused_port, "/hook", b"hello").status == 200
     assert client.next() == ("received", b"hello")
     mosquitto.kill()
     worker.line("lost its connection")
-    status, body = request(unused_port, "/hook", b"lost")
+    status, body, _ = ask(unused_port, "/hook", b"lost")
     assert (status, json.loads(body)["error"]["code"]) == (503, "broker_unavailable")
-    status, body = request(admin, "/readyz")
+    status, body, _ = ask(admin, "/readyz")
     lost = [reason.partition(" is not connected to ") for reason in json.loads(body)["reasons"]]
     assert (status, {address.partition(": ")[0] for _, _, address in lost}) == (503, {mosquitto.url})
     assert [name.startswith("plant-") for name, _, _ in lost] == [True]
     mosquitto.start()
     worker.line("is connected again")
-    eventually(lambda: request(unused_port, "/hook", b"again")[0] == 200, "the broker is back and requests are refused")
-    eventually(lambda: request(admin, "/readyz")[0] == 200, "the broker is back and the worker is not ready")
+    eventually(lambda: ask(unused_port, "/hook", b"again").status == 200, "the broker is back and requests are refused")
+    eventually(lambda: ask(admin, "/readyz").status == 200, "the broker is back and the worker is not ready")
 
 
 def test_read_events_and_replies(group: Group, mosquitto: Mosquitto, unused_port: int) -> None:
@@ -153,16 +144,16 @@ def test_read_events_and_replies(group: Group, mosquitto: Mosquitto, unused_port
     client.publish("state", b"retained", retain=True)
     group.routes(SERVER.format(port=unused_port))
     group.start().ready()
-    eventually(lambda: request(unused_port, "/state") == (200, b"retained"), "the retained message is not known")
+    eventually(lambda: ask(unused_port, "/state")[:2] == (200, b"retained"), "the retained message is not known")
     client.publish("state", b"newer")
-    eventually(lambda: request(unused_port, "/state") == (200, b"newer"), "the newer message is not known")
-    answers: list[tuple[int, bytes]] = []
-    caller = threading.Thread(target=lambda: answers.append(request(unused_port, "/ask", b"what")))
+    eventually(lambda: ask(unused_port, "/state")[:2] == (200, b"newer"), "the newer message is not known")
+    answers: list[Answered] = []
+    caller = threading.Thread(target=lambda: answers.append(ask(unused_port, "/ask", b"what")))
     caller.start()
     topic, payload = client.next()
     client.publish(topic.replace("asked", "answers"), payload + b"?")
     caller.join()
-    assert answers == [(200, b"what?")]
+    assert [answer[:2] for answer in answers] == [(200, b"what?")]
 
 
 def test_reads_that_the_path_names_and_streams(group: Group, mosquitto: Mosquitto, unused_port: int) -> None:
@@ -170,14 +161,14 @@ def test_reads_that_the_path_names_and_streams(group: Group, mosquitto: Mosquitt
     client.publish("states/a", b"1", retain=True)
     group.routes(SERVER.format(port=unused_port))
     group.start().ready()
-    eventually(lambda: request(unused_port, "/states/a") == (200, b"1"), "the retained message is not known")
-    assert request(unused_port, "/states/b")[0] == 404
+    eventually(lambda: ask(unused_port, "/states/a")[:2] == (200, b"1"), "the retained message is not known")
+    assert ask(unused_port, "/states/b").status == 404
     with urllib.request.urlopen(f"http://127.0.0.1:{unused_port}/live", timeout=30) as stream:
         data = (line.decode().removeprefix("data: ") for line in stream if line.startswith(b"data: "))
         assert json.loads(next(data)) == {"states/a": 1}
         client.publish("states/b", b"2")
         assert json.loads(next(data)) == {"states/b": 2}
-    assert request(unused_port, "/states/b") == (200, b"2")
+    assert ask(unused_port, "/states/b")[:2] == (200, b"2")
 
 
 def test_a_lossless_call_has_the_publishers_key_or_one_that_stays(group: Group, mosquitto: Mosquitto) -> None:

@@ -1,7 +1,6 @@
 """Streams of a running bridge: curl, HTTP/1.0, a browser, a reader that reads nothing, a reload, a stop."""
 
 import contextlib
-import http.client
 import json
 import os
 import re
@@ -13,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.admin_client import admin_of
+from tests.support.asking import ask
 from tests.support.browser import Page
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.waiting import eventually
@@ -61,7 +61,7 @@ def curl(host: Host, path: str, *options: str) -> Iterator[Iterator[bytes]]:
 @pytest.mark.parametrize("version", ["--http1.1", "--http1.0"])
 def test_curl_sees_each_value_as_it_comes(host: Host, client: Client, version: str) -> None:
     client.publish("home/hall/t", b"1")
-    eventually(lambda: b"hall" in read(host, "/rooms"))
+    eventually(lambda: b"hall" in ask(host.http_port, "/rooms").body)
     with curl(host, "/rooms/hall/live", version) as one, curl(host, "/live", version) as every:
         assert events_of(one, 1) == ["1"]
         assert json.loads(events_of(every, 1)[0])["home/hall/t"] == 1
@@ -71,16 +71,9 @@ def test_curl_sees_each_value_as_it_comes(host: Host, client: Client, version: s
             assert json.loads(events_of(every, 1)[0]) == {"home/hall/t": json.loads(payload)}
 
 
-def read(host: Host, path: str) -> bytes:
-    connection = http.client.HTTPConnection("127.0.0.1", host.http_port, timeout=30)
-    with contextlib.closing(connection):
-        connection.request("GET", path)
-        return connection.getresponse().read()
-
-
 def test_a_reader_that_reads_nothing_costs_no_other_one_its_values(host: Host, client: Client) -> None:
     client.publish("home/bath/t", b"first")
-    eventually(lambda: b"first" in read(host, "/rooms"))
+    eventually(lambda: b"first" in ask(host.http_port, "/rooms").body)
     with socket.create_connection(("127.0.0.1", host.http_port)) as deaf, curl(host, "/rooms/bath/live") as lines:
         deaf.sendall(b"GET /rooms/bath/live HTTP/1.1\r\nHost: x\r\n\r\n")
         assert events_of(lines, 1) == ["first"]
