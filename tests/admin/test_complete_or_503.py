@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.admin_client import Admin, Answer, admin_of, server_route
+from tests.support.admin_client import Admin, admin_of, server_route
+from tests.support.asking import Answered
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -19,7 +20,7 @@ ROUTES = "".join(server_route(f"R{number:03}").replace("/hook", f"/hook{number}"
 PATHS = ["/metrics", "/api/routes", "/"]
 
 
-def routes_in(answer: Answer, path: str) -> int:
+def routes_in(answer: Answered, path: str) -> int:
     if path == "/api/routes":
         return len(answer.json["routes"])
     return answer.text.count("rest_bridge_health{" if path == "/metrics" else "<tbody data-route")

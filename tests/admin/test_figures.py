@@ -3,15 +3,14 @@
 import html
 import json
 import re
-import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
-from urllib.error import HTTPError
 
 import pytest
 
 from amqtt_rest_bridge.admin import port
+from tests.support import asking
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Answer, recording
@@ -35,12 +34,7 @@ GUARDED: Final = (
 
 
 def ask(host: Host, *, token: str = "right", path: str = "/hook", **fields: str) -> None:
-    headers = {"Authorization": f"Bearer {token}"} | {name.replace("_", "-"): text for name, text in fields.items()}
-    request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}{path}", b"{}", headers, method="POST")
-    try:
-        urllib.request.urlopen(request).close()
-    except HTTPError as refused:
-        refused.close()
+    asking.ask(host.http_port, path, b"{}", Authorization=f"Bearer {token}", **fields)
 
 
 def answering() -> Callable[[Seen], Answer]:

@@ -4,15 +4,14 @@ import hmac
 import json
 import os
 import signal
-import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
-from urllib.error import HTTPError
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
+from tests.support import asking
 from tests.support.admin_client import TOKEN, Admin, admin_with_token, outcome, post, runs
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.waiting import eventually
@@ -28,15 +27,8 @@ ASKS = """DEFINE ROUTE Asks WITH TYPE REST_API
 
 def ask(host: Host, path: str = "/ask/7?left=0", body: bytes | None = b'{"n": 1}', **headers: str) -> tuple[int, str]:
     """Ask, and return the status with the id of the request."""
-    given = {name.replace("_", "-"): value for name, value in headers.items()}
-    method = "GET" if body is None else "POST"
-    request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}{path}", body, given, method=method)
-    try:
-        with urllib.request.urlopen(request) as response:
-            return response.status, response.headers["X-Request-ID"]
-    except HTTPError as refused:
-        with refused:
-            return refused.code, refused.headers["X-Request-ID"]
+    answer = asking.ask(host.http_port, path, body, **headers)
+    return answer.status, answer.headers["X-Request-ID"]
 
 
 def kept(admin: Admin, name: str) -> dict[str, Any]:

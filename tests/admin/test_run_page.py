@@ -4,16 +4,14 @@ import html
 import http.client
 import itertools
 import json
-import urllib.request
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from urllib.error import HTTPError
 
 import pytest
 
 from amqtt_rest_bridge import load_routes
 from tests.admin.test_kept_requests import ASKS, ask, kept
+from tests.support import asking
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -94,10 +92,7 @@ def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder,
         client.publish("dead/7", b"{}")
         for path in ("/hook", "/guarded", "/hok"):
             headers = {"X-Hub-Signature-256": "sha256=00", "Authorization": "Bearer wrong"}
-            request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}{path}", b"{}", headers)
-            with pytest.raises(HTTPError) as refused:
-                urllib.request.urlopen(request)
-            refused.value.close()
+            assert asking.ask(host.http_port, path, b"{}", **headers).status >= 400
         codes = ["422 http_status", "connection_failed", "401 invalid_signature", "401 unauthorized", "404 not_found"]
         text = "document.querySelector('[data-problems]').innerText"
         page.wait(f"{codes}.every((code) => {text}.includes(code))")
@@ -399,8 +394,7 @@ def test_every_kind_of_run_has_a_page(target: Recorder) -> None:
         client.publish("orders/7", b'{"level": 4}')
         client.message()
         for path in ("/hook", "/nowhere"):
-            with suppress(HTTPError):
-                urllib.request.urlopen(f"http://127.0.0.1:{host.http_port}{path}", b"{}").close()
+            asking.ask(host.http_port, path, b"{}")
         found = runs(admin)
         outcomes = ["succeeded", "succeeded", "failed", "refused", "skipped"]
         assert sorted(run["outcome"] for run in found) == sorted(outcomes)

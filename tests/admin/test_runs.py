@@ -4,15 +4,14 @@ import json
 import logging
 import os
 import signal
-import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
 
 import pytest
 
 from tests.support.admin_client import admin_of, client_route, refusing_with_reason, runs, server_route
+from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Answer, Recorder
@@ -30,9 +29,7 @@ def test_runs_are_found_by_route_outcome_code_topic_and_age(target: Recorder, pr
         for number in range(5):
             client.publish(f"orders/{number}", b"bad" if number % 2 else b"good")
             client.message()
-        request = urllib.request.Request(f"http://127.0.0.1:{host.http_port}/hook", data=b"{}", method="POST")
-        with urllib.request.urlopen(request) as response:
-            name = response.headers["X-Request-ID"]
+        name = ask(host.http_port, "/hook", b"{}").headers["X-Request-ID"]
         assert [run["topic"] for run in runs(admin, "?route=Orders")] == [f"orders/{n}" for n in range(4, -1, -1)]
         assert {run["topic"] for run in runs(admin, "?outcome=failed")} == {"orders/1", "orders/3"}
         assert {run["topic"] for run in runs(admin, "?code=http_status")} == {"orders/1", "orders/3"}
@@ -199,9 +196,7 @@ def test_problems_count_what_failed_alike_and_name_the_newest_run(target: Record
         client.publish("dead/1", b"1")
         client.messages(4)
         for path in ("/hook", "/hok"):
-            with pytest.raises(HTTPError) as refused:
-                urllib.request.urlopen(f"http://127.0.0.1:{host.http_port}{path}", data=b"{}")
-            refused.value.close()
+            assert ask(host.http_port, path, b"{}").status >= 400
 
         def found() -> list[tuple[Any, ...]]:
             problems = admin.get("/api/problems").json["problems"]

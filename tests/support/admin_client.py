@@ -5,13 +5,12 @@ import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from email.message import Message
 from time import monotonic
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.support.asking import Answered, ask
 from tests.support.embedded_broker import Client, Host
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
@@ -19,25 +18,6 @@ from tests.support.waiting import eventually
 PATIENCE = 20.0
 TOKEN = "a-token-of-24-characters"
 _BEARER = {"Authorization": f"Bearer {TOKEN}"}
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """An answer, read to its end."""
-
-    status: int
-    headers: Message
-    body: bytes
-
-    @property
-    def json(self) -> Any:
-        """Return the body as JSON."""
-        return json.loads(self.body)
-
-    @property
-    def text(self) -> str:
-        """Return the body as text."""
-        return self.body.decode()
 
 
 class Events:
@@ -91,16 +71,9 @@ class Admin:
         self.port = port
         self._headers = headers or {}
 
-    def get(self, path: str, *, method: str = "GET", **headers: str) -> Answer:
+    def get(self, path: str, *, method: str = "GET", **headers: str) -> Answered:
         """Ask for a path."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        try:
-            given = {name.replace("_", "-"): value for name, value in headers.items()}
-            connection.request(method, path, headers={**self._headers, **given})
-            response = connection.getresponse()
-            return Answer(response.status, response.headers, response.read())
-        finally:
-            connection.close()
+        return ask(self.port, path, None, method=method, **{**self._headers, **headers})
 
     @contextmanager
     def live(self, query: str = "", path: str = "/api/live") -> Iterator[Events]:
@@ -175,15 +148,8 @@ def admin_with_token(host: Host) -> Admin:
 
 def post(admin: Admin, path: str, body: bytes = b"", **headers: str) -> tuple[int, Any]:
     """Post to the admin port with the token; return the status with the JSON of the answer, or with its Location."""
-    connection = http.client.HTTPConnection("127.0.0.1", admin.port, timeout=20)
-    try:
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request("POST", path, body, {**_BEARER, **given})
-        response = connection.getresponse()
-        content = response.read()
-        return response.status, json.loads(content) if content else response.headers["Location"]
-    finally:
-        connection.close()
+    answer = ask(admin.port, path, body, **{**_BEARER, **headers})
+    return answer.status, answer.json if answer.body else answer.headers["Location"]
 
 
 def runs(admin: Admin, query: str = "") -> list[dict[str, Any]]:

@@ -20,6 +20,10 @@ class Answered(NamedTuple):
     def json(self) -> Any:
         return json.loads(self.body)
 
+    @property
+    def text(self) -> str:
+        return self.body.decode()
+
 
 def ask(port: int, path: str, body: bytes | None = None, *, method: str | None = None, **headers: str) -> Answered:
     """Send GET, or POST where there is a body; names of headers have `_` for `-`."""
