@@ -8,10 +8,11 @@ import logging
 import signal
 from collections.abc import Generator, Iterator
 
-import hypothesis
 import pytest
 
 from tests.support.compiled import compile_tests  # isort: skip  # first, so that nothing is compiled twice
+import hypothesis  # isort: skip
+
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.http_recorder import Recorder, recording
 from tests.support.ports import free_port
@@ -86,9 +87,9 @@ def chromium() -> str:
 
 
 @pytest.fixture(scope="session")
-def browser(chromium: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+def browser(chromium: str) -> Iterator[Page]:
     """A browser for all tests of this process: one takes a second of processor time to start."""
-    with browsing(chromium, tmp_path_factory.mktemp("profile")) as page:
+    with browsing(chromium) as page:
         yield page
 
 

@@ -71,7 +71,7 @@ def timed(page: Page, host: Host, act: Act, wait: str) -> float:
 def main(rounds: int = 3) -> None:
     """Print the table."""
     assert CHROMIUM is not None, "there is no Chromium here"
-    with recording() as target, tempfile.TemporaryDirectory() as profile, browsing(CHROMIUM, Path(profile)) as page:
+    with recording() as target, browsing(CHROMIUM) as page:
         target.answer = refusing_with_reason
         lossless = client_route(target.url, more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
         kinds = {

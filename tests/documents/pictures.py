@@ -8,11 +8,9 @@ before they are committed.
 
 import random
 import sys
-import tempfile
 import time
 import urllib.request
 from contextlib import suppress
-from pathlib import Path
 
 from tests.support.admin_client import TOKEN, Admin, admin_with_token, client_route, runs, server_route
 from tests.support.browser import CHROMIUM, Page, browsing
@@ -87,11 +85,11 @@ def take(page: Page, admin: Admin) -> None:
 def main(minutes: float) -> None:
     """Run, and write the pictures."""
     assert CHROMIUM is not None, "there is no Chromium"
-    with recording() as target, tempfile.TemporaryDirectory() as profile:
+    with recording() as target:
         target.answer = answer
         with hosting(routes(target.url), admin_port=0, admin_token=TOKEN) as host:
             run(host, 60 * minutes)
-            with browsing(CHROMIUM, Path(profile)) as page:
+            with browsing(CHROMIUM) as page:
                 take(page, admin_with_token(host))
 
 
