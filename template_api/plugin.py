@@ -57,11 +57,6 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
         """The port that the API listens on."""
         return self._bound_port
 
-    @property
-    def process_id(self) -> int | None:
-        """The process id of the API's process; it changes when that process is started again."""
-        return self._supervisor.pid
-
     async def close(self) -> None:
         """Shut the API down gracefully, without blocking the broker's loop."""
         await asyncio.get_running_loop().run_in_executor(None, self._supervisor.stop)

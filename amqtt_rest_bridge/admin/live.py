@@ -37,7 +37,6 @@ class Follower:
         leave: Called when the caller has gone.
         routes: Only records of these routes; None: all.
         topic_filter: Only records with a topic that it matches; None: all.
-        monotonic: The clock, in seconds.
     """
 
     def __init__(
@@ -47,7 +46,6 @@ class Follower:
         leave: "Callable[[Follower], None]",
         routes: frozenset[str] | None,
         topic_filter: str | None,
-        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self.kind: Final = kind
         self._wake = wake
@@ -57,7 +55,7 @@ class Follower:
         self._lock = threading.Lock()
         self._events: deque[bytes] = deque([RETRY])
         self._dropped = 0
-        self._pulse = Pulse(monotonic)
+        self._pulse = Pulse(time.monotonic)
 
     @property
     def wants_any(self) -> bool:

@@ -96,9 +96,9 @@ class Project:
     `units` is what columns count: utf-8, utf-16 or utf-32.
     """
 
-    def __init__(self, environment: Environment, units: str = UTF_16) -> None:
+    def __init__(self, environment: Environment) -> None:
         self.files: dict[str, RouteText] = {}
-        self.units = units
+        self.units = UTF_16
         self._environment = environment
         self._begun: dict[str, dict[str, Part]] = {}  # parts of texts that were not read to their end, by path
 
