@@ -327,6 +327,7 @@ class BridgeSettings:
     is_mqtt_5: bool = False
     runs: RunIds = field(default_factory=RunIds)
     route_paths: list[str] = field(default_factory=list)
+    secrets_dir: str = Settings.secrets_dir
 
 
 def check_settings(settings: Settings) -> None:

@@ -74,18 +74,21 @@ class StatusPages:
         samples: Of the routes.
         followers: Those that follow what happens.
         folder: Where the route files are.
+        secrets_dir: What `GET SECRET` reads.
         may_retry: Whether the port has a token, without which nothing is sent again.
     """
 
     def __init__(
-        self, numbers: NumbersCache, samples: History, followers: Followers, folder: str, *, may_retry: bool
-    ) -> None:
+        self, numbers: NumbersCache, samples: History, followers: Followers, folder: str, secrets_dir: str, *,
+        may_retry: bool,
+    ) -> None:  # fmt: skip
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
         self._numbers = numbers
         self._samples = samples
         self._followers = followers
         self._folder = folder
+        self._secrets_dir = secrets_dir
         self._may_retry = may_retry
         self._templates = compiled()
 
@@ -187,7 +190,7 @@ class StatusPages:
             bars=bars,
             seconds=seconds,
             curl=curl_line(run, route),
-            trial=try_line(run, route),
+            trial=try_line(run, route, self._secrets_dir),
             definition=route.definition if route is not None else "",
         )
 

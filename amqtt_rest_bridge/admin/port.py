@@ -118,6 +118,7 @@ class AdminServer:
             self._samples,
             self._followers,
             ", ".join(settings.route_paths),
+            settings.secrets_dir,
             may_retry=self._guard.may_retry,
         )
         self._server = HttpServer(sock, self, max_body_bytes=_FORM_BYTES, limits=_LIMITS)

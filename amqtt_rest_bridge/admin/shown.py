@@ -24,6 +24,7 @@ from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.problems import LISTED_SECONDS
 from amqtt_rest_bridge.records.runs import run_members, shown_body
+from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 
@@ -250,7 +251,7 @@ def curl_line(run: Mapping[str, Any], route: Route | None) -> str | None:
     return _line(words)
 
 
-def try_line(run: Mapping[str, Any], route: Route | None) -> str | None:
+def try_line(run: Mapping[str, Any], route: Route | None, secrets_dir: str = Settings.secrets_dir) -> str | None:
     """Return the message of a run for `rest-bridge try`, None of a request and of one that is not shown whole."""
     message = run["message"]
     if route is None or not message or "path" in run or message["payload"] is None or message["is_cut"]:
@@ -258,6 +259,8 @@ def try_line(run: Mapping[str, Any], route: Route | None) -> str | None:
     if message["payload_encoding"] == "base64":
         return None
     options = {"--topic": message["topic"], "--payload": message["payload"]}
+    if secrets_dir != Settings.secrets_dir:
+        options["--secrets-dir"] = secrets_dir
     return _line(["rest-bridge", "try", route.path, *(word for pair in options.items() for word in pair)])
 
 

@@ -187,6 +187,8 @@ def test_a_line_for_a_shell_is_read_as_the_words_that_were_meant_whatever_they_h
         "-i", "-g", "-X", "POST", "http://h/a?b={1}", "-H", f"X-A: {HOSTILE}", "--data-raw", HOSTILE,
     ]  # fmt: skip
     assert words(trial) == ["try", str(tmp_path / "a.lot"), "--topic", HOSTILE, "--payload", HOSTILE]
+    elsewhere = try_line(run(), route, "my secrets")
+    assert elsewhere == f"{trial} --secrets-dir 'my secrets'"
 
 
 def test_what_is_not_shown_whole_has_no_line(tmp_path: Path) -> None:
@@ -229,7 +231,9 @@ def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_ta
     for _ in range(61):
         numbers = numbers_of(1000, counted, random)
         history.add(numbers)
-    pages = StatusPages(NumbersCache(lambda _: None), history, Followers(lambda _: None), "conf", may_retry=True)
+    pages = StatusPages(
+        NumbersCache(lambda _: None), history, Followers(lambda _: None), "conf", "secrets", may_retry=True
+    )
     page = pages.overview(numbers, PageQuery())
     assert page.body.count(b"<tbody data-route=") == 1000
     assert page.body.count(b'<details class="group">') == 5
