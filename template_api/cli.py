@@ -296,6 +296,7 @@ def list_templates(
 
     url = read_settings({"database_url": database_url}, os.environ).database_url
     require_database(url)
+    template = None
     for template in listed_templates(url, status):
         if as_json:
             print(json.dumps(asdict(template), ensure_ascii=False))
@@ -304,4 +305,6 @@ def list_templates(
             title = "".join(letter if letter.isprintable() else "?" for letter in template.title)
             name = template.slug or template.id
             print(f"{template.status:<10}{day:<12}{template.difficulty or '-':<14}{name:<40} {title}")
+    if template is None and status is None:
+        print("template-api: the library is empty; fill it with template-api import PATH", file=sys.stderr)
     return 0

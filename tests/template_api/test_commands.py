@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from template_api.cli import Progress, main
+from template_api.library.database import open_database
 
 Make = Callable[..., dict[str, Any]]
 
@@ -132,6 +133,13 @@ def test_states_are_changed_one_after_the_other(library: Path, capsys: pytest.Ca
     assert main(["draft", "one"]) == 0
     main(["list", "--status", "draft"])
     assert "one" in capsys.readouterr().out
+
+
+def test_an_empty_library_is_said_to_be_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    open_database(f"sqlite:///{tmp_path}/empty.db").dispose()
+    assert main(["list", "--database-url", f"sqlite:///{tmp_path}/empty.db"]) == 0
+    said = "template-api: the library is empty; fill it with template-api import PATH\n"
+    assert capsys.readouterr() == ("", said)
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["publish", "one"], ["hide", "one"], ["draft", "one"]])
