@@ -101,10 +101,11 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     from amqtt_rest_bridge.cli import configuration
 
     read = configuration.read(path)
-    faults = [*configuration.broker_faults(read), *configuration.listed_plugins(read)[1]]
-    errors = [fault for fault in faults if fault.severity is Severity.ERROR]
-    if errors:
-        raise ConfigurationError(in_one_line(errors))
+    plugins, plugin_faults = configuration.listed_plugins(read)
+    faults = [*configuration.broker_faults(read), *plugin_faults]
+    if any(fault.severity is Severity.ERROR for fault in faults):
+        faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
+        raise ConfigurationError(in_one_line([fault for fault in faults if fault.severity is Severity.ERROR]))
     for warning in faults:
         log.warning("%s", warning)
     service.run(broker_config(read.values), signals, logs.stop_holding)

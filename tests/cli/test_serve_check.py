@@ -53,8 +53,15 @@ def test_check_prints_every_fault(place: Workplace) -> None:
 
 TEMPLATE_API = "  template_api.plugin.TemplateApiPlugin: {}\n"
 NO_NUMBERS = [
-    pytest.param(BRIDGE, "workers: true", "workers must be a whole number, not true or false", id="workers"),
-    pytest.param(BRIDGE, "reload_seconds: false", "reload_seconds must be a number, not true or false", id="seconds"),
+    pytest.param(
+        BRIDGE, "workers: true, routes: routes.lot", "workers must be a whole number, not true or false", id="workers"
+    ),
+    pytest.param(
+        BRIDGE,
+        "reload_seconds: false, routes: routes.lot",
+        "reload_seconds must be a number, not true or false",
+        id="seconds",
+    ),
     pytest.param(TEMPLATE_API, "port: true", "port must be a whole number, not true or false", id="port of the API"),
 ]
 

@@ -16,8 +16,10 @@ def test_missing_file_is_refused(place: Workplace) -> None:
 
 
 def test_several_faults_are_one_line_that_says_where_the_others_are(place: Workplace) -> None:
-    place.configure((BRIDGE, "  amqtt_rest_bridge.plugin.RestBridgePlugin: {wrkers: 1, routs: x, spool: 3}\n"))
-    assert place.refusal().endswith("unknown setting wrkers (did you mean workers?); 2 more, see --check")
+    place.configure(
+        (BRIDGE, "  amqtt_rest_bridge.plugin.RestBridgePlugin: {wrkers: 1, routs: x, spool: 3, capture: x}\n")
+    )
+    assert place.refusal().endswith("unknown setting wrkers (did you mean workers?); 4 more, see --check")
 
 
 def test_reason_of_a_plugin_that_cannot_start_is_given_once(place: Workplace) -> None:
