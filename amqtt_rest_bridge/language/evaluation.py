@@ -24,7 +24,7 @@ from amqtt_rest_bridge.system import regular_file
 MAX_SECRET_BYTES = 65_536
 _Model = TypeVar("_Model", RestApiConfig, RouteConfig, ClientEvent, ServerEvent)
 _Range = tuple[int, int | None]  # the offsets of a text, and behind it where that is known
-_ELSEWHERE = "secrets_dir (check and try: --secrets-dir)"
+_ELSEWHERE = "secrets_dir (check, try, lsp: --secrets-dir)"
 
 
 class NotAvailableError(HintedError):

@@ -10,6 +10,7 @@ or PUBCOMP (`can_publish`) and what waits in the socket's buffer, of which `can_
 """
 
 import asyncio
+import errno
 import logging
 import os
 import socket
@@ -497,6 +498,8 @@ def _why(error: OSError | ValueError) -> str:
     match error:
         case ssl.SSLCertVerificationError():
             return f"its certificate is refused: {error.verify_message}"
+        case ConnectionRefusedError():
+            return f"{os.strerror(errno.ECONNREFUSED)}; is the broker running?"
         case ConnectionError():
             return "it closed the connection" if error.errno is None else os.strerror(error.errno)
     return getattr(error, "strerror", None) or reason(error)

@@ -128,7 +128,9 @@ def test_silence_after_connect_and_a_port_that_nothing_listens_on(
         with pytest.raises(NoAnswerError, match=r"^the broker the broker does not answer CONNECT$"):
             await MqttConnection(address, SESSION, lambda *_: None).open()
         elsewhere = Address("127.0.0.1", unused_port, None, None, None, "it")
-        with pytest.raises(BrokerError, match=r"^cannot reach the broker it: Connection refused$"):
+        with pytest.raises(
+            BrokerError, match=r"^cannot reach the broker it: Connection refused; is the broker running\?$"
+        ):
             await MqttConnection(elsewhere, SESSION, lambda *_: None).open()
 
     run(silent, use)

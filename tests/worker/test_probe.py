@@ -102,7 +102,7 @@ def test_a_probe_that_is_interrupted_leaves_nothing(monkeypatch: pytest.MonkeyPa
 def test_a_broker_that_is_not_there_is_the_first_finding(unused_port: int) -> None:
     first, *others = found(unused_port)
     assert (first.holds, first.detail) == (
-        False, f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused",
+        False, f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused; is the broker running?",
     )  # fmt: skip
     assert not any(one.holds for one in others)
 

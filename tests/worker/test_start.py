@@ -174,7 +174,7 @@ def test_a_broker_that_cannot_be_reached(tmp_path: Path, unused_port: int) -> No
     ended = run(tmp_path, broker=f"mqtt://127.0.0.1:{unused_port}")
     assert "not acknowledged" not in ended.stderr
     line = reason_of(ended)
-    assert line == f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused"
+    assert line == f"cannot reach the broker mqtt://127.0.0.1:{unused_port}: Connection refused; is the broker running?"
 
 
 @pytest.mark.mosquitto
