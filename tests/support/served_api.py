@@ -3,8 +3,6 @@
 import json
 import os
 import threading
-import urllib.error
-import urllib.request
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +11,7 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
+from tests.support.asking import ask
 from tests.support.forked import TEMPLATE_API, Forked
 from tests.support.library_store import check_answer
 
@@ -45,15 +44,8 @@ class Served:
     def ask(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> Answer:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{self.port}{path}", data=body, method=method, headers=dict(headers or {})
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=90) as response:
-                answer = Answer(response.status, lower_names(response.headers), response.read())
-        except urllib.error.HTTPError as error:
-            with error:
-                answer = Answer(error.code, lower_names(error.headers), error.read())
+        status, content, fields = ask(self.port, path, body, method=method, **(headers or {}))
+        answer = Answer(status, lower_names(fields), content)
         check_answer(method, path, answer.status, answer.headers, answer.content)
         return answer
 
