@@ -196,9 +196,10 @@ class Leases:
             self.records[slot] = lease
         elif held:
             # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
-            # both may hold it by one term; then the higher id takes the next.
+            # both may hold it by one term; then the higher id takes the next. That one counts before it comes back: a
+            # grant that is published meanwhile has a higher one, so that no worker knows two holders by one term.
             again = lease.term == known.term and mine > lease.worker and not retained
-            self._again[slot] = replace(known, term=known.term + again)
+            self.records[slot] = self._again[slot] = replace(known, term=known.term + again)
         elif retained and lease.term < known.term:
             self._again[slot] = known
         if slot in self._granted and lease.term >= self._granted[slot][0].term:

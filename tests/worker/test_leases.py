@@ -330,6 +330,19 @@ def test_a_slot_that_was_handed_over_before_the_broker_lost_its_records_reaches_
     group.check_settled()
 
 
+def test_a_slot_that_two_workers_took_by_one_term_is_handed_over_to_one_that_all_agree_on() -> None:
+    group = Group()
+    first = group.start()
+    group.publish(PublishRecord(lease_topic("plant", 1), b""))  # one more record to read
+    second = group.start()
+    group.start()
+    group.tick(late=(first.name, second.name))
+    for _ in range(17):  # the first one takes the next term, and hands over before that record comes back to it
+        group.tick(late=(first.name,))
+    group.run(60)
+    group.check_settled()
+
+
 @pytest.mark.parametrize(
     "payload",
     [b"", b"null", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"worker": "a/b"}', b'{"term": 1}'],
