@@ -7,7 +7,8 @@ log holds, and the log can take one more removal. Both are held in the reserve, 
 When the disk has no room for a larger reserve the spool is *tight*: the reserve is released but for what a removal
 needs, the database may not grow any more, so a checkpoint needs no room and the log can always be restarted. New
 messages then take the place of removed ones, but none is taken before the log that was there has been carried: it would
-grow with each of them, into the room that it needs. Once there is room again the reserve is held again.
+grow with each of them, into the room that it needs. Once there is room again the reserve is held again; when all
+messages are removed the file itself makes room.
 
 The broker's loop only, but for checkpoints.
 """
@@ -140,6 +141,7 @@ class DiskSpace:
                 self._tighten()
         elif self.tight:
             self._restart_log(math.inf)
+            self._shrink()
             self._loosen()
         elif self._reserve.size > _LARGE_RESERVE * self._step:
             self._reserve.trim(self._least + self._step)
@@ -180,6 +182,23 @@ class DiskSpace:
         if self._logged:
             self._logged = False
             log.warning("the disk of the spool %s has room again", self._path)
+
+    def _shrink(self) -> None:
+        """Release what removed messages have left in the file once all are: other files may have taken all other room.
+
+        The little that remains is written again, which fits in the room that is held for a removal, and the file is
+        cut off behind it.
+        """
+        free = self._pragma("freelist_count")
+        is_empty = self._page * (self._pages() - free) <= _REMOVAL // 2
+        if not is_empty or self._page * free < 2 * self._least + self._step or self._log_size():
+            return
+        self._reserve.trim(0)
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.execute("VACUUM")
+        self._restart_log(_SMALL_LOG)
+        self._reserve.hold(_REMOVAL)
+        self._pragma(f"max_page_count = {self._pages()}")
 
     def _restart_log(self, most: float) -> bool:
         """Carry the log into the database, and give its room back; False when that gained nothing."""

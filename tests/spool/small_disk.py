@@ -212,6 +212,18 @@ def other_files_take_what_a_full_spool_left(folder: Path) -> None:
         assert_removed(spool, keys)
 
 
+def other_files_have_taken_all_that_a_sent_spool_left(folder: Path) -> None:
+    """All calls have ended, and what is full of removed messages makes room by itself: other files leave none."""
+    with opened(folder / "spool.db") as spool:
+        keys = fill(spool, 15_000)
+        tidy(spool)
+        take_what_is_left(folder)
+        assert_removed(spool, keys)
+        keys = [keep(spool, number) for number in range(20)]
+    with opened(folder / "spool.db") as spool:
+        assert left(spool) == keys
+
+
 def other_files_take_what_a_start_finds(folder: Path) -> None:
     """The broker is killed with its disk full, and something else takes what its next start lets go."""
     path = folder / "spool.db"
@@ -325,6 +337,7 @@ SCENARIOS: Final = {
         kills,
         other_files,
         other_files_take_what_a_full_spool_left,
+        other_files_have_taken_all_that_a_sent_spool_left,
         other_files_take_what_a_start_finds,
         other_files_take_whatever_becomes_free,
         a_log_that_is_too_large_for_the_loop,
