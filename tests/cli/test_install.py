@@ -281,7 +281,7 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
         "reads the topics: in",
         "reads the variable AWAY: missing; set it in the environment of the broker (or of this command)",
         "reads the variable THERE: present",
-        "reads the secret lost: missing; put that file there, or name another folder: secrets_dir (check and try: "
+        "reads the secret lost: missing; put that file there, or name another folder: secrets_dir (check, try, lsp: "
         "--secrets-dir)",
         "reads the secret token: present",
         "The broker does not load these routes, or any other change, before what is missing is there.",
