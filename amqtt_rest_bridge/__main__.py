@@ -10,12 +10,12 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
 import typer
 
 import amqtt_rest_bridge
-from amqtt_rest_bridge.cli import Command, CommandError, as_written, on_any_streams
+from amqtt_rest_bridge.cli import Command, CommandError, as_written, command_line, on_any_streams, run_command_line
 from amqtt_rest_bridge.errors import BridgeError
 
 interrupts.raise_again()
@@ -58,19 +58,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_REST_BRIDGE_COMPLETE" in os.environ:  # asked by the shell, which has typed so far
         given = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
     wanted = next((argument for argument in given if not argument.startswith("-")), None)
-    # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
-    application = typer.Typer(rich_markup_mode=None, context_settings={"max_content_width": 120})
-    application.callback(help=as_written(_DESCRIPTION))(_shared_options)
+    application = command_line(
+        lambda: f"amqtt-rest-bridge {amqtt_rest_bridge.__version__}", _DESCRIPTION, None, completes=True
+    )
     for name, (_, summary) in _COMMANDS.items():
         if name == wanted:
             _add(application, name)
         else:
             application.command(name, short_help=summary)(_never_run)
-    try:
-        typer.main.get_command(application)(given, prog_name="rest-bridge")
-    except SystemExit as ended:  # typer always ends so
-        return ended.code if isinstance(ended.code, int) else 0
-    return 0
+    return run_command_line(application, given, "rest-bridge")
 
 
 def _never_run() -> None:
@@ -99,20 +95,6 @@ def _add(application: typer.Typer, name: str) -> None:
     description, epilog = as_written(module.DESCRIPTION), as_written(module.EPILOG)
     summary = _COMMANDS[name][1]
     application.command(name, cls=Command, help=description, short_help=summary, epilog=epilog)(command)
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"amqtt-rest-bridge {amqtt_rest_bridge.__version__}")
-        raise typer.Exit
-
-
-def _shared_options(
-    _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
-    ] = False,
-) -> None:
-    """Accept the options of `rest-bridge` itself."""
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import typer
 
-from amqtt_rest_bridge.cli import Command, as_written, on_any_streams
+from amqtt_rest_bridge.cli import Command, as_written, command_line, on_any_streams, run_command_line
 from template_api import __version__
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, option_of, read_settings, row_of, variable_of
 from template_api.errors import SettingsError, TemplateApiError, visible
@@ -98,17 +98,11 @@ Descriptor = Annotated[int | None, typer.Option(hidden=True)]
 @on_any_streams("template-api", unwritten=1)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit status: 0 done, 1 failed, 2 usage, 130 interrupted from the terminal."""
-    try:
-        typer.main.get_command(_application())(arguments, prog_name="template-api")
-    except SystemExit as ended:  # typer always ends so
-        return ended.code if isinstance(ended.code, int) else 0
-    return 0
+    return run_command_line(_application(), arguments, "template-api")
 
 
 def _application() -> typer.Typer:
-    # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
-    application = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings={"max_content_width": 120})
-    application.callback(help=as_written(_DESCRIPTION), epilog=as_written(_EPILOG))(_shared_options)
+    application = command_line(lambda: f"template-api {__version__}", _DESCRIPTION, _EPILOG, completes=False)
     for name, run, summary, epilog in (
         ("serve", serve_library, "serve the API over HTTP", _SERVE_EPILOG),
         ("import", import_paths, "bring template folders or .jsonl files into the library", _IMPORT_EPILOG),
@@ -140,19 +134,6 @@ def _reported(run: Callable[..., int]) -> Callable[..., None]:
         raise typer.Exit(exit_status)
 
     return command
-
-
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        print(f"template-api {__version__}")
-        raise typer.Exit
-
-
-Version = typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
-
-
-def _shared_options(_version: Annotated[bool, Version] = False) -> None:
-    """Accept the options of `template-api` itself."""
 
 
 def _with_settings(run: Callable[..., int]) -> Callable[..., int]:

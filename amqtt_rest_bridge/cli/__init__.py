@@ -1,6 +1,6 @@
 """The commands of `rest-bridge`, one module each, and what several of them share. Main thread.
 
-`on_any_streams`, `Command` and `as_written` are those of `template-api` too.
+`on_any_streams`, `command_line`, `Command` and `as_written` are those of `template-api` too.
 
 A command is a function whose annotations describe its options to typer; it returns the exit status. Results go to
 standard output, errors to standard error. `DESCRIPTION` and `EPILOG` of its module are printed by `--help` as written.
@@ -80,6 +80,36 @@ def _make_usable() -> None:
     out = sys.stdout
     if isinstance(out, io.TextIOWrapper) and (out.errors == "strict" or "utf" not in out.encoding.lower()):
         out.reconfigure(errors="backslashreplace")  # as standard error: the name of a file may be any bytes
+
+
+def command_line(version: Callable[[], str], description: str, epilog: str | None, *, completes: bool) -> typer.Typer:
+    """Return a command line without commands yet, whose option --version prints what `version` returns."""
+
+    def show_version(wanted: bool) -> None:
+        if wanted:
+            print(version())
+            raise typer.Exit
+
+    def shared_options(
+        _version: Annotated[
+            bool, typer.Option("--version", callback=show_version, is_eager=True, help="print the version and exit")
+        ] = False,
+    ) -> None:
+        """Accept the options of the command line itself."""
+
+    # Plain help and errors: rich's frames need a wide terminal, and paths in messages would read as its markup.
+    made = typer.Typer(add_completion=completes, rich_markup_mode=None, context_settings={"max_content_width": 120})
+    made.callback(help=as_written(description), epilog=None if epilog is None else as_written(epilog))(shared_options)
+    return made
+
+
+def run_command_line(application: typer.Typer, arguments: Sequence[str] | None, program: str) -> int:
+    """Run one command and return its exit status."""
+    try:
+        typer.main.get_command(application)(arguments, prog_name=program)
+    except SystemExit as ended:  # typer always ends so
+        return ended.code if isinstance(ended.code, int) else 0
+    return 0
 
 
 class Command(typer.core.TyperCommand):
