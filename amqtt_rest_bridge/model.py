@@ -3,7 +3,7 @@
 import uuid
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
@@ -17,6 +17,11 @@ _RUNS: Final = uuid.UUID("0b1d4a52-6f0e-5c55-9d5c-3a1b8e6f4c27")  # the namespac
 
 HEALTHS: Final = ("Red", "Yellow", "Green")
 """Of a route; the worst first."""
+
+
+def severity_of(health: Any) -> int:
+    """Return where a health is among `HEALTHS`, behind all for what is none."""
+    return HEALTHS.index(health) if health in HEALTHS else len(HEALTHS)
 
 
 class Method(StrEnum):

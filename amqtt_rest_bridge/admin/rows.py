@@ -11,7 +11,7 @@ from amqtt_rest_bridge.admin.history import SAMPLES, History
 from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers
 from amqtt_rest_bridge.admin.shown import problem_members
 from amqtt_rest_bridge.link.admin_frames import RouteNumbers
-from amqtt_rest_bridge.model import HEALTHS
+from amqtt_rest_bridge.model import HEALTHS, severity_of
 
 Row = Mapping[str, str]
 SORTS: Final = ("health", "name", "rate", "succeeded", "failed", "refused", "queued", "p50", "p99", "wait_p99")
@@ -93,12 +93,8 @@ def sort_rows(all_rows: Sequence[Row], by: str) -> list[Row]:
     if by == "name":
         return sorted(all_rows, key=lambda one: one["name"].lower())
     if by == "health":
-        return sorted(all_rows, key=_severity)
+        return sorted(all_rows, key=lambda one: severity_of(one["health"]))
     return sorted(all_rows, key=lambda one: float("-inf") if one[by] == "-" else float(one[by]), reverse=True)
-
-
-def _severity(one: Row) -> int:
-    return HEALTHS.index(one["health"]) if one["health"] in HEALTHS else len(HEALTHS)
 
 
 @dataclass(frozen=True, slots=True)

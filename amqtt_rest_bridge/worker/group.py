@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from amqtt_rest_bridge.model import HEALTHS, Route
+from amqtt_rest_bridge.model import Route, severity_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 from amqtt_rest_bridge.worker.leases import MOST_WORKERS, GroupView, workers_by
@@ -156,7 +156,7 @@ def merge(statuses: Iterable[Status]) -> Status:
     Health and connection are the worst, counts are sums, latencies those of the slowest worker, the last error is the
     newest one, and the time is that of the oldest status.
     """
-    ordered = sorted(statuses, key=lambda status: _rank(status.get("health")))
+    ordered = sorted(statuses, key=lambda status: severity_of(status.get("health")))
     merged = dict(ordered[0])
     for name in _SUMS:
         merged[name] = {member: sum(numbers) for member, numbers in _numbers(ordered, name).items()}
@@ -178,10 +178,6 @@ def _numbers(statuses: Iterable[Status], name: str) -> dict[str, list[float]]:
             if isinstance(value, int | float):
                 found.setdefault(member, []).append(value)
     return found
-
-
-def _rank(health: Any) -> int:
-    return HEALTHS.index(health) if health in HEALTHS else len(HEALTHS)
 
 
 def _time(status: Status) -> float:
