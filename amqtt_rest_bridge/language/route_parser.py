@@ -2,8 +2,7 @@
 # mypy: ignore-errors
 """The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.language.generated_parser`."""
 
-from tatsu.infos import RuleInfo
-from tatsu.parsing import Parser
+from tatsu.parsing import Parser, tatsumasu
 
 WHITESPACE = '(?:[^\\S\\n]|\\n(?![^\\S\\n]*(?i:DEFINE)(?![\\w-])))+'
 COMMENTS = '\\/\\*[\\s\\S]*?\\*\\/|(?:\\/\\/|--)[^\\n]*'
@@ -17,13 +16,8 @@ DIRECTIVES = {
 }
 
 
-def rule(impl):
-    info = RuleInfo(impl.__name__[1:-1], impl, False, True, False, (), {})
-    return lambda self: self._call(info)
-
-
 class RouteParser(Parser):
-    @rule
+    @tatsumasu()
     def _file_(self):
         self._outside_()
         self.name_last_node('outside')
@@ -42,7 +36,7 @@ class RouteParser(Parser):
         self._check_eof()
         self._define(['definitions', 'outside'], [])
 
-    @rule
+    @tatsumasu()
     def _route_(self):
         self._DEFINE_()
         self.name_last_node('define')
@@ -66,7 +60,7 @@ class RouteParser(Parser):
         self.name_last_node('body')
         self._define(['body', 'define', 'name'], [])
 
-    @rule
+    @tatsumasu()
     def _other_(self):
         self._DEFINE_()
         self.name_last_node('define')
@@ -82,28 +76,28 @@ class RouteParser(Parser):
         self._SKIPPED_()
         self._define(['define', 'kind', 'name', 'type'], [])
 
-    @rule
+    @tatsumasu()
     def _outside_(self):
         self._SKIPPED_()
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _rest_api_(self):
         self._pattern('(?i:"REST_API"|\'REST_API\'|REST_API)(?=[\\s"\']|\\Z|\\/[\\/*]|--)')
 
-    @rule
+    @tatsumasu()
     def _route_name_(self):
         self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[A-Za-z0-9_.-]+(?=\\s|\\/[\\/*])')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _type_(self):
         self._token('WITH')
         self._token('TYPE')
         self._title_()
         self.name_last_node('@')
 
-    @rule
+    @tatsumasu()
     def _block_(self):
         with self._choice():
             with self._option():
@@ -114,7 +108,7 @@ class RouteParser(Parser):
                 self._unknown_block_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _event_(self):
         self._token('ADD')
         self._token('EVENT')
@@ -140,7 +134,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['lines', 'pieces'], [])
 
-    @rule
+    @tatsumasu()
     def _config_(self):
         self._token('ADD')
         self._config_name_()
@@ -165,7 +159,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['kind', 'lines', 'pieces'], [])
 
-    @rule
+    @tatsumasu()
     def _config_name_(self):
         with self._choice():
             with self._option():
@@ -176,7 +170,7 @@ class RouteParser(Parser):
                 self._token('MQTT_CONFIG')
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _setting_(self):
         self._token('WITH')
         self._name_()
@@ -191,7 +185,7 @@ class RouteParser(Parser):
                 self._fail()
         self._define(['name', 'pieces'], [])
 
-    @rule
+    @tatsumasu()
     def _headers_(self):
         self._token('WITH')
         self._token('HEADERS')
@@ -215,7 +209,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['lines', 'pieces'], [])
 
-    @rule
+    @tatsumasu()
     def _header_(self):
         self._token('ADD')
         with self._ifnot():
@@ -232,7 +226,7 @@ class RouteParser(Parser):
                 self._fail()
         self._define(['name', 'pieces'], [])
 
-    @rule
+    @tatsumasu()
     def _block_name_(self):
         with self._choice():
             with self._option():
@@ -241,7 +235,7 @@ class RouteParser(Parser):
                 self._config_name_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _name_(self):
         with self._choice():
             with self._option():
@@ -250,7 +244,7 @@ class RouteParser(Parser):
                 self._string_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _value_(self):
 
         def sep0():
@@ -260,14 +254,14 @@ class RouteParser(Parser):
             self._part_()
         self._positive_gather(block1, sep0)
 
-    @rule
+    @tatsumasu()
     def _no_value_(self):
         with self._ifnot():
             self._part_()
         with self._ifnot():
             self._token('+')
 
-    @rule
+    @tatsumasu()
     def _part_(self):
         with self._choice():
             with self._option():
@@ -280,7 +274,7 @@ class RouteParser(Parser):
                 self._word_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _string_(self):
         with self._choice():
             with self._option():
@@ -289,7 +283,7 @@ class RouteParser(Parser):
                 self._open_string_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _closed_string_(self):
         with self._choice():
             with self._option():
@@ -300,17 +294,17 @@ class RouteParser(Parser):
                 self.name_last_node('text')
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _word_(self):
         self._pattern('(?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _span_(self):
         self._pattern('[0-9]+\\s+(?i:SECOND|MINUTE|HOUR|DAY)(?i:S?)(?![^\\s"\'\\/])')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _get_(self):
         self._token('GET')
         with self._group():
@@ -331,7 +325,7 @@ class RouteParser(Parser):
         self.name_last_node('name')
         self._define(['name', 'source'], [])
 
-    @rule
+    @tatsumasu()
     def _condition_(self):
         self._either_()
         self.name_last_node('test')
@@ -340,7 +334,7 @@ class RouteParser(Parser):
         self._check_eof()
         self._define(['leftover', 'test'], [])
 
-    @rule
+    @tatsumasu()
     def _either_(self):
 
         def sep0():
@@ -351,7 +345,7 @@ class RouteParser(Parser):
             self._both_()
         self._positive_gather(block1, sep0)
 
-    @rule
+    @tatsumasu()
     def _both_(self):
 
         def sep0():
@@ -362,7 +356,7 @@ class RouteParser(Parser):
             self._test_()
         self._positive_gather(block1, sep0)
 
-    @rule
+    @tatsumasu()
     def _test_(self):
         with self._choice():
             with self._option():
@@ -375,14 +369,14 @@ class RouteParser(Parser):
                 self._comparison_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _negation_(self):
         self._not_()
         self._test_()
         self.name_last_node('of')
         self._define(['of'], [])
 
-    @rule
+    @tatsumasu()
     def _group_(self):
         self._open_()
         self._either_()
@@ -392,14 +386,14 @@ class RouteParser(Parser):
             self.name_last_node('end')
         self._define(['end', 'of'], [])
 
-    @rule
+    @tatsumasu()
     def _existence_(self):
         self._exists_()
         self._operand_()
         self.name_last_node('of')
         self._define(['of'], [])
 
-    @rule
+    @tatsumasu()
     def _comparison_(self):
         self._operand_()
         self.name_last_node('left')
@@ -440,11 +434,11 @@ class RouteParser(Parser):
                 self._fail()
         self._define(['items', 'left', 'negated', 'operator', 'pattern', 'right'], [])
 
-    @rule
+    @tatsumasu()
     def _operator_(self):
         self._pattern('<=|>=|!=|=|<|>')
 
-    @rule
+    @tatsumasu()
     def _operand_(self):
         with self._choice():
             with self._option():
@@ -459,7 +453,7 @@ class RouteParser(Parser):
                 self._missing_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _title_(self):
         with self._choice():
             with self._option():
@@ -469,16 +463,16 @@ class RouteParser(Parser):
                 self._word_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _kind_(self):
         self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[^\\s"\'\\/]+')
 
-    @rule
+    @tatsumasu()
     def _bare_name_(self):
         self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[A-Za-z0-9_.-]+')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _LONG_STRING_(self):
         with self._group():
             with self._choice():
@@ -490,89 +484,89 @@ class RouteParser(Parser):
         self.name_last_node('@')
         self._BEHIND_STRING_()
 
-    @rule
+    @tatsumasu()
     def _DOUBLE_QUOTED_(self):
         self._pattern('"(?>(?:[^"\\\\\\n]+|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*")))*)"')
 
-    @rule
+    @tatsumasu()
     def _SINGLE_QUOTED_(self):
         self._pattern("'(?>(?:[^'\\\\\\n]+|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*')))*)'")
 
-    @rule
+    @tatsumasu()
     def _BEHIND_STRING_(self):
         self._pattern('(?=[\\s+]|\\Z|\\/[\\/*]|--)')
 
-    @rule
+    @tatsumasu()
     def _DEFINE_(self):
         self._pattern('\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _SKIPPED_(self):
         self._pattern('(?>(?:[^\\n"\'\\/]+|"[^"\\n]*"|\'[^\'\\n]*\'|(?<!\\S)\\/\\*[\\s\\S]*?\\*\\/|["\'\\/]|\\n(?![^\\S\\n]*(?i:DEFINE)(?![\\w-])))*)')
 
-    @rule
+    @tatsumasu()
     def _placeholder_(self):
         self._pattern('\\{[^{}"\\x00-\\x1f]{1,256}\\}')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _number_(self):
         self._pattern('-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\\w.])')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _quoted_(self):
         self._pattern('"[^"]*"|\'[^\']*\'')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _constant_(self):
         self._pattern('(?i:true|false|null)(?![\\w-])')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _missing_(self):
         self._pattern('(?!(?i:AND|OR|NOT|IN|LIKE|EXISTS)(?![\\w-]))[^\\s(),=<>!]+|')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _leftover_(self):
         self._pattern('[\\s\\S]*')
         self.name_last_node('text')
 
-    @rule
+    @tatsumasu()
     def _or_(self):
         self._pattern('(?i:OR)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _and_(self):
         self._pattern('(?i:AND)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _not_(self):
         self._pattern('(?i:NOT)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _in_(self):
         self._pattern('(?i:IN)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _like_(self):
         self._pattern('(?i:LIKE)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _exists_(self):
         self._pattern('(?i:EXISTS)(?![\\w-])')
 
-    @rule
+    @tatsumasu()
     def _open_(self):
         self._pattern('\\(')
 
-    @rule
+    @tatsumasu()
     def _close_(self):
         self._pattern('\\)')
 
-    @rule
+    @tatsumasu()
     def _headless_route_(self):
         self._DEFINE_()
         self.name_last_node('define')
@@ -608,14 +602,14 @@ class RouteParser(Parser):
         self.name_last_node('body')
         self._define(['body', 'define', 'name', 'type', 'unread'], [])
 
-    @rule
+    @tatsumasu()
     def _our_type_(self):
         self._token('WITH')
         self._token('TYPE')
         self._rest_api_()
         self.name_last_node('@')
 
-    @rule
+    @tatsumasu()
     def _unread_(self):
         with self._ifnot():
             self._token('ADD')
@@ -630,7 +624,7 @@ class RouteParser(Parser):
                 self._fail()
         self.name_last_node('@')
 
-    @rule
+    @tatsumasu()
     def _unknown_block_(self):
         self._token('ADD')
         self._name_()
@@ -655,7 +649,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['lines', 'name', 'pieces'], [])
 
-    @rule
+    @tatsumasu()
     def _fault_(self):
         with self._choice():
             with self._option():
@@ -685,7 +679,7 @@ class RouteParser(Parser):
                 self._open_comment_()
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _statement_(self):
         with self._group():
             with self._choice():
@@ -703,7 +697,7 @@ class RouteParser(Parser):
                     self._no_value_()
                 self._fail()
 
-    @rule
+    @tatsumasu()
     def _junk_(self):
         with self._choice():
             with self._option():
@@ -713,16 +707,16 @@ class RouteParser(Parser):
                 self.name_last_node('text')
             self._fail()
 
-    @rule
+    @tatsumasu()
     def _open_string_(self):
         self._pattern('["\'][^\\n]*')
         self.name_last_node('open')
 
-    @rule
+    @tatsumasu()
     def _open_comment_(self):
         self._pattern('\\/\\*[^\\n]*')
         self.name_last_node('comment')
 
-    @rule
+    @tatsumasu()
     def _UNREAD_(self):
         self._pattern('(?:(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+(?:(?!\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-]))\\s)*)+')

@@ -199,8 +199,9 @@ class Call:
     ended; None where the source does not wait to acknowledge. `since` is the monotonic time at which it began to wait
     for room, None before.
 
-    `line` is set by the bridge process that has it: event and topic, for an ORDERED event. With `let_go` that process
-    waits with it, and does not keep its payload.
+    `is_retried` is true from the first try that fails and is followed by another one. `line` is set by the bridge
+    process that has it: event and topic, for an ORDERED event. With `let_go` that process waits with it, and does not
+    keep its payload.
     """
 
     id: int
@@ -213,6 +214,7 @@ class Call:
     key: str | None = None
     since: float | None = None
     waits: bool = False  # between two tries
+    is_retried: bool = False
     place: CallPlace = CallPlace.HELD
     line: tuple[str, str] | None = None
     let_go: bool = False

@@ -320,6 +320,7 @@ class Dispatcher:
             return False
         if listening is not None:
             if listening.statistics is not old:
+                self._outcomes.no_more_tries(call)  # which the next one that fails notes again
                 old.admission.undo(size)
                 listening.statistics.admission.take(size)
             call.listening = listening

@@ -158,8 +158,7 @@ class Outcomes:
             statistics.failure(result.code, result.message, now)  # which the bridge process has logged
         if self.records is not None:
             self.records.ended(listening.name, listening.event, call.run, call.message, result)
-            if self.records.problems.retrying:  # else a call has nothing to look up
-                self.no_more_tries(call)
+        self.no_more_tries(call)
         self.noted(statistics)
 
     def lost(self, call: Call, failure: CallError) -> None:
@@ -191,17 +190,25 @@ class Outcomes:
     def try_failed(self, calls: Sequence[Call], failed: FailedTry) -> None:
         """Note a failed try of a call, or of the calls of a batch, that is followed by another one."""
         listening = calls[0].listening
-        if self.records is not None:
-            for call in calls:
+        statistics = listening.statistics
+        for call in calls:
+            if not call.is_retried:
+                call.is_retried = True
+                statistics.retrying += 1
+            if self.records is not None:
                 self.records.try_failed(call.id, listening.name, listening.event, call.run, call.message, failed)
+        statistics.retry(failed.code)
         if listening.lossless:
-            listening.statistics.try_failed(failed.code, failed.message, time.time())
-            self.noted(listening.statistics)
+            statistics.error(failed.code, failed.message, time.time())
+        self.noted(statistics)
 
     def no_more_tries(self, call: Call) -> None:
         """Note that a call has ended, or goes on elsewhere, if a try of it has failed."""
-        if self.records is not None:
-            self.records.problems.no_more_tries(call.id)
+        if call.is_retried:
+            call.is_retried = False
+            call.listening.statistics.retrying -= 1
+            if self.records is not None:
+                self.records.problems.no_more_tries(call.id)
 
     def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
         """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
@@ -210,7 +217,7 @@ class Outcomes:
             return
         if self.records is not None and not of_server:
             self.records.problems.error(route, code, message, time.time())
-        note = statistics.server_error if of_server else statistics.try_failed
+        note = statistics.server_error if of_server else statistics.error
         note(code, message, time.time())
         self.noted(statistics)
 

@@ -49,6 +49,9 @@ class RouteStatistics:
         self._took: deque[float] = deque(maxlen=_LAST)
         self._waited: deque[float] = deque(maxlen=_LAST)
         self._streak = 0
+        self.retrying = 0
+        """Calls of which a try has failed and is followed by another one; see `retry`."""
+        self._retry_code = ""
         self._requests = ""  # the last 20 of server mode: see `RouteAnswers.recent`
         self._failed_requests = 0  # in a row
         self._refused_callers = 0  # of `refused`
@@ -144,7 +147,16 @@ class RouteStatistics:
         self.failed += 1
         self._error(code, message, now)
 
-    def try_failed(self, code: str, message: str, now: float) -> None:
+    def retry(self, code: str) -> None:
+        """Note why a try has failed that is followed by another one.
+
+        Decision: a route is not Green while a message is tried again, which may take minutes without a result. A
+        message whose later try succeeds leaves no trace in the health.
+        """
+        self._retry_code = code
+        self._note_connection(code)
+
+    def error(self, code: str, message: str, now: float) -> None:
         """Note an error that ended no message, such as a failed try of a lossless call.
 
         Decision: each failed try of a lossless call is an error of its own. Such a call ends only when it succeeds, so
@@ -179,11 +191,14 @@ class RouteStatistics:
 
     def _error(self, code: str, message: str, now: float) -> None:
         self._note(well=False)
+        self._note_connection(code)
+        self._last_error = RouteError(now, code, message)
+
+    def _note_connection(self, code: str) -> None:
         if code in _DISCONNECTED:
             self._connection = "failing"
         elif code in _ANSWERED:
             self._connection = "connected"
-        self._last_error = RouteError(now, code, message)
 
     def _note(self, *, well: bool) -> None:
         if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice
@@ -198,12 +213,12 @@ class RouteStatistics:
     def health(self) -> str:
         """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 in a row, breaker, port).
 
-        Calls and requests are looked at each for themselves; the worse counts.
+        Calls and requests are looked at each for themselves; the worse counts. With a call that is tried again, Yellow.
         """
         is_down = self._down is not None or self._open is not None
         if is_down or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
             return "Red"
-        return "Yellow" if self._recent_errors or self._requests.strip(WELL) else "Green"
+        return "Yellow" if self._recent_errors or self.retrying or self._requests.strip(WELL) else "Green"
 
     @property
     def health_reason(self) -> str | None:
@@ -216,6 +231,8 @@ class RouteStatistics:
         if self._recent_errors:
             failed = "tries failed" if self._counts_tries else "messages failed"
             reasons.append(f"{failed}: {self._recent_errors} of the last {len(self._recent)}")
+        if self.retrying:
+            reasons.append(f"messages tried again: {self.retrying}, the last failed try with {self._retry_code}")
         if NOT_SERVED in requests:
             reasons.append(f"requests failed: {requests.count(NOT_SERVED)} of the last {len(requests)}")
         if CALLER_REFUSED in requests:

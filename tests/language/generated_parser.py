@@ -16,8 +16,7 @@ HEAD = '''\
 # mypy: ignore-errors
 """The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.language.generated_parser`."""
 
-from tatsu.infos import RuleInfo
-from tatsu.parsing import Parser
+from tatsu.parsing import Parser, tatsumasu
 
 WHITESPACE = {whitespace!r}
 COMMENTS = {comments!r}
@@ -31,11 +30,6 @@ DIRECTIVES = {{
 }}
 
 
-def rule(impl):
-    info = RuleInfo(impl.__name__[1:-1], impl, False, True, False, (), {{}})
-    return lambda self: self._call(info)
-
-
 class RouteParser(Parser):
 '''
 
@@ -44,7 +38,7 @@ def generated() -> str:
     """Return the text of the parser's module: the rules as TatSu writes them, and the directives of the grammar.
 
     The rest of what TatSu writes differs between its versions, the rules do not. What was expected where no option
-    fits is left out: it is shown nowhere. What describes a rule is made once, which TatSu does at each call.
+    fits is left out: it is shown nowhere.
     """
     import tatsu
 
@@ -54,7 +48,7 @@ def generated() -> str:
     code: str = tatsu.to_python_sourcecode(text)
     rules = code[code.index("    @tatsumasu()") : code.index("\ndef main(")]
     rules = re.sub(r"self\._error\(\n\s+'expecting one of: '\n(?:.*\n)*?\s+\)(?=\n)", "self._fail()", rules.rstrip())
-    return HEAD.format(**directives) + rules.replace("@tatsumasu()", "@rule") + "\n"
+    return HEAD.format(**directives) + rules + "\n"
 
 
 if __name__ == "__main__":

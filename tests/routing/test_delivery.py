@@ -165,7 +165,8 @@ def test_a_call_counts_as_tried_again_until_it_goes_on_no_more(
     assert list(records.problems.retrying) == [call.id]
     outcome(rig, call)
     assert {one.code: (one.count, one.retrying) for one in records.problems.listed(0.0, {})} == counted
-    assert bool(records.problems.retrying) == (counted == {"timeout": (1, 1)})
+    still = int(counted == {"timeout": (1, 1)})
+    assert (len(records.problems.retrying), call.listening.statistics.retrying) == (still, still)
 
 
 def test_each_event_of_two_holds_the_message() -> None:

@@ -110,7 +110,7 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
     assert one.admission.admit(0) is None
     changed = []
     for _ in range(3):
-        one.try_failed("connection_failed", "refused", 102.0)
+        one.error("connection_failed", "refused", 102.0)
         changed.append(one.health_changed())
     assert changed == [True, False, True]
     status = one.status(103.0)
@@ -149,9 +149,29 @@ def test_a_lossless_route_whose_server_is_down_is_not_green(target: Recorder, tm
         client.publish("in", b"1")
         status = json.loads(client.message()[1])
     assert (status["health"], status["connection"]) == ("Yellow", "connected")
-    assert status["health_reason"] == "tries failed: 1 of the last 1"
+    assert status["health_reason"] == (
+        "tries failed: 1 of the last 1; messages tried again: 1, the last failed try with http_status"
+    )
     assert status["last_error"]["code"] == "http_status"
     assert (status["messages"]["total"], status["messages"]["failed"]) == (1, 0)
+
+
+def test_a_route_is_not_green_while_a_message_is_tried_again(target: Recorder) -> None:
+    routes = f"""DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+        ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/x"
+    """
+    answers = iter([(503, b"")])
+    target.answer = lambda _: next(answers, (200, b""))
+    with hosting(routes, status_seconds=60) as host:
+        client = host.client("$SYS/broker/routes/+/status")
+        client.message()
+        client.publish("in", b"1")
+        retried, succeeded = (json.loads(payload) for _, payload in client.messages(2))
+    reason = "messages tried again: 1, the last failed try with http_status"
+    assert (retried["health"], retried["health_reason"]) == ("Yellow", reason)
+    assert (retried["last_error"], retried["errors"]["total"]) == (None, 0)
+    assert (succeeded["health"], succeeded["messages"]["succeeded"]) == ("Green", 1)
 
 
 def test_the_status_is_published_every_so_often(target: Recorder) -> None:
