@@ -33,7 +33,8 @@ def listening_socket(host: str, port: int) -> socket.socket:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as exc:
-        raise StartError(f"cannot listen on {host} port {port}: {exc}") from exc
+        why = why_not_bound(exc, port, "port") if isinstance(exc, OSError) else exc
+        raise StartError(f"cannot listen on {host} port {port}: {why}") from exc
     try:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)

@@ -159,7 +159,7 @@ def test_a_library_is_imported_into_an_empty_database_only(
         pytest.param(["--database-url", "postgresql+nodriver://h/d"], 1, "is not supported", id="unknown driver"),
         pytest.param(["--library", "/no/such"], 1, "/no/such: there is no such file or folder", id="library"),
         pytest.param(["--host", "203.0.113.7"], 1, "cannot listen on 203.0.113.7 port 0", id="foreign address"),
-        pytest.param(["--host", "no such host"], 1, "cannot listen on no such host port 0", id="no address"),
+        pytest.param(["--host", "no such host"], 1, "cannot listen on no such host port 0: Name or", id="no address"),
         pytest.param(["--access-log", "/no/such/log"], 2, "--access-log /no/such/log: cannot be written", id="log"),
     ],
 )
