@@ -5,8 +5,12 @@ Tests marked `chromium` are left out where Chromium is not installed, and a line
 
 import gc
 import logging
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +20,11 @@ import hypothesis  # isort: skip
 from tests.support.browser import CHROMIUM, Page, browsing
 from tests.support.http_recorder import Recorder, recording
 from tests.support.ports import free_port
+
+TEMPORARY = pytest.StashKey[Path]()
+"""The folder for temporary files of all pytest processes, and of what these start."""
+LEFT = pytest.StashKey[list[str]]()
+"""What tests have left in it."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,9 +37,26 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("unhurried")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    is_first = config.getoption("numprocesses") and not hasattr(config, "workerinput")
-    if is_first and config.args == config.getini("testpaths"):
-        compile_tests()
+    if config.getoption("numprocesses") and not hasattr(config, "workerinput"):
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())  # it keeps those of its last runs
+        config.stash[TEMPORARY] = folder = Path(tempfile.mkdtemp(prefix="tests-"))
+        folder.chmod(0o711)  # PostgreSQL is not run as root
+        os.environ["TMPDIR"] = str(folder)
+        if config.args == config.getini("testpaths"):
+            compile_tests()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail a run that has left temporary files behind, once its processes have ended, and remove them."""
+    folder = session.config.stash.get(TEMPORARY, None)
+    if folder is not None:
+        # Those of multiprocessing go with their interpreter, which may just be ending.
+        left = [path.name for path in folder.iterdir() if not path.name.startswith("pymp-")]
+        session.config.stash[LEFT] = left
+        shutil.rmtree(folder, ignore_errors=True)
+        if left and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,7 +77,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason="Chromium is not installed"))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if left := config.stash.get(LEFT, []):
+        terminalreporter.write_line(f"Temporary files that were left behind: {', '.join(left)}", red=True)
     where = CHROMIUM or "not found, the tests of pages and of real cross-origin requests were skipped"
     terminalreporter.write_line(f"Chromium: {where}")
 
