@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from typing import Any
 
 
-def _packet(kind: int, body: bytes) -> bytes:
-    length, header = len(body), bytearray([kind])
+def _packet(kind: int, body: bytes, payload: bytes = b"") -> bytes:
+    length, header = len(body) + len(payload), bytearray([kind])
     while True:
         byte, length = length % 128, length // 128
         header.append(byte | (128 if length else 0))
         if not length:
-            return bytes(header) + body
+            return b"".join((header, body, payload))
 
 
 def _text(text: str) -> bytes:
@@ -26,8 +26,8 @@ def publish_packet(
 ) -> bytes:
     """Write a PUBLISH packet: QoS 0, or with a packet id QoS 1 or 2."""
     if packet_id is None:
-        return _packet(0x30, _text(topic) + payload)
-    return _packet(0x30 | qos << 1 | (0x08 if dup else 0), _text(topic) + struct.pack(">H", packet_id) + payload)
+        return _packet(0x30, _text(topic), payload)
+    return _packet(0x30 | qos << 1 | (0x08 if dup else 0), _text(topic) + struct.pack(">H", packet_id), payload)
 
 
 def connect_packet(

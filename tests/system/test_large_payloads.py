@@ -40,7 +40,7 @@ def route(target: Recorder, more: str = "", *, name: str = "Hang", config: str =
 
 def message(number: int, size: int) -> bytes:
     start, end = b'{"n": %d, "pad": "' % number, b'"}'
-    return start + b"x" * (size - len(start) - len(end)) + end
+    return b"".join((start, b"x" * (size - len(start) - len(end)), end))
 
 
 @contextmanager
