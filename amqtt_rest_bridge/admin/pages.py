@@ -79,9 +79,15 @@ class StatusPages:
     """
 
     def __init__(
-        self, numbers: NumbersCache, samples: History, followers: Followers, folder: str, secrets_dir: str, *,
+        self,
+        numbers: NumbersCache,
+        samples: History,
+        followers: Followers,
+        folder: str,
+        secrets_dir: str,
+        *,
         may_retry: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
         self._numbers = numbers

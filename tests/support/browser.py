@@ -32,8 +32,8 @@ _FLAGS = (
     "--remote-debugging-pipe",
     # A window would load two pages that suggest addresses, which costs half a second of processor time.
     *("--no-startup-window", "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup"),
-    # Threads that work ahead of the page's own take a tenth of all its processor time more.
-    *("--disable-threaded-compositing", "--disable-threaded-animation", "--js-flags=--single-threaded"),
+    # Threads that work ahead of the page's own take processor time; without the compositor's there are no screenshots.
+    *("--disable-threaded-animation", "--js-flags=--single-threaded"),
 )
 _LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
 
