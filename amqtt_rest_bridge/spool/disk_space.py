@@ -8,7 +8,7 @@ When the disk has no room for a larger reserve the spool is *tight*: the reserve
 needs, the database may not grow any more, so a checkpoint needs no room and the log can always be restarted. New
 messages then take the place of removed ones, but none is taken before the log that was there has been carried: it would
 grow with each of them, into the room that it needs. Once there is room again the reserve is held again; when all
-messages are removed the file itself makes room.
+messages are removed, and other files have taken the rest of the disk, the database file itself makes room.
 
 The broker's loop only, but for checkpoints.
 """
@@ -186,18 +186,18 @@ class DiskSpace:
     def _shrink(self) -> None:
         """Release what removed messages have left in the file once all are: other files may have taken all other room.
 
-        The little that remains is written again, which fits in the room that is held for a removal, and the file is
-        cut off behind it.
+        The little that remains is written again, which fits in the room that is held for a removal; the thread's next
+        checkpoint cuts the file off behind it: of a gigabyte that takes longer than the loop may wait.
         """
-        free = self._pragma("freelist_count")
+        free, disk = self._pragma("freelist_count"), os.statvfs(self._path)
         is_empty = self._page * (self._pages() - free) <= _REMOVAL // 2
-        if not is_empty or self._page * free < 2 * self._least + self._step or self._log_size():
+        is_worth_it = self._page * free >= 2 * self._least + self._step and disk.f_bavail * disk.f_frsize < self._step
+        if self._log_size() or not is_empty or not is_worth_it:
             return
         self._reserve.trim(0)
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("VACUUM")
-        self._restart_log(_SMALL_LOG)
-        self._reserve.hold(_REMOVAL)
+        self.removed()
         self._pragma(f"max_page_count = {self._pages()}")
 
     def _restart_log(self, most: float) -> bool:
