@@ -31,9 +31,12 @@ def block(title: str, language: str) -> str:
 
 
 def run(command: str, folder: Path, given: str = "") -> None:
-    """Run a shell command, without a terminal that getpass could ask."""
-    command = command.replace(".venv/bin/python", sys.executable)
-    subprocess.run(["sh", "-ec", command], cwd=folder, input=given, text=True, check=True, start_new_session=True)
+    """Run a shell command that reads a pipe; it has nothing to warn of."""
+    words = ["sh", "-ec", command.replace(".venv/bin/python", sys.executable)]
+    ended = subprocess.run(
+        words, cwd=folder, input=given, text=True, check=True, start_new_session=True, stderr=subprocess.PIPE
+    )
+    assert ended.stderr == ""
 
 
 @pytest.fixture(scope="module")
