@@ -28,7 +28,9 @@ class Circuit:
     def __init__(self, rule: BreakerRule) -> None:
         self._seconds = rule.seconds
         times = "once" if rule.failures == 1 else f"{rule.failures} times"
-        self.reason = f"the breaker is open: the target failed {times} within {rule.seconds} s"
+        self._failed = f"the breaker is open: the target failed {times} within {rule.seconds} s, the last time with"
+        self.reason = ""
+        """Why it is open, once it was: failures with `target_down` that follow do not tell what the target lacks."""
         self._failures: deque[float] = deque(maxlen=rule.failures)
         self._probe: int | None = None  # the call that is under way
         self._next = 0.0
@@ -67,8 +69,14 @@ class Circuit:
             if len(self._failures) == self._failures.maxlen and now - self._failures[0] <= self._seconds:
                 self._failures.clear()
                 self.is_open, self._next = True, now + self.workers * PROBE_SECONDS
+                self.reason = f"{self._failed} {_named(reply)}"
         if self.is_open and isinstance(reply, HttpResponse):
             self._next = max(self._next, now + (retry_after(reply, unix_time) or 0.0))
+
+
+def _named(reply: HttpResponse | CallError | None) -> str:
+    """Return the status of a response, or the code of a failure."""
+    return str(reply.status) if isinstance(reply, HttpResponse) else "" if reply is None else reply.code.value
 
 
 def _is_down(reply: HttpResponse | CallError | None) -> bool | None:

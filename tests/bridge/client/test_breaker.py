@@ -68,7 +68,10 @@ def test_what_waits_probes_one_after_the_other_and_goes_on_together_once_one_suc
     calls.breaker.change("http://other", RULE)
     calls.breaker.release()
     assert calls.started[3:] == [(60.0, 4)]
-    assert calls.changes == ["the breaker is open: the target failed once within 30 s", None]
+    assert calls.changes == [
+        "the breaker is open: the target failed once within 30 s, the last time with connection_failed",
+        None,
+    ]
 
 
 def test_a_call_that_was_withdrawn_does_not_probe() -> None:
@@ -128,7 +131,9 @@ def test_lossless_messages_wait_for_a_dead_target_and_are_all_sent(
         before = target.arrived.qsize()
         assert host.plugin.service.statistics["R"].health == "Red"
         assert b'rest_bridge_breaker_open{route="R"} 1' in admin.get("/metrics").body
-        assert b"the breaker is open: the target failed 2 times within 30 s" in admin.get("/").body
+        assert (
+            b"the breaker is open: the target failed 2 times within 30 s, the last time with 503" in admin.get("/").body
+        )
         eventually(lambda: target.arrived.qsize() >= before + 2, "nothing probes the target")
         assert host.plugin.service.statistics["R"].admission.in_flight <= 1
         eventually(
