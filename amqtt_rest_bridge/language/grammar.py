@@ -9,10 +9,9 @@ import re
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
-from tatsu.ast import AST
 from tatsu.buffering import Buffer
-from tatsu.exceptions import FailedParse
-from tatsu.infos import ParseState
+from tatsu.exceptions import FailedParse, OptionSucceeded
+from tatsu.infos import ParseInfo, ParseState
 
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.route_parser import COMMENTS, DIRECTIVES, WHITESPACE, RouteParser
@@ -155,7 +154,7 @@ _LINE_COMMENT = r"(?:\/\/|--)[^\n]*"
 _SKIPPED_COMMENT = r"(?<!\S)\/\*[\s\S]*?\*\/|"  # of the rule SKIPPED
 _SKIPPED_REST = r"(?>(?:[^\n]+|\n(?![^\S\n]*(?i:DEFINE)(?![\w-])))*)"
 MOST_UNREADABLE = 1_000
-"""Statements of a text that cannot be read, after which its rest is left unread: each costs 0.5 to 2.5 ms."""
+"""Statements of a text that cannot be read, after which its rest is left unread: each costs 0.1 to 0.6 ms."""
 _MOST_STATEMENTS = 20_000  # of one definition, with their strings; each word outside of a statement counts as one
 _SETTINGS = frozenset(name for parameters in PARAMETERS.values() for name in parameters)
 
@@ -170,7 +169,7 @@ def parse_condition(pieces: tuple[Piece, ...]) -> ConditionTree | None:
         return None
 
 
-@functools.lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs a millisecond
+@functools.lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs half a millisecond
 def _condition(text: str) -> ConditionTree:
     return cast(ConditionTree, _parse(text, "condition"))
 
@@ -192,45 +191,128 @@ def _parse(text: str, start: str) -> Any:
     return _Parser(tokenizercls=_Text, **DIRECTIVES).parse("\n" + text, start=start, semantics=_Nodes())
 
 
+class _Ast(dict[str, Any]):
+    """The named parts of what a rule has read; None for others. TatSu's own looks for attributes of each name."""
+
+    __slots__ = ("parseinfo",)
+
+    def __missing__(self, _: str) -> None:
+        return None
+
+
+class _Failed(FailedParse):  # type: ignore[misc]
+    """What a rule, token or pattern raises that does not fit; it says nothing, since another option will."""
+
+    __init__ = Exception.__init__
+
+
 class _Parser(RouteParser):
-    """Calls rules without what costs TatSu (5.14 to 5.15) a third of all time and no rule of ours needs.
+    """Does without what costs TatSu (5.14 to 5.15) two thirds of all time and no rule of ours needs.
 
     That is its memory of what it tried (none is tried twice in one place but at a fault), left recursion, its trace and
-    messages.
+    messages, names that are read twice in one rule, and a generator for each choice and option.
     """
 
     def _call(self, ruleinfo: Any) -> Any:
-        begin = self._tokenizer.pos
-        self._rule_stack.append(ruleinfo)
+        tokenizer, name = self._tokenizer, ruleinfo.name
+        begin = tokenizer._pos  # its property `pos` costs a call
+        if not name[0].isupper():
+            tokenizer.next_token()
+        first, self._last_node = tokenizer._pos, None
+        state = ParseState(first, _Ast())
+        self._statestack.append(state)
         try:
-            self._next_token(ruleinfo)
-            first, self._last_node = self._tokenizer.pos, None
-            self._push_ast()
-            try:
-                ruleinfo.impl(self)
-                node = self._invoke_semantic_rule(ruleinfo, self._get_node(first, ruleinfo))
-                end = self._tokenizer.pos
-            finally:
-                self._pop_ast()
-            self._tokenizer.goto(end)
-            self._append_cst(node)
-            return node
+            ruleinfo.impl(self)
+            node: Any = state.ast
+            if not node:
+                node = tuple(state.cst) if type(state.cst) is list else state.cst
+            elif "@" in node:
+                node = node["@"]
+            else:
+                node.parseinfo = ParseInfo(tokenizer, name, first, tokenizer._pos, 0, 0)
+            action = getattr(self._semantics, name, None)
+            if action is not None:
+                node = action(node)
         except FailedParse:
-            self._tokenizer.goto(begin)
+            tokenizer._pos = begin
             raise
         finally:
-            self._rule_stack.pop()
+            self._statestack.pop()
+        self._append_cst(node)
+        return node
 
     def _push_ast(self, copyast: bool = False) -> None:
-        state, begin = self._statestack[-1], self._tokenizer.pos
+        state, begin = self._statestack[-1], self._tokenizer._pos
         state.pos = begin
-        self._statestack.append(ParseState(begin, AST(state.ast) if copyast and state.ast else AST()))
+        self._statestack.append(ParseState(begin, _Ast(state.ast) if copyast else _Ast()))
 
-    def _make_exception(self, item: Any, exclass: Any = FailedParse) -> Any:
-        return exclass(self._tokenizer, (), item)
+    def _define(self, keys: list[str], list_keys: object = None) -> None:  # noqa: ARG002  # TatSu's signature
+        ast = self._statestack[-1].ast
+        for key in keys:
+            ast.setdefault(key)
 
-    def _find_semantic_action(self, name: str) -> tuple[Any, None]:
-        return getattr(self._semantics, name, None), None
+    def name_last_node(self, name: str) -> None:
+        self._statestack[-1].ast[name] = self._last_node
+
+    def _error(self, item: Any, exclass: Any = None) -> None:  # noqa: ARG002  # TatSu's signature
+        raise _Failed
+
+    def _option(self) -> "_Option":
+        return _Option(self)
+
+    def _choice(self) -> "_Choice":
+        return _Choice(self)
+
+    def _optional(self) -> "_Optional":
+        return _Optional(self)
+
+
+class _Choice:
+    """Options in turn, until one has succeeded."""
+
+    __slots__ = ("_parser",)
+
+    def __init__(self, parser: _Parser) -> None:
+        self._parser = parser
+
+    def __enter__(self) -> None:
+        self._parser._last_node = None
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        return kind is OptionSucceeded
+
+
+class _Optional(_Choice):
+    """What may be left out."""
+
+    __slots__ = ()
+
+    def __enter__(self) -> None:
+        parser = self._parser
+        parser._last_node = None
+        parser._cut_stack.append(False)
+        parser._push_ast(copyast=True)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        parser = self._parser
+        is_cut = parser._cut_stack.pop()
+        if kind is None:
+            parser._merge_ast()
+            return True
+        parser._pop_ast()
+        return not is_cut and issubclass(kind, FailedParse)
+
+
+class _Option(_Optional):
+    """One of a choice, which ends it when it succeeds."""
+
+    __slots__ = ()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        is_failed = super().__exit__(kind)
+        if kind is None:
+            raise OptionSucceeded
+        return is_failed
 
 
 class _Text(Buffer):  # type: ignore[misc]

@@ -2,7 +2,8 @@
 # mypy: ignore-errors
 """The parser of the route language, made by TatSu of `route.tatsu`: `python -m tests.language.generated_parser`."""
 
-from tatsu.parsing import Parser, tatsumasu
+from tatsu.infos import RuleInfo
+from tatsu.parsing import Parser
 
 WHITESPACE = '(?:[^\\S\\n]|\\n(?![^\\S\\n]*(?i:DEFINE)(?![\\w-])))+'
 COMMENTS = '\\/\\*[\\s\\S]*?\\*\\/|(?:\\/\\/|--)[^\\n]*'
@@ -16,8 +17,13 @@ DIRECTIVES = {
 }
 
 
+def rule(impl):
+    info = RuleInfo(impl.__name__[1:-1], impl, False, True, False, (), {})
+    return lambda self: self._call(info)
+
+
 class RouteParser(Parser):
-    @tatsumasu()
+    @rule
     def _file_(self):
         self._outside_()
         self.name_last_node('outside')
@@ -36,7 +42,7 @@ class RouteParser(Parser):
         self._check_eof()
         self._define(['definitions', 'outside'], [])
 
-    @tatsumasu()
+    @rule
     def _route_(self):
         self._DEFINE_()
         self.name_last_node('define')
@@ -60,7 +66,7 @@ class RouteParser(Parser):
         self.name_last_node('body')
         self._define(['body', 'define', 'name'], [])
 
-    @tatsumasu()
+    @rule
     def _other_(self):
         self._DEFINE_()
         self.name_last_node('define')
@@ -76,28 +82,28 @@ class RouteParser(Parser):
         self._SKIPPED_()
         self._define(['define', 'kind', 'name', 'type'], [])
 
-    @tatsumasu()
+    @rule
     def _outside_(self):
         self._SKIPPED_()
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _rest_api_(self):
         self._pattern('(?i:"REST_API"|\'REST_API\'|REST_API)(?=[\\s"\']|\\Z|\\/[\\/*]|--)')
 
-    @tatsumasu()
+    @rule
     def _route_name_(self):
         self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[A-Za-z0-9_.-]+(?=\\s|\\/[\\/*])')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _type_(self):
         self._token('WITH')
         self._token('TYPE')
         self._title_()
         self.name_last_node('@')
 
-    @tatsumasu()
+    @rule
     def _block_(self):
         with self._choice():
             with self._option():
@@ -108,7 +114,7 @@ class RouteParser(Parser):
                 self._unknown_block_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _event_(self):
         self._token('ADD')
         self._token('EVENT')
@@ -134,7 +140,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['lines', 'pieces'], [])
 
-    @tatsumasu()
+    @rule
     def _config_(self):
         self._token('ADD')
         self._config_name_()
@@ -159,7 +165,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['kind', 'lines', 'pieces'], [])
 
-    @tatsumasu()
+    @rule
     def _config_name_(self):
         with self._choice():
             with self._option():
@@ -170,7 +176,7 @@ class RouteParser(Parser):
                 self._token('MQTT_CONFIG')
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _setting_(self):
         self._token('WITH')
         self._name_()
@@ -185,7 +191,7 @@ class RouteParser(Parser):
                 self._fail()
         self._define(['name', 'pieces'], [])
 
-    @tatsumasu()
+    @rule
     def _headers_(self):
         self._token('WITH')
         self._token('HEADERS')
@@ -209,7 +215,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['lines', 'pieces'], [])
 
-    @tatsumasu()
+    @rule
     def _header_(self):
         self._token('ADD')
         with self._ifnot():
@@ -226,7 +232,7 @@ class RouteParser(Parser):
                 self._fail()
         self._define(['name', 'pieces'], [])
 
-    @tatsumasu()
+    @rule
     def _block_name_(self):
         with self._choice():
             with self._option():
@@ -235,7 +241,7 @@ class RouteParser(Parser):
                 self._config_name_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _name_(self):
         with self._choice():
             with self._option():
@@ -244,7 +250,7 @@ class RouteParser(Parser):
                 self._string_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _value_(self):
 
         def sep0():
@@ -254,14 +260,14 @@ class RouteParser(Parser):
             self._part_()
         self._positive_gather(block1, sep0)
 
-    @tatsumasu()
+    @rule
     def _no_value_(self):
         with self._ifnot():
             self._part_()
         with self._ifnot():
             self._token('+')
 
-    @tatsumasu()
+    @rule
     def _part_(self):
         with self._choice():
             with self._option():
@@ -274,7 +280,7 @@ class RouteParser(Parser):
                 self._word_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _string_(self):
         with self._choice():
             with self._option():
@@ -283,7 +289,7 @@ class RouteParser(Parser):
                 self._open_string_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _closed_string_(self):
         with self._choice():
             with self._option():
@@ -294,17 +300,17 @@ class RouteParser(Parser):
                 self.name_last_node('text')
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _word_(self):
         self._pattern('(?!\\+|(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _span_(self):
         self._pattern('[0-9]+\\s+(?i:SECOND|MINUTE|HOUR|DAY)(?i:S?)(?![^\\s"\'\\/])')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _get_(self):
         self._token('GET')
         with self._group():
@@ -325,7 +331,7 @@ class RouteParser(Parser):
         self.name_last_node('name')
         self._define(['name', 'source'], [])
 
-    @tatsumasu()
+    @rule
     def _condition_(self):
         self._either_()
         self.name_last_node('test')
@@ -334,7 +340,7 @@ class RouteParser(Parser):
         self._check_eof()
         self._define(['leftover', 'test'], [])
 
-    @tatsumasu()
+    @rule
     def _either_(self):
 
         def sep0():
@@ -345,7 +351,7 @@ class RouteParser(Parser):
             self._both_()
         self._positive_gather(block1, sep0)
 
-    @tatsumasu()
+    @rule
     def _both_(self):
 
         def sep0():
@@ -356,7 +362,7 @@ class RouteParser(Parser):
             self._test_()
         self._positive_gather(block1, sep0)
 
-    @tatsumasu()
+    @rule
     def _test_(self):
         with self._choice():
             with self._option():
@@ -369,14 +375,14 @@ class RouteParser(Parser):
                 self._comparison_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _negation_(self):
         self._not_()
         self._test_()
         self.name_last_node('of')
         self._define(['of'], [])
 
-    @tatsumasu()
+    @rule
     def _group_(self):
         self._open_()
         self._either_()
@@ -386,14 +392,14 @@ class RouteParser(Parser):
             self.name_last_node('end')
         self._define(['end', 'of'], [])
 
-    @tatsumasu()
+    @rule
     def _existence_(self):
         self._exists_()
         self._operand_()
         self.name_last_node('of')
         self._define(['of'], [])
 
-    @tatsumasu()
+    @rule
     def _comparison_(self):
         self._operand_()
         self.name_last_node('left')
@@ -434,11 +440,11 @@ class RouteParser(Parser):
                 self._fail()
         self._define(['items', 'left', 'negated', 'operator', 'pattern', 'right'], [])
 
-    @tatsumasu()
+    @rule
     def _operator_(self):
         self._pattern('<=|>=|!=|=|<|>')
 
-    @tatsumasu()
+    @rule
     def _operand_(self):
         with self._choice():
             with self._option():
@@ -453,7 +459,7 @@ class RouteParser(Parser):
                 self._missing_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _title_(self):
         with self._choice():
             with self._option():
@@ -463,16 +469,16 @@ class RouteParser(Parser):
                 self._word_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _kind_(self):
         self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[^\\s"\'\\/]+')
 
-    @tatsumasu()
+    @rule
     def _bare_name_(self):
         self._pattern('(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))[A-Za-z0-9_.-]+')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _LONG_STRING_(self):
         with self._group():
             with self._choice():
@@ -484,89 +490,89 @@ class RouteParser(Parser):
         self.name_last_node('@')
         self._BEHIND_STRING_()
 
-    @tatsumasu()
+    @rule
     def _DOUBLE_QUOTED_(self):
         self._pattern('"(?>(?:[^"\\\\\\n]+|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*")))*)"')
 
-    @tatsumasu()
+    @rule
     def _SINGLE_QUOTED_(self):
         self._pattern("'(?>(?:[^'\\\\\\n]+|\\\\[^\\n]|\\\\?\\n(?![^\\S\\n]*(?i:DEFINE(?![\\w-])|(?:WITH|ADD)\\s+[\\w-]+\\s*')))*)'")
 
-    @tatsumasu()
+    @rule
     def _BEHIND_STRING_(self):
         self._pattern('(?=[\\s+]|\\Z|\\/[\\/*]|--)')
 
-    @tatsumasu()
+    @rule
     def _DEFINE_(self):
         self._pattern('\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _SKIPPED_(self):
         self._pattern('(?>(?:[^\\n"\'\\/]+|"[^"\\n]*"|\'[^\'\\n]*\'|(?<!\\S)\\/\\*[\\s\\S]*?\\*\\/|["\'\\/]|\\n(?![^\\S\\n]*(?i:DEFINE)(?![\\w-])))*)')
 
-    @tatsumasu()
+    @rule
     def _placeholder_(self):
         self._pattern('\\{[^{}"\\x00-\\x1f]{1,256}\\}')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _number_(self):
         self._pattern('-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\\w.])')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _quoted_(self):
         self._pattern('"[^"]*"|\'[^\']*\'')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _constant_(self):
         self._pattern('(?i:true|false|null)(?![\\w-])')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _missing_(self):
         self._pattern('(?!(?i:AND|OR|NOT|IN|LIKE|EXISTS)(?![\\w-]))[^\\s(),=<>!]+|')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _leftover_(self):
         self._pattern('[\\s\\S]*')
         self.name_last_node('text')
 
-    @tatsumasu()
+    @rule
     def _or_(self):
         self._pattern('(?i:OR)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _and_(self):
         self._pattern('(?i:AND)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _not_(self):
         self._pattern('(?i:NOT)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _in_(self):
         self._pattern('(?i:IN)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _like_(self):
         self._pattern('(?i:LIKE)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _exists_(self):
         self._pattern('(?i:EXISTS)(?![\\w-])')
 
-    @tatsumasu()
+    @rule
     def _open_(self):
         self._pattern('\\(')
 
-    @tatsumasu()
+    @rule
     def _close_(self):
         self._pattern('\\)')
 
-    @tatsumasu()
+    @rule
     def _headless_route_(self):
         self._DEFINE_()
         self.name_last_node('define')
@@ -602,14 +608,14 @@ class RouteParser(Parser):
         self.name_last_node('body')
         self._define(['body', 'define', 'name', 'type', 'unread'], [])
 
-    @tatsumasu()
+    @rule
     def _our_type_(self):
         self._token('WITH')
         self._token('TYPE')
         self._rest_api_()
         self.name_last_node('@')
 
-    @tatsumasu()
+    @rule
     def _unread_(self):
         with self._ifnot():
             self._token('ADD')
@@ -624,7 +630,7 @@ class RouteParser(Parser):
                 self._fail()
         self.name_last_node('@')
 
-    @tatsumasu()
+    @rule
     def _unknown_block_(self):
         self._token('ADD')
         self._name_()
@@ -649,7 +655,7 @@ class RouteParser(Parser):
         self.name_last_node('lines')
         self._define(['lines', 'name', 'pieces'], [])
 
-    @tatsumasu()
+    @rule
     def _fault_(self):
         with self._choice():
             with self._option():
@@ -679,7 +685,7 @@ class RouteParser(Parser):
                 self._open_comment_()
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _statement_(self):
         with self._group():
             with self._choice():
@@ -697,7 +703,7 @@ class RouteParser(Parser):
                     self._no_value_()
                 self._fail()
 
-    @tatsumasu()
+    @rule
     def _junk_(self):
         with self._choice():
             with self._option():
@@ -707,16 +713,16 @@ class RouteParser(Parser):
                 self.name_last_node('text')
             self._fail()
 
-    @tatsumasu()
+    @rule
     def _open_string_(self):
         self._pattern('["\'][^\\n]*')
         self.name_last_node('open')
 
-    @tatsumasu()
+    @rule
     def _open_comment_(self):
         self._pattern('\\/\\*[^\\n]*')
         self.name_last_node('comment')
 
-    @tatsumasu()
+    @rule
     def _UNREAD_(self):
         self._pattern('(?:(?!(?i:WITH|ADD)(?![^\\s"\'\\/]))(?:(?!\\/\\/|\\/\\*|--)[^\\s"\'])+(?:(?!\\n[^\\S\\n]*(?i:DEFINE)(?![\\w-]))\\s)*)+')
