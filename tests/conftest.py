@@ -96,7 +96,7 @@ def _logging_as_before() -> Iterator[None]:
 
 @pytest.fixture
 def unused_port() -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port on which nothing listens."""
     return free_port()
 
 

@@ -18,7 +18,7 @@ from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import Recorder, recording
 from tests.support.http_target import Seen
 from tests.support.lossless import on_disk
-from tests.support.ports import steady_port
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS, eventually
 
 ROUTE = """DEFINE ROUTE L WITH TYPE REST_API
@@ -70,7 +70,7 @@ def broker_of(folder: Path, routes: str) -> Iterator[BrokerProcess]:
 def test_webhooks_that_come_twice_while_the_broker_is_killed_all_arrive_and_hardly_one_twice(
     target: Recorder, tmp_path: Path, count: int, kills: int
 ) -> None:
-    keys, port, numbers = Keys(target), steady_port(), itertools.count(1)
+    keys, port, numbers = Keys(target), free_port(), itertools.count(1)
     due = [threading.Event() for _ in range(kills)]
 
     def send(key: str) -> tuple[int, bytes]:

@@ -36,7 +36,7 @@ from tests.support.admin_client import (
 from tests.support.broker_process import BrokerProcess
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder
-from tests.support.ports import steady_port
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS, eventually
 
 
@@ -145,7 +145,7 @@ def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
 
 def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> None:
     target.answer = refusing_with_reason
-    path, port = tmp_path / "failures.db", steady_port()
+    path, port = tmp_path / "failures.db", free_port()
     broker = BrokerProcess(tmp_path, client_route(target.url), admin_port=port, failures=str(path))
     with closing(broker), closing(sqlite3.connect(path)) as file:
         broker.start()

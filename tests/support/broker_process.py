@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.support.embedded_broker import ANONYMOUS, PLUGIN
 from tests.support.forked import AMQTT, Forked
-from tests.support.ports import steady_port
+from tests.support.ports import free_port
 from tests.support.waiting import SECONDS, eventually
 
 
@@ -19,7 +19,7 @@ class BrokerProcess:
     """
 
     def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
-        self.port = steady_port()
+        self.port = free_port()
         self._folder = folder
         (folder / "routes.lot").write_text(routes)
         bridge = {"routes": str(folder / "routes.lot"), "reload_seconds": 0, "status_seconds": 0, **settings}
