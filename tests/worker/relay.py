@@ -19,12 +19,13 @@ class _Relayed:
     connect: bytes
     sockets: tuple[socket.socket, socket.socket]
     passes: threading.Event = field(default_factory=threading.Event)
+    lost: int = 0
 
     def cut(self) -> None:
-        """End both connections."""
-        for sock in self.sockets:
+        """End both connections; the broker still reads what has passed."""
+        for sock, how in zip(self.sockets, (socket.SHUT_RDWR, socket.SHUT_WR), strict=True):
             with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)
+                sock.shutdown(how)
         self.passes.set()
 
 
@@ -39,6 +40,11 @@ class Relay:
         self.cuts = 0
         """How often `disturbing` has cut connections."""
         self._accepting = threading.Thread(target=self._accept, daemon=True)
+
+    @property
+    def lost(self) -> int:
+        """Return how many bytes of clients were not passed on, because a cut came before."""
+        return sum(one.lost for one in self._relayed)
 
     @property
     def url(self) -> str:
@@ -90,9 +96,7 @@ class Relay:
                 cut = [one for one in chosen if chance.random() < 0.5]
                 self.cuts += bool(cut)
                 for one in chosen:
-                    one.passes.set()
-                    if one in cut:
-                        one.cut()
+                    one.cut() if one in cut else one.passes.set()
 
         thread = threading.Thread(target=disturb)
         thread.start()
@@ -128,12 +132,15 @@ class Relay:
         self._relayed.append(relayed)
         broker.sendall(connect)
         for ends in ((client, broker), (broker, client)):
-            threading.Thread(target=self._pass, args=(*ends, relayed.passes), daemon=True).start()
+            threading.Thread(target=self._pass, args=(*ends, relayed), daemon=True).start()
 
-    def _pass(self, source: socket.socket, target: socket.socket, passes: threading.Event) -> None:
+    def _pass(self, source: socket.socket, target: socket.socket, relayed: _Relayed) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
-                passes.wait()
-                target.sendall(data)
+                relayed.passes.wait()
+                try:
+                    target.sendall(data)
+                except OSError:
+                    relayed.lost += len(data) * (source is relayed.sockets[0])
         with contextlib.suppress(OSError):
             target.shutdown(socket.SHUT_RDWR)

@@ -31,6 +31,7 @@ SOON = {
 """A worker that connects again at once, so that a test can cut it often."""
 SESSIONS = b"plant-0:", b"plant-1:"
 """The client ids of slots. A worker whose first connection, that for records, is lost while it starts ends."""
+PUBACK_BYTES = 4
 
 
 @pytest.fixture
@@ -43,8 +44,17 @@ def start(group: Group, relay: Relay, slot: int = 0, **settings: Any) -> Worker:
     return group.start(slot, constants=SOON, broker=relay.url, **settings)
 
 
+def called_again(relay: Relay, capacity: int) -> int:
+    """Return how many messages may be called again: those whose PUBACK was lost, with the relay or in a worker.
+
+    A worker loses as many at a cut as its route holds. The relay may lose more: Mosquitto 2.0.11 does not stop at
+    Receive Maximum, so that a worker goes on with what it has in its socket while the connection stalls.
+    """
+    return relay.lost // PUBACK_BYTES + capacity * relay.cuts
+
+
 def check_first_calls(target: Target, count: int, *, doubled: int) -> None:
-    """None was lost, those of a topic were called in their order, and few again: what had no PUBACK at a cut."""
+    """None was lost, those of a topic were called in their order, and few again."""
     called = [int(seen.body) for seen in target.requests]
     assert set(called) == set(range(count)), f"{count - len(set(called))} lost"
     assert len(called) - count <= doubled, Counter(called).most_common(5)
@@ -86,7 +96,7 @@ def test_a_backlog_is_worked_off_in_order_over_stalls_and_cuts(
         with relay.disturbing(0.2, *SESSIONS):
             start(group, relay)
             eventually(are_called(target, waiting), "not all were called", 30 + waiting / 100)
-        check_first_calls(target, waiting, doubled=capacity * relay.cuts)
+        check_first_calls(target, waiting, doubled=called_again(relay, capacity))
 
 
 @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.long)])
@@ -113,7 +123,7 @@ def test_hand_overs_over_stalls_and_cuts_lose_and_disorder_nothing(
             publish_all(publisher, ordered_topic, range(3 * quarter, count))
             assert second.stop() == 0
         eventually(are_called(target, count), "not all were called", 60)
-        check_first_calls(target, count, doubled=capacity * relay.cuts)
+        check_first_calls(target, count, doubled=called_again(relay, capacity))
 
 
 def test_a_fresh_group_with_one_of_four_slots_up_misses_nothing_that_comes_while_it_is_cut_off(
