@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.topics import check_topic_name
+from amqtt_rest_bridge.topics import check_topic_name, has_wildcards
 
 log = logging.getLogger(__name__)
 
@@ -143,9 +143,8 @@ def _kept(
     key: Any, route: Any, event: Any, topic: Any, payload: Any, timestamp: Any, hops: Any, client: Any, user: Any
 ) -> Kept:
     name = _text("topic", topic)
-    fault = check_topic_name(name)
-    if fault is not None:
-        raise ValueError(f"its topic {fault}")
+    if not name or has_wildcards(name):  # else as amqtt took it from the publisher: control characters, too
+        raise ValueError(f"its topic {check_topic_name(name)}")
     if not isinstance(timestamp, float) or not math.isfinite(timestamp) or not 0 <= timestamp < _YEAR_10000:
         raise ValueError("its timestamp is not a time")
     if not isinstance(hops, int) or hops < 0:

@@ -69,6 +69,22 @@ def test_acknowledged_messages_survive_a_kill_of_the_broker(
         assert len({key for own in keys.of.values() for key in own}) == count
 
 
+def test_an_acknowledged_message_survives_a_kill_whatever_its_topic_holds(
+    tmp_path: Path, processes: list[BrokerProcess]
+) -> None:
+    """amqtt takes topics on which the bridge itself would not publish."""
+    port = free_port()
+    running = broker(processes, tmp_path, route(port))
+    topics = ["in/a\0b", "in/\x1b[2J", "in/\n", "in/\uffff", "in/\u202e", "in/" + "x" * 60_000]
+    for topic in topics:
+        assert send_acknowledged(running.port, [topic.encode()], topic) == [topic.encode()]
+    running.kill()
+    with recording(port) as target:
+        keys = Keys(target)
+        running.start()
+        eventually(lambda: set(keys.of) == {topic.encode() for topic in topics}, "not everything arrived")
+
+
 @pytest.mark.parametrize(
     ("count", "kills"), [pytest.param(300, 3, id="3 kills"), pytest.param(5000, 20, marks=pytest.mark.long)]
 )
