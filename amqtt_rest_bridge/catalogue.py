@@ -239,7 +239,9 @@ OTHER_VALUE: Final = INVALID_VALUE.hinting("Send another value.")
 FLATTER_VALUE: Final = INVALID_VALUE.hinting("Send a flatter value.")
 WHOLE_CHARACTERS: Final = INVALID_VALUE.hinting("Send whole characters.")
 NO_LINE_BREAKS: Final = INVALID_VALUE.hinting("Send text without line breaks.")
-NO_TOPIC_CHARACTERS: Final = INVALID_VALUE.hinting("Send a value without /, +, # and control characters.")
+NO_TOPIC_CHARACTERS: Final = INVALID_VALUE.hinting(
+    "Send a value without /, +, #, control characters and noncharacters."
+)
 TYPE_OF_BODY: Final = INVALID_VALUE.hinting(
     "Write the type in the route file, in an event for each type, or make {payload} alone the BODY."
 )

@@ -17,6 +17,11 @@ _MOST_KNOWN = 1024  # topics whose values an index remembers, ...
 _LONGEST_KNOWN = 256  # ... and their characters
 MAX_TOPIC_BYTES = 65_535
 """MQTT 3.1.1 section 1.5.3: a string's length takes two bytes."""
+_LAST_OF_PLANES = "".join([f"{chr(plane + 0xFFFE)}-{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000)])
+NONCHARACTERS = f"\ufdd0-\ufdef{_LAST_OF_PLANES}"
+"""In a set of a regular expression, Unicode's noncharacters (MQTT 5.0 section 1.5.4): mosquitto ends the connection."""
+
+_NONCHARACTER = re.compile(f"[{NONCHARACTERS}]")
 
 
 def schedule_topic(route: str, event: str) -> str:
@@ -72,6 +77,8 @@ def _check_text(text: str) -> str | None:
         return "holds a control character"
     if text.isascii() and len(text) <= MAX_TOPIC_BYTES:
         return None
+    if _NONCHARACTER.search(text):
+        return "holds a noncharacter of Unicode"
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

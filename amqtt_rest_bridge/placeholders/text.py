@@ -46,7 +46,7 @@ def place_of(content_type: str) -> Place:
 
 _JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
 _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")  # RFC 3986 section 2.3
-_TOPIC_SPECIAL = re.compile(r"[+#\x00-\x1f\x7f-\x9f]")
+_TOPIC_SPECIAL = re.compile(rf"[+#\x00-\x1f\x7f-\x9f{topics.NONCHARACTERS}]")
 
 
 def refuse(placeholder: Placeholder, reason: str, row: FailureRow) -> CallError:

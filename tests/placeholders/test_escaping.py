@@ -67,7 +67,7 @@ def test_header_takes_utf8_and_refuses_controls() -> None:
         assert failure("{payload}", Place.HEADER, message(f"a{control}b".encode())).code is FailureCode.INVALID_VALUE
 
 
-@pytest.mark.parametrize("payload", ["a/b", "+", "#", "a\0", "a\nb"])
+@pytest.mark.parametrize("payload", ["a/b", "+", "#", "a\0", "a\nb", "\ufdd0", "a\uffff", "\U0001fffe"])
 def test_topic_refuses_what_would_change_it(payload: str) -> None:
     assert failure("a/{payload}/b", Place.TOPIC, message(payload.encode())).code is FailureCode.INVALID_VALUE
 

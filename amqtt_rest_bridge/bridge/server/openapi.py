@@ -14,14 +14,15 @@ from amqtt_rest_bridge.model import NO_CONTENT, Method, RestApiConfig, Route, Se
 from amqtt_rest_bridge.placeholders import Placeholder
 from amqtt_rest_bridge.schemas import Schema
 from amqtt_rest_bridge.system import own_version
-from amqtt_rest_bridge.topics import has_wildcards
+from amqtt_rest_bridge.topics import NONCHARACTERS, has_wildcards
 
 PATH: Final = "/openapi.json"
 
 _Json = dict[str, Any]
 
 _CONTROL: Final = r"\u0000-\u001f\u007f-\u009f"
-_IN_TOPIC: Final[_Json] = {"type": "string", "minLength": 1, "pattern": f"^[^$/+#{_CONTROL}][^/+#{_CONTROL}]*$"}
+_NO_LEVEL: Final = f"/+#{_CONTROL}{NONCHARACTERS}"
+_IN_TOPIC: Final[_Json] = {"type": "string", "minLength": 1, "pattern": f"^[^${_NO_LEVEL}][^{_NO_LEVEL}]*$"}
 _IN_PATH: Final[_Json] = {"type": "string", "minLength": 1, "pattern": f"^[^{_CONTROL}]+$"}
 _NO_PARAMETERS: Final = ("accept", "authorization", "content-type")  # OpenAPI 3.1 section 4.8.12.2.1
 _ANY_TYPE: Final[_Json] = {name: {} for name in ("application/json", "text/plain", "application/octet-stream")}
