@@ -63,6 +63,8 @@ class MqttConnection(asyncio.Protocol):
         """Bytes of the largest packet that the broker takes; it ends the connection at a larger one."""
         self.properties: Properties = wire.NO_PROPERTIES
         """Those of CONNACK."""
+        self.has_refused_packet = False
+        """Whether the broker has ended the connection for a packet that it was sent; it does not say for which."""
         self._address = address
         self._session = session
         self._on_message = on_message
@@ -431,6 +433,7 @@ class MqttConnection(asyncio.Protocol):
             case Connack():
                 self._on_connack(packet)
             case Disconnect():
+                self.has_refused_packet = packet.code in wire.REFUSES_PACKET
                 why = packet.properties.get(Property.REASON_STRING)
                 self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
 

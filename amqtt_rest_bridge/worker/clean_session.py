@@ -3,7 +3,7 @@
 Everything is published on this connection, with QoS 1 unless its event says another one. It is always read: PUBACKs of
 results must not wait behind messages that a busy route leaves unread. Until its PUBACK, with QoS 2 its PUBCOMP, a
 result counts as not published, and is published again on the next connection. A publication of server mode is not: its
-caller gets an error and asks again.
+caller gets an error and asks again. Nor is one for which the broker ends connections: it would end them all.
 
 What every worker sees, each by a subscription that is not shared: the records of the group, the topics of read
 events (retained messages included), and replies. The session ends with the connection.
@@ -39,6 +39,7 @@ _RECEIVE_MAXIMUM: Final = 1024
 _LOOK_SECONDS: Final = 0.01
 _AWAY_SECONDS: Final = 2.0
 _MARK: Final = b"mark"
+_MOST_REFUSALS: Final = 2  # connections that the broker may end for a publication: another packet may be to blame once
 _MOST_RECORD_BYTES: Final = 64 << 10  # of a worker with 1,000 events with EVERY; longer ones are foreign
 
 
@@ -51,6 +52,7 @@ class _Item:
     release_credits: ReleaseCredits | None
     confirm: Confirm | None
     expires: int = 0
+    refusals: int = 0  # connections that the broker has ended for a packet while this alone was under way
 
 
 class BrokerPublisher:
@@ -67,6 +69,8 @@ class BrokerPublisher:
         self.waiting_bytes = 0
         """Payloads that wait until they are sent."""
         self._under_way: dict[_Item, None] = {}
+        # Publications from here on that go one at a time: the broker has refused one of them, and not said which.
+        self._suspects = 0
 
     def put(
         self,
@@ -128,20 +132,33 @@ class BrokerPublisher:
     def resume(self) -> None:
         """Publish what waits, as far as the broker and the socket take it."""
         while self._queue and self._connection is not None and self._connection.can_publish:
+            if self._suspects and self._under_way:
+                return
             item = self._queue.popleft()
             self.waiting_bytes -= len(item.publication.payload)
             self._publish(self._connection, item)
 
-    def down(self) -> None:
-        """Keep what the broker has not acknowledged for the next connection."""
+    def down(self, *, refused: str | None = None) -> None:
+        """Keep what the broker has not acknowledged for the next connection.
+
+        `refused` is why the broker has ended the connection for a packet. With several publications under way any of
+        them may be the one, so they go one at a time from then on; one that is alone then is dropped.
+        """
         self._connection = None
-        again = [*self._under_way, *self._queue]
+        under_way, again = list(self._under_way), [*self._under_way, *self._queue]
         self._under_way, self._queue, self.waiting_bytes = {}, deque(), 0
+        if refused is not None:
+            self._suspects = max(self._suspects, sum(item.confirm is None for item in under_way))
+            if len(under_way) == 1:
+                under_way[0].refusals += 1
         for item in again:
-            if item.confirm is None:
-                self._append(item)
-            else:
+            if item.confirm is not None:
                 _end(item, published=False)
+            elif refused is not None and item.refusals == _MOST_REFUSALS:
+                self._suspects = max(0, self._suspects - 1)
+                self._drop(item, f"the broker ends each connection on which it is sent: {refused}")
+            else:
+                self._append(item)
 
     def _append(self, item: _Item) -> None:
         self._queue.append(item)
@@ -156,6 +173,7 @@ class BrokerPublisher:
 
         def published(why: str | None) -> None:  # not of a connection that has ended: `down` has the item then
             del self._under_way[item]
+            self._suspects = max(0, self._suspects - 1)
             if why is None:
                 _end(item, published=True)
             else:
@@ -169,6 +187,7 @@ class BrokerPublisher:
             )  # fmt: skip
         except BrokerError as error:
             del self._under_way[item]
+            self._suspects = max(0, self._suspects - 1)
             self._drop(item, str(error))
 
     def _drop(self, item: _Item, why: str) -> None:
@@ -231,8 +250,8 @@ class CleanSession:
         self._publisher.put_record(Publication(self._presence.topic, _MARK), expires=0)  # however much waits
         self._publisher.up(connection)
 
-    def _down(self, _why: str) -> None:
-        self._publisher.down()
+    def _down(self, connection: MqttConnection, why: str) -> None:
+        self._publisher.down(refused=why if connection.has_refused_packet else None)
         self._leases.connecting(lease_time())
         self._on_record()
 

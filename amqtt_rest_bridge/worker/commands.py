@@ -78,7 +78,7 @@ class GroupCommands:
     def begin(self) -> None:
         """Take commands: this worker holds the first slot."""
         self._client = ReconnectingClient(
-            self._broker, self._session, self._take, self._connected, lambda _: self._commands.forget(),
+            self._broker, self._session, self._take, self._connected, lambda *_: self._commands.forget(),
             gate=self._gate,
         )  # fmt: skip
         self._supervisor.keep(self._session.client_id, self._client.run)

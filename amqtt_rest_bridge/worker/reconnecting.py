@@ -39,7 +39,7 @@ class ReconnectingClient:
         session: Which client connects.
         on_message: Called with each message and the connection that it came on.
         on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
-        on_down: Called when a connection has ended, with why.
+        on_down: Called with a connection that has ended, and why.
         on_writable: Called when more can be published; see `MqttConnection`.
         lacking: Returns what a worker needs and the properties of a CONNACK say that the broker has not.
         gate: Awaited before each connection that `run` opens.
@@ -51,7 +51,7 @@ class ReconnectingClient:
         session: Session,
         on_message: OnMessage,
         on_up: Callable[[MqttConnection], Awaitable[None]],
-        on_down: Callable[[str], None] = lambda _: None,
+        on_down: Callable[[MqttConnection, str], None] = lambda *_: None,
         on_writable: Callable[[], None] = lambda: None,
         lacking: Callable[[Properties], str | None] = lacking_of,
         gate: Callable[[], Awaitable[object]] | None = None,
@@ -145,7 +145,7 @@ class ReconnectingClient:
             return 0
         self._why = why
         log.warning("%s lost its connection to %s: %s", self.client_id, self._shown, why)
-        self._on_down(why)
+        self._on_down(connection, why)
         return 1
 
     async def connect_again(self, connection: MqttConnection) -> None:

@@ -97,6 +97,45 @@ def test_overlapping_filters_run_each_event_once(group: Group, mosquitto: Mosqui
         assert client.next() == ("results/Rest", b"y")
 
 
+def test_a_value_that_no_broker_takes_in_a_topic_fails_its_call_and_no_other(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    """Mosquitto ends the connection of a client that publishes on a topic with a noncharacter."""
+    with Target(echo) as target:
+        group.routes(client_route("Named", target.port, "in").replace("results/Named", "results/{value.json.name}"))
+        worker = group.start().ready()
+        client = mosquitto.client().subscribe("results/#")
+        client.publish("in", rb'{"name": "\uffff"}')
+        client.publish("in", b'{"name": "good"}')
+        assert client.next() == ("results/good", b'{"name": "good"}')
+        worker.wrote("holds a character that would change the topic")
+        assert not worker.has_written("lost its connection")
+
+
+def test_a_result_for_which_the_broker_ends_the_connection_is_dropped_and_costs_no_other_one(
+    group: Group, mosquitto: Mosquitto
+) -> None:
+    """Mosquitto takes topics of 201 levels, and the results here have one more."""
+    deepest = "in/" + "/".join("x" * 200)
+    with Target(echo) as target:
+        group.routes(client_route("Deep", target.port, "in/#").replace("results/Deep", "results/{topic}"))
+        worker = group.start().ready()
+        client = mosquitto.client().subscribe("results/#")
+        for number in range(20):
+            client.publish(f"in/{number}", b"x", wait=False)
+            if number % 10 == 5:
+                client.publish(deepest, b"poison", wait=False)
+        numbers: set[str] = set()
+        while len(numbers) < 20:  # one whose acknowledgement was lost comes again
+            numbers.add(client.next()[0])
+        dropped = "the broker ends each connection on which it is sent: Protocol error"
+        eventually(lambda: sum(dropped in line for line in worker.lines) == 2, "not dropped")
+        client.publish("in/last", b"x")
+        while client.next()[0] != "results/in/last":
+            pass
+        assert numbers == {f"results/in/{number}" for number in range(20)}
+
+
 def test_routes_chain_up_to_eight_hops(group: Group, mosquitto: Mosquitto) -> None:
     with Target(echo) as target:
         group.routes(client_route("Loop", target.port, "results/Loop"))
