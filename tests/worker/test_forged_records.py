@@ -12,13 +12,15 @@ from tests.worker.workers import LOSSLESS, Group, client_route
 pytestmark = pytest.mark.mosquitto
 
 
-@pytest.mark.parametrize("count", [3000, pytest.param(30_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("count", "most"), [(600, 64), pytest.param(30_000, 1024, marks=pytest.mark.long)])
 def test_a_flood_of_forged_records_leaves_a_short_log_and_a_worker_that_works(
-    group: Group, mosquitto: Mosquitto, count: int
+    group: Group, mosquitto: Mosquitto, count: int, most: int
 ) -> None:
+    """So many presences have to come within `adopt_seconds`, also on a machine that others keep busy."""
     with Target(echo) as target:
         group.routes(client_route("Echo", target.port, "in", config=LOSSLESS))
-        worker = group.start(slots=2, adopt_seconds=3).ready()
+        bound = {f"amqtt_rest_bridge.worker.{module}.MOST_WORKERS": most for module in ("leases", "group")}
+        worker = group.start(slots=2, adopt_seconds=3, constants=bound).ready()
         client = mosquitto.client("forger").subscribe("results/#")
         presence = {"until": 0.0, "version": "1", "since": 0.0, "slot": 0, "every": [], "leaves": False, "slots": 2}
         lease = {"worker": "nobody", "until": 0.0, "routes": "", "version": "1", "since": 0.0, "waits": True}
@@ -29,7 +31,7 @@ def test_a_flood_of_forged_records_leaves_a_short_log_and_a_worker_that_works(
             info = client.publish(f"bridge/plant/{number % 4}/lease", text, wait=False)
             if number % 100 == 0:
                 info.wait_for_publish(60)
-        worker.wrote("1024 workers or more")
+        worker.wrote(f"{most} workers or more")
         worker.wrote("slots up to 3")
 
         def works() -> bool:
@@ -38,4 +40,4 @@ def test_a_flood_of_forged_records_leaves_a_short_log_and_a_worker_that_works(
 
         eventually(works, "it takes nothing any more", pause_seconds=0.2)
         assert worker.stop() == 0, worker.lines[-20:]
-        assert sum(map(len, worker.lines)) < 50_000
+        assert sum(map(len, worker.lines)) < 10_000
