@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.editor.notebooks import cells_of, with_texts
-from amqtt_rest_bridge.language.grammar import (
+from amqtt_rest_bridge.language.grammar.parsing import parse
+from amqtt_rest_bridge.language.grammar.tree import (
     BlockNode,
     HeadersNode,
     Junk,
@@ -19,7 +20,6 @@ from amqtt_rest_bridge.language.grammar import (
     OtherNode,
     Piece,
     RouteNode,
-    parse,
 )
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.sources import is_notebook

@@ -7,7 +7,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from amqtt_rest_bridge.editor.project import Part, Project, RouteText
-from amqtt_rest_bridge.language.grammar import SettingNode, unescape
+from amqtt_rest_bridge.language.grammar.tree import SettingNode, unescape
 from amqtt_rest_bridge.language.loops import may_match, topic_pattern
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.placeholders import Mode, Place, parse

@@ -13,7 +13,7 @@ from amqtt_rest_bridge.editor.places import UTF_16, EditorPlace, Lines
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 from amqtt_rest_bridge.language.definitions import Block, Definition
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.grammar import MOST_UNREADABLE
+from amqtt_rest_bridge.language.grammar.parsing import MOST_UNREADABLE
 from amqtt_rest_bridge.language.loader import LoadedText, join, load_text
 from amqtt_rest_bridge.language.parsed_texts import ParsedText, parse_text
 from amqtt_rest_bridge.language.sources import Report, Source, is_notebook, of_content, split_cell

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.language import hints
-from amqtt_rest_bridge.language.grammar import BlockNode, ConditionTree, Junk, Piece, SettingNode
+from amqtt_rest_bridge.language.grammar.tree import BlockNode, ConditionTree, Junk, Piece, SettingNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind, Kind
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.spelling import closest

@@ -13,7 +13,7 @@ from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_li
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.definitions import Block
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.grammar import Piece, unescape
+from amqtt_rest_bridge.language.grammar.tree import Piece, unescape
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, Kind, Parameter, Rule
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.masking import is_credential

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
 from amqtt_rest_bridge.language.block_reader import is_name, read_blocks
 from amqtt_rest_bridge.language.definitions import Definition, report_open_strings
-from amqtt_rest_bridge.language.grammar import Junk, OtherNode, RouteNode, parse
+from amqtt_rest_bridge.language.grammar.parsing import parse
+from amqtt_rest_bridge.language.grammar.tree import Junk, OtherNode, RouteNode
 from amqtt_rest_bridge.language.hints import COMMENT_HINT
 from amqtt_rest_bridge.language.parameters import ROUTE_TYPE
 from amqtt_rest_bridge.language.sources import Report

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.errors import CallError, FaultCode
 from amqtt_rest_bridge.language import forms
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.language.grammar import ConditionTree, Operation, Term, unescape
+from amqtt_rest_bridge.language.grammar.tree import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.language.hints import explain_suspect
 from amqtt_rest_bridge.language.sources import Report
 from amqtt_rest_bridge.placeholders import (

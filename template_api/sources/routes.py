@@ -1,8 +1,8 @@
 """The REST_API routes that a text defines, as they are written: settings by name, what GET reads as `{env.X}`. Pure.
 
-This reader exists because the API knows nothing of the bridge. It follows `amqtt_rest_bridge/language/route.tatsu` and
-checks no value; a route whose text it does not understand to the end is left out, so that nothing wrong is shown of it.
-A test holds it against the bridge's own reading of every route there is.
+This reader exists because the API knows nothing of the bridge. It follows the grammar of `amqtt_rest_bridge/language`
+and checks no value; a route whose text it does not understand to the end is left out, so that nothing wrong is shown of
+it. A test holds it against the bridge's own reading of every route there is.
 """
 
 import re

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.language import grammar
+from amqtt_rest_bridge.language.grammar import parsing
 from tests.support.route_text import BASIC, write_secrets
 
 
@@ -252,7 +252,7 @@ def test_a_notebook_of_8_mb_with_one_faulty_line_repeated_is_read_in_part_only(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, part: float
 ) -> None:
     for most in ("MOST_UNREADABLE", "_MOST_STATEMENTS"):
-        monkeypatch.setattr(grammar, most, int(part * getattr(grammar, most)))
+        monkeypatch.setattr(parsing, most, int(part * getattr(parsing, most)))
     cells = [{"kind": 2, "language": "lot", "value": BASIC + line * int(part * 8_000_000 / len(line))}]
     (folder / "a.lotnb").write_text(json.dumps(cells))
     assert check("a.lotnb") == 1

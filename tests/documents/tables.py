@@ -191,7 +191,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def grammar() -> str:
     """Return the rules of route files and of conditions, without the tokens."""
-    text = (ROOT / "amqtt_rest_bridge/language/route.tatsu").read_text(encoding="utf-8")
+    text = (ROOT / "amqtt_rest_bridge/language/grammar/route.tatsu").read_text(encoding="utf-8")
     return text[text.index("# Definitions.") : text.index("# The tokens of")].strip()
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.editor.layout import laid_out
 from amqtt_rest_bridge.errors import Severity
-from amqtt_rest_bridge.language import grammar
 from amqtt_rest_bridge.language.evaluation import Environment
+from amqtt_rest_bridge.language.grammar import parsing
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parsed_texts import parse_text
 from amqtt_rest_bridge.language.sources import Source, read
@@ -58,7 +58,7 @@ def check_layout(text: str, secrets_dir: Path) -> None:
 def test_every_route_file_reads_as_before_and_is_laid_out_once(
     folders: list[str], step: int, number: int, secrets_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parse = functools.cache(grammar.parse)  # each text is parsed once for all that is asked of it
+    parse = functools.cache(parsing.parse)  # each text is parsed once for all that is asked of it
     monkeypatch.setattr("amqtt_rest_bridge.language.parsed_texts.parse", parse)
     monkeypatch.setattr("amqtt_rest_bridge.editor.layout.parse", parse)
     found = [source for source in read([ROOT / name for name in folders]) if not source.faults][::step]

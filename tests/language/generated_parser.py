@@ -6,11 +6,11 @@ The parser is part of the package, as generating it takes 0.6 s of processor tim
 import re
 from pathlib import Path
 
-import amqtt_rest_bridge.language
+import amqtt_rest_bridge.language.grammar
 
-LANGUAGE = Path(amqtt_rest_bridge.language.__file__).parent
-GRAMMAR = LANGUAGE / "route.tatsu"
-PARSER = LANGUAGE / "route_parser.py"
+FOLDER = Path(amqtt_rest_bridge.language.grammar.__file__).parent
+GRAMMAR = FOLDER / "route.tatsu"
+PARSER = FOLDER / "route_parser.py"
 HEAD = '''\
 # ruff: noqa
 # mypy: ignore-errors

@@ -8,7 +8,8 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.grammar import (
+from amqtt_rest_bridge.language.grammar.parsing import parse
+from amqtt_rest_bridge.language.grammar.tree import (
     BlockNode,
     HeadersNode,
     Junk,
@@ -16,7 +17,6 @@ from amqtt_rest_bridge.language.grammar import (
     Piece,
     RouteNode,
     SettingNode,
-    parse,
 )
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts, parse_text
 from amqtt_rest_bridge.language.sources import SUFFIXES, read
@@ -116,7 +116,7 @@ def test_60_000_words_that_cannot_be_read_are_one_fault(text: str) -> None:
 
 
 def test_headers_without_a_line_are_text_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.language.grammar.MOST_UNREADABLE", 50)
+    monkeypatch.setattr("amqtt_rest_bridge.language.grammar.parsing.MOST_UNREADABLE", 50)
     found = parse_text(HEAD + "ADD EVENT E " + "WITH HEADERS\n" * 52).faults
     assert "too much of this text cannot be read" in found[-1].message
 

@@ -4,7 +4,8 @@ import re
 
 from amqtt_rest_bridge.editor.layout import LEVEL, statements_of
 from amqtt_rest_bridge.errors import Fault, FaultCode
-from amqtt_rest_bridge.language.grammar import RouteNode, parse
+from amqtt_rest_bridge.language.grammar.parsing import parse
+from amqtt_rest_bridge.language.grammar.tree import RouteNode
 from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.language.sources import Report, Source
 from amqtt_rest_bridge.spelling import question
