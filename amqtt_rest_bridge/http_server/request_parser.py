@@ -35,12 +35,14 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
     error: Any
     command = ""
     is_understood = False
+    _has_begun = False
 
     def received(self, data: bytes) -> int:
         """Parse bytes of the request; returns how many were used."""
         try:
+            self._check_begin(data)
             consumed: int = super().received(data)
-        except ValueError as error:  # absurd numbers and addresses, which waitress 3.0.2 passes on
+        except (ParsingError, ValueError) as error:  # the latter: absurd numbers and addresses, waitress 3.0.2
             self.error = invalid_request(f"The request is not valid HTTP: {error}")
             consumed = len(data)
         if self.error is None:
@@ -66,6 +68,8 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
         headers = self.headers
         if header_plus == _OF_TOO_LARGE:
             return
+        if not header_plus.startswith(self.first_line + b"\r\n"):
+            raise ParsingError("the request line ends with whitespace")
         if self.version not in ("1.0", "1.1"):
             raise ParsingError("the version is not HTTP/1.0 or HTTP/1.1")
         if "TRANSFER_ENCODING" in headers:  # waitress takes it away where it obeys it; RFC 9112 section 6.1
@@ -90,6 +94,13 @@ class RequestParser(_Base):  # type: ignore[misc]  # see _Base
             return self.command, self.request_uri
         words = getattr(self, "first_line", b"").decode("latin-1").split(" ")
         return words[0], words[1] if len(words) > 1 else ""
+
+    def _check_begin(self, data: bytes) -> None:
+        """Refuse whitespace before the request line, which waitress strips; empty lines are allowed (section 2.2)."""
+        if not self._has_begun and (begin := data.lstrip(b"\r\n")[:1]):
+            self._has_begun = True
+            if begin.isspace():
+                raise ParsingError("the request line begins with whitespace")
 
     def _check_authority(self, host: str | None) -> None:
         """Refuse a host that is not one, or comes with a user name or password."""

@@ -90,6 +90,10 @@ HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
         *(pytest.param(b"POST " + target + b" HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id=f"{target!r}")
           for target in (b"http://bob@x/hook", b"http://bob:pw@x/hook", b"https://@x/hook", b"http://x@y:1/hook")),
         pytest.param(b"POST http://[ HTTP/1.1\r\nHost: x\r\n\r\n", 400, "invalid_request", id="broken address"),
+        *(pytest.param(lead + HEAD + b"Content-Length: 1\r\n\r\na", 400, "invalid_request", id=f"{lead!r} before it")
+          for lead in (b" ", b"\t", b"\x0b", b"\x0c", b"\r\n ", b"\r\n\r\n\t")),
+        *(pytest.param(HEAD.replace(b"\r", tail + b"\r", 1) + b"Content-Length: 1\r\n\r\na", 400, "invalid_request",
+                       id=f"{tail!r} behind the request line") for tail in (b" ", b"\t", b"\x0b")),
         pytest.param(b"GARBAGE\r\n\r\n", 400, "invalid_request", id="no request at all"),
         pytest.param(b"\x16\x03\x01\x02\x00\r\n\r\n", 400, "invalid_request", id="TLS to a plain port"),
     ],
@@ -100,6 +104,17 @@ def test_bad_requests_are_refused_and_publish_nothing(request_bytes: bytes, stat
         assert (answer.status, error_code_of(answer)) == (status, code)
         assert hooks.broker.published == []
         assert hooks.ask(post()).status == 200  # others go on
+
+
+def test_empty_lines_before_a_request_line_are_skipped_however_they_come() -> None:
+    """RFC 9112 section 2.2: some clients send one behind a body."""
+    with served() as hooks, hooks.connect() as raw:
+        assert raw.ask(b"\r\n\r\n" + post()).status == 200
+        for byte in b"\r\n":
+            raw.send(bytes([byte]))
+        assert raw.ask(post()).status == 200
+        raw.send(b"\r\n")
+        assert (raw.ask(b" " + post()).status, len(hooks.broker.published)) == (400, 2)
 
 
 def test_what_cannot_be_read_ends_the_connection() -> None:
