@@ -46,6 +46,8 @@ class Row:
 
     def fault(self, name: str, value: Any) -> str | None:
         """Return what is wrong with a value of the right type, None if nothing is."""
+        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
+            return f"the setting {name} holds NUL, which no file, host or password has"
         if self.high is None or value is None:
             return None
         if isinstance(value, bool):  # which Python counts as 0 and 1
@@ -208,7 +210,9 @@ class Settings:
                 yield (one.name,), fault
         if not self.server_host.strip():
             yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
-        if (live := self.coreflux) is not None and not (live.routes and live.users and all(live.users)):
+        if (live := self.coreflux) is not None and not (
+            live.routes and "\0" not in live.routes and live.users and all(live.users)
+        ):
             yield ("coreflux",), "the setting coreflux needs users, at least one name, and routes, the name of a folder"
         if not self.routes:
             yield ("routes",), "the setting routes is missing: name a file or folder of route definitions"

@@ -30,6 +30,17 @@ def test_each_example_is_accepted_and_no_default(name: str, row: Row) -> None:
     assert getattr(built, name) != next(one.default for one in fields(WorkerSettings) if one.name == name)
 
 
+TEXTS = [one.name for one in fields(WorkerSettings) if "str" in str(one.type)]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_with_nul_is_refused_by_the_name_of_its_setting(name: str) -> None:
+    """YAML has it as \\0; no call of the system takes it, and its error would name nothing."""
+    for value in ("a\0b", ["a", "a\0b"]) if name == "routes" else ("a\0b",):
+        faults = [message for names, message in WorkerSettings(**{name: value}).setting_faults() if names == (name,)]
+        assert faults[:1] == [f"the setting {name} holds NUL, which no file, host or password has"]
+
+
 def test_a_secret_is_not_shown() -> None:
     assert "9f86d081884c7d659a2feaa0" not in repr(Settings("routes", admin_token="9f86d081884c7d659a2feaa0"))
 

@@ -108,9 +108,15 @@ def _in_yaml(kind: Any) -> str:
 
 
 def _check_types(listeners: Any) -> None:
-    """Raise `UnusableConfigurationError` for the type of a listener that amqtt does not know; it names neither."""
+    """Raise `UnusableConfigurationError` for what amqtt refuses without naming it: a listener's name, form or type."""
     for name, listener in listeners.items() if isinstance(listeners, Mapping) else ():
-        kind = listener.get("type") if isinstance(listener, Mapping) else None
+        if not isinstance(name, str):
+            message = f"the name of listener {name} must be text, not {_in_yaml(type(name))}: write it in quotes"
+            raise UnusableConfigurationError(("listeners", str(name)), message)
+        if not isinstance(listener, Mapping):
+            message = f"listener {name}: must be a mapping (type, bind), not {_in_yaml(type(listener))}"
+            raise UnusableConfigurationError(("listeners", name), message)
+        kind = listener.get("type")
         if isinstance(kind, str) and kind not in set(ListenerType):
             message = f'listener {name}: type must be tcp or ws, not "{kind}"'
             raise UnusableConfigurationError(("listeners", name, "type"), message)

@@ -122,7 +122,24 @@ SHAPES = [
         id="number",
     ),
     pytest.param("listeners:", "listeners: {}\nauth:", "1:1: error: no listener is named default", id="empty"),
-    pytest.param("  default:", "  x: 3\n  default:", "1:1: error: wrong value type for listeners", id="one-number"),
+    pytest.param(
+        "  default:",
+        "  x: 3\n  default:",
+        "2:3: error: listener x: must be a mapping (type, bind), not a whole number",
+        id="one-number",
+    ),
+    pytest.param(
+        "  default:",
+        "  5: {}\n  default:",
+        "2:3: error: the name of listener 5 must be text, not a whole number: write",
+        id="name-number",
+    ),
+    pytest.param(
+        "  default:",
+        "  x:\n  default:",
+        "2:3: error: listener x: must be a mapping (type, bind), not null",
+        id="one-null",
+    ),
 ]
 
 
