@@ -37,7 +37,9 @@ TEXTS = [one.name for one in fields(WorkerSettings) if "str" in str(one.type)]
 def test_a_text_with_nul_is_refused_by_the_name_of_its_setting(name: str) -> None:
     """YAML has it as \\0; no call of the system takes it, and its error would name nothing."""
     for value in ("a\0b", ["a", "a\0b"]) if name == "routes" else ("a\0b",):
-        faults = [message for names, message in WorkerSettings(**{name: value}).setting_faults() if names == (name,)]
+        settings = WorkerSettings()
+        setattr(settings, name, value)
+        faults = [message for names, message in settings.setting_faults() if names == (name,)]
         assert faults[:1] == [f"the setting {name} holds NUL, which no file, host or password has"]
 
 

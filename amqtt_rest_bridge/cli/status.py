@@ -246,6 +246,13 @@ def _group(text: str) -> str:
     return text
 
 
+def _not_of_admin(_url: str) -> str:
+    """Refuse the option that `failures`, `retry` and `trace` have, and say what this command has instead."""
+    raise typer.BadParameter(
+        "the status is read from the broker, not from the admin port; write --broker mqtt://HOST:PORT"
+    )
+
+
 def run(
     broker: Broker = DEFAULT_BROKER,
     ca_file: CaFile = None,
@@ -255,6 +262,7 @@ def run(
         str | None, typer.Option(metavar="NAME", parser=_group, help="show the workers of this group")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the status payloads as JSON, once")] = False,
+    _admin: Annotated[str | None, typer.Option("--admin", hidden=True, parser=_not_of_admin)] = None,
     seconds: Annotated[
         float | None,
         typer.Option(

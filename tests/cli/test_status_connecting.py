@@ -44,6 +44,11 @@ def test_credentials_of_the_url_are_used_decoded() -> None:
         assert snapshot(broker_address(url(gated, "mon%3Aitor:s%2Fcr%40t@"))).statuses == []
 
 
+def test_the_admin_port_is_not_asked_and_the_broker_named_instead(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--admin", "http://127.0.0.1:9464"]) == 2
+    assert "read from the broker, not from the admin port; write --broker mqtt://HOST:PORT" in capsys.readouterr().err
+
+
 def test_refusal_is_printed_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
     with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
         assert main(["status", "--broker", url(gated, "monitor:geheim@")]) == 1
