@@ -194,12 +194,16 @@ class UnmatchedCount(Struct, frozen=True, array_like=True):
 
 
 class EventAnswers(Struct, frozen=True, array_like=True):
-    """Requests that a server event has answered since the last report; `line` describes the last one, for the log."""
+    """Requests that a server event has answered since the last report; `line` describes the last one, for the log.
+
+    Those that were not served for a fault of the bridge, the broker or a reply (`is_failure`) are counted apart.
+    """
 
     route: str
     event: str
     count: int
     line: str
+    is_failure: bool = False
 
 
 class StalledPort(Struct, frozen=True, array_like=True):

@@ -59,7 +59,8 @@ class ServerReports:
         """Note what was answered."""
         self.unmatched.note(report.unmatched, report.unmatched_totals)
         for event in report.events:
-            self._outcomes.quiet.note(logging.INFO, (event.route, event.event), "%s", event.line, count=event.count)
+            level = logging.WARNING if event.is_failure else logging.INFO
+            self._outcomes.quiet.note(level, (event.route, event.event), "%s", event.line, count=event.count)
         if self._outcomes.records is not None:
             self._outcomes.records.served(report.requests, report.times)
         for route, answers in report.routes.items():
@@ -97,12 +98,13 @@ class ServerReports:
         self, kept: KeptRun, event: ServerEvent, run: str, ended: Callable[[], None], published: bool
     ) -> None:
         route, status, code, message = kept.record.route or "", str(event.response_status), None, None
-        answers = RouteAnswers(1, 0, "", "", recent=WELL)
+        answers, did = RouteAnswers(1, 0, "", "", recent=WELL), "published"
         if not published:
             row, message = BROKER_UNAVAILABLE, "The MQTT broker is away or has not acknowledged the message"
             status, code = row.status[:3], row.code
-            answers = RouteAnswers(0, 1, code, message, recent=NOT_SERVED)
-        line = EventAnswers(route, event.name, 1, f"published the message of {kept.record.id} again, run {run}")
+            answers, did = RouteAnswers(0, 1, code, message, recent=NOT_SERVED), "did not publish"
+        text = f"{did} the message of {kept.record.id} again, run {run}"
+        line = EventAnswers(route, event.name, 1, text, is_failure=not published)
         count = RequestCount(route, event.name, status, 1, code, message, run)
         self.served(Served({route: answers}, [line], [count]))
         if self._outcomes.records is not None:

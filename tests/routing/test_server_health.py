@@ -1,6 +1,7 @@
 """Health of server mode: what the last requests say of the route, its callers and its replies, wherever it is shown."""
 
 import json
+import logging
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from amqtt_rest_bridge.records.bridge_records import RawRequest, ServedEvent
 from amqtt_rest_bridge.routing.admission import QueueBytes
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from tests.support.admin_client import admin_of
+from tests.support.dispatching import Rig
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_ports import Raw, get, post
 from tests.support.server_mode import error_code, event, port
@@ -57,6 +59,25 @@ def serve(one: RouteStatistics, outcomes: str, *, at_once: bool = True) -> str:
     for report in answers.take().routes.values():
         one.served(report, 101.0)
     return one.health
+
+
+@pytest.mark.parametrize("level", [logging.INFO, logging.WARNING])
+def test_requests_that_are_not_served_have_a_line_of_their_own_which_is_a_warning(
+    caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    """The others are only looked at where INFO is logged; refused callers are among them."""
+    rig = Rig()
+    with caplog.at_level(level):
+        answers = Answers()
+        for outcome in "+10totxb++":
+            answers.count(answered(*ANSWERS[outcome], 0.01))
+        rig.server.served(answers.take())
+    lines = [
+        (logging.INFO, "answered POST /hook with 200, run an id (the last of 5)"),
+        (logging.WARNING, "answered POST /hook with 503 broker_unavailable, run an id (the last of 5)"),
+    ]
+    wanted = [(of, f"route R, event E: {line}") for of, line in lines if of >= level]
+    assert [(one.levelno, one.getMessage()) for one in caplog.records] == wanted
 
 
 @pytest.mark.parametrize("at_once", [pytest.param(True, id="one report"), pytest.param(False, id="a report each")])

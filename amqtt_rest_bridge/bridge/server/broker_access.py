@@ -380,7 +380,7 @@ class Answers:
         self._lock = threading.Lock()
         self._noted: deque[RawRequest] = deque()  # see `count`
         self._begin()
-        self._has_lines = log.isEnabledFor(logging.INFO)
+        self._has_lines, self._has_all_lines = log.isEnabledFor(logging.WARNING), log.isEnabledFor(logging.INFO)
 
     def _begin(self) -> None:
         self._counts: dict[_Kind, int] = {}  # the kind of the last answer at the end
@@ -444,7 +444,7 @@ class Answers:
         }
         return Served(
             routes,
-            _lines(counts, ids) if self._has_lines else [],
+            _lines(counts, ids, failures_only=not self._has_all_lines) if self._has_lines else [],
             [_request_count(kind, count, ids[kind], messages.get(kind)) for kind, count in counts.items()]
             if self.recorded
             else [],
@@ -494,12 +494,15 @@ def _request_count(kind: _Kind, count: int, request_id: str, message: str | None
     return RequestCount(served.route, served.event, status[:3], count, shown, message, request_id)
 
 
-def _lines(counts: Mapping[_Kind, int], ids: Mapping[_Kind, str]) -> list[EventAnswers]:
-    totals: dict[ServedEvent, int] = {}
-    texts: dict[ServedEvent, str] = {}
+def _lines(counts: Mapping[_Kind, int], ids: Mapping[_Kind, str], *, failures_only: bool) -> list[EventAnswers]:
+    totals: dict[tuple[ServedEvent, bool], int] = {}
+    texts: dict[tuple[ServedEvent, bool], str] = {}
     for kind, count in counts.items():
         served, status, code = kind
-        totals[served] = totals.get(served, 0) + count
+        if failures_only and code not in NOT_SERVED_CODES:
+            continue
+        line = served, code in NOT_SERVED_CODES
+        totals[line] = totals.get(line, 0) + count
         error = "" if code is None else f" {code}"
-        texts[served] = f"answered {served.request} with {status[:3]}{error}, run {ids[kind]}"
-    return [EventAnswers(one.route, one.event, total, texts[one]) for one, total in totals.items()]
+        texts[line] = f"answered {served.request} with {status[:3]}{error}, run {ids[kind]}"
+    return [EventAnswers(one.route, one.event, total, texts[one, bad], bad) for (one, bad), total in totals.items()]
