@@ -89,7 +89,7 @@ def main(minutes: float) -> None:
         target.answer = answer
         with hosting(routes(target.url), admin_port=0, admin_token=TOKEN) as host:
             run(host, 60 * minutes)
-            with browsing(CHROMIUM) as page:
+            with browsing(CHROMIUM, takes_pictures=True) as page:
                 take(page, admin_with_token(host))
 
 

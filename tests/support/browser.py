@@ -30,11 +30,16 @@ _OF_COLOURS = "{runOnly: ['color-contrast', 'link-in-text-block']}"
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"),
     "--remote-debugging-pipe",
-    # A window would load two pages that suggest addresses, which costs half a second of processor time.
-    *("--no-startup-window", "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup"),
-    # Threads that work ahead of the page's own take processor time; without the compositor's there are no screenshots.
-    *("--disable-threaded-animation", "--js-flags=--single-threaded"),
+    # A window would load the first two, which suggest addresses: half a second of processor time. The others keep each
+    # page that was left, and make a new frame for the next: a quarter of the time that opening one takes.
+    *(
+        "--no-startup-window",
+        "--disable-features=WebUIOmniboxPopup,WebUIOmniboxAimPopup,BackForwardCache,RenderDocument",
+    ),
+    # Pages of tests are gone before what an optimizing compiler, or a thread that works ahead, has cost is earned back.
+    *("--disable-threaded-animation", "--js-flags=--single-threaded --no-opt --no-maglev"),
 )
+_WITHOUT_PICTURES = "--disable-threaded-compositing"  # that thread takes them, and a tenth of all processor time
 _LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
 
 
@@ -190,7 +195,7 @@ class Page:
         return bool(self.evaluate("document.documentElement.scrollWidth <= innerWidth"))
 
     def screenshot(self, path: Path) -> None:
-        """Save what the window shows as PNG."""
+        """Save what the window shows as PNG; the browser is one that takes pictures."""
         path.write_bytes(base64.b64decode(self._do("Page.captureScreenshot", format="png")["data"]))
 
     def _do(self, method: str, **parameters: Any) -> dict[str, Any]:
@@ -221,12 +226,13 @@ class Page:
 
 
 @contextmanager
-def browsing(chromium: str) -> Iterator[Page]:
+def browsing(chromium: str, *, takes_pictures: bool = False) -> Iterator[Page]:
     """Run a browser with an empty profile until the block, or this process, ends; no file of it is left behind."""
+    flags = _FLAGS if takes_pictures else (*_FLAGS, _WITHOUT_PICTURES)
     ours, theirs = socket.socketpair()
     with tempfile.TemporaryDirectory(prefix="browser-") as folder, ours:
         # It reads from descriptor 3 and writes to 4.
-        command = ["sh", "-c", 'exec "$0" "$@" 3<&0 4>&0 </dev/null', chromium, *_FLAGS, f"--user-data-dir={folder}"]
+        command = ["sh", "-c", 'exec "$0" "$@" 3<&0 4>&0 </dev/null', chromium, *flags, f"--user-data-dir={folder}"]
         with theirs:
             process = subprocess.Popen(
                 command, stdin=theirs.fileno(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
