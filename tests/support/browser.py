@@ -25,8 +25,9 @@ from tests.support.waiting import SECONDS, eventually
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 _KEYS = {"Tab": 9, "Enter": 13, "ArrowUp": 38, "ArrowDown": 40}
-_AXE = "axe.run({}).then(({{violations}}) => violations.map((one) => [one.id, ...one.nodes.map((node) => node.html)]))"
-_OF_COLOURS = "{runOnly: ['color-contrast', 'link-in-text-block']}"
+_AXE = """axe.run({{{}resultTypes: ['violations']}}).then(({{violations}}) =>
+    violations.map((one) => [one.id, ...one.nodes.map((node) => node.html)]))"""
+_OF_COLOURS = "runOnly: ['color-contrast', 'link-in-text-block'], "
 _FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run", "--hide-scrollbars"),
     "--remote-debugging-pipe",
@@ -40,7 +41,17 @@ _FLAGS = (
     *("--disable-threaded-animation", "--js-flags=--single-threaded --no-opt --no-maglev"),
 )
 _WITHOUT_PICTURES = "--disable-threaded-compositing"  # that thread takes them, and a tenth of all processor time
-_LOOK_SECONDS = 0.03  # a look costs the browser a millisecond of processor time
+_NAVIGATED = ("navigated", "collected", "destroyed")
+_LOOK_SECONDS = 0.03
+# The page itself looks, which costs a fifth of the processor time that being asked again and again does.
+_WAIT = """(async () => {
+    const end = performance.now() + 10000;
+    while (!(%s)) {
+        if (performance.now() > end) return false;
+        await new Promise((go) => setTimeout(go, 30));
+    }
+    return true;
+})()"""
 
 
 class _NavigatedError(Exception):
@@ -80,6 +91,7 @@ class Page:
         self._errors_of: dict[str | None, list[str]] = {} if first is None else first._errors_of
         self._session: str | None = None
         self._scripts: list[str] = []
+        self._is_without_scripts = False
         self._profile: dict[str, Any] = profile or ({} if first is None else first._profile)
         self.errors: list[str] = [] if first is None or profile else first.errors
         target = self._do("Target.createTarget", url="about:blank", **self._profile)["targetId"]
@@ -121,14 +133,15 @@ class Page:
         while self._scripts:
             self._do("Page.removeScriptToEvaluateOnNewDocument", identifier=self._scripts.pop())
         self._do("Emulation.setScriptExecutionDisabled", value=False)
+        self._is_without_scripts = False
         self.size(1280, 800)
         self.colours("light")
 
     def open(self, url: str) -> None:
         """Open an address and wait until its page has been read and its scripts have run."""
         self._do("Page.navigate", url=url)
-        ready = "location.href !== 'about:blank' && document.readyState === 'complete'"
-        eventually(lambda: self.evaluate(ready), pause_seconds=_LOOK_SECONDS)
+        while not self.evaluate("location.href !== 'about:blank' && document.readyState === 'complete'"):
+            self._await("Page.loadEventFired")
 
     def evaluate(self, script: str) -> Any:
         """Return the value of an expression; a promise is waited for."""
@@ -143,11 +156,11 @@ class Page:
 
         def holds() -> bool:
             try:
-                return bool(self.evaluate(script))
+                return bool(self.evaluate(script if self._is_without_scripts else _WAIT % script))
             except _NavigatedError:
                 return False
 
-        eventually(holds, pause_seconds=_LOOK_SECONDS)
+        eventually(holds, f"it never came about: {script}", pause_seconds=_LOOK_SECONDS)
 
     def text(self, selector: str) -> str:
         """Return the text of an element as it is shown."""
@@ -189,6 +202,7 @@ class Page:
     def disable_scripts(self) -> None:
         """Run no script of a page from now on; `evaluate` goes on to work."""
         self._do("Emulation.setScriptExecutionDisabled", value=True)
+        self._is_without_scripts = True
 
     def fits(self) -> bool:
         """Return whether nothing is wider than the window."""
@@ -210,12 +224,20 @@ class Page:
         while True:
             answer = self._connection.receive()
             if answer.get("id") == number:
-                if "navigated" in str(answer.get("error")):
+                if any(word in str(answer.get("error")) for word in _NAVIGATED):
                     raise _NavigatedError
                 assert "error" not in answer, answer["error"]
                 result: dict[str, Any] = answer["result"]
                 return result
             self._note(answer)
+
+    def _await(self, method: str) -> None:
+        """Wait for an event of this page."""
+        while True:
+            event = self._connection.receive()
+            self._note(event)
+            if (event.get("method"), event.get("sessionId")) == (method, self._session):
+                return
 
     def _note(self, event: dict[str, Any]) -> None:
         parameters, errors = event.get("params", {}), self._errors_of.get(event.get("sessionId"), self.errors)
