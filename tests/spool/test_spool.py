@@ -16,6 +16,7 @@ from amqtt_rest_bridge.spool import Kept, SpoolFullError
 from amqtt_rest_bridge.spool.rows import SCHEMA_VERSION
 from amqtt_rest_bridge.spool.spool import Spool
 from tests.spool.filling import filled, left_over, message
+from tests.support.lossless import on_disk
 
 
 def test_what_is_kept_is_there_after_reopening_oldest_first(tmp_path: Path) -> None:
@@ -244,6 +245,41 @@ def test_what_is_permitted_and_forgotten_is_written_in_one_commit(tmp_path: Path
     again = Spool(tmp_path / "spool.db")
     assert [(one.key, one.client_id) for one in left_over(again)] == [(first, None), (third, "me")]
     again.close()
+
+
+def test_a_burst_of_large_calls_is_written_in_parts_and_as_a_whole_at_the_end(tmp_path: Path) -> None:
+    path, count = tmp_path / "spool.db", 100
+    spool = Spool(path)
+    large = Message("in", b"x" * 200_000, 0.0)
+    keys = [spool.keep("R", "E", large, 0, ("client", None)) for _ in range(count)]
+
+    def permitted() -> int:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return int(connection.execute("SELECT count(*) FROM calls WHERE client_id IS NULL").fetchone()[0])
+
+    for key in keys:
+        spool.permit(key)
+    spool.flush()
+    assert 0 < permitted() < 10
+    while permitted() < count:
+        spool.flush()
+    for key in keys:
+        spool.forget(key)
+    spool.flush()
+    assert count / 2 < on_disk(path) < count
+    spool.close()
+    assert on_disk(path) == 0
+
+
+def test_a_call_that_takes_more_than_one_commit_may_is_removed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    spool = Spool(path)
+    for _ in range(2):
+        spool.forget(spool.keep("R", "E", Message("in", bytes(5 << 20), 0.0), 0, None))
+    for left in (1, 0):
+        spool.flush()
+        assert on_disk(path) == left
+    spool.close()
 
 
 def test_what_was_permitted_and_finds_no_room_to_be_noted_is_tried_again_when_calls_end_or_a_second_is_over(
