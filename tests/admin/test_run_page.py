@@ -30,6 +30,7 @@ from tests.support.http_recorder import Recorder, recording
 from tests.support.waiting import SECONDS, eventually
 
 HOSTILE = "<img src=x onerror=\"document.title='hacked'\">'\"&</script>"
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture
@@ -164,7 +165,7 @@ def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_
     gate, numbers = Gate(), itertools.count()
     later = gate.before(lambda _: (503, b"closed today"))
     target.answer = lambda seen: later(seen) if next(numbers) else (503, b"closed today")
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+    with hosting(client_route(target.url, config="WITH RETRIES 1"), admin_port=0, admin_token=TOKEN) as host:
         client = host.client("done/#")
         page.size(360, 640)
         page.open(url(host))
@@ -312,7 +313,7 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(target
 
 @pytest.mark.chromium
 def test_problems_do_not_move_below_a_link_that_is_about_to_be_used(target: Recorder, page: Page) -> None:
-    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+    with hosting(client_route(target.url, config="WITH RETRIES 0"), admin_port=0, admin_token=TOKEN) as host:
         client = host.client("done/#")
         page.open(url(host))
         client.publish("orders/1", b"{}")

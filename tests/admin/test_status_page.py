@@ -52,6 +52,9 @@ def answer(seen: Seen) -> tuple[int, bytes]:
     return (404 if seen.path.endswith("/bad") else 200), b"{}"
 
 
+pytestmark = pytest.mark.usefixtures("hurried")
+
+
 @pytest.fixture(scope="module")
 def host() -> Iterator[Host]:
     with recording() as target:
