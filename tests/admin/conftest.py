@@ -10,7 +10,7 @@ from amqtt_rest_bridge.admin import pages
 
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[None]:
-    """Have an admin port of this process, and its pages, do within a tenth of a second what they do every few."""
+    """Hand an admin port of this process, and its pages, times of a tenth of a second."""
     read = pages._read
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "CHANGE_SECONDS", 0.1)
