@@ -19,12 +19,13 @@ from tests.support.documents import ROOT, anchors, codes, page, rows, section
 INDEX = page("amqtt_rest_bridge/README.md")
 ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
 ADMIN = page("amqtt_rest_bridge/admin/README.md")
-BRIDGE = page("amqtt_rest_bridge/bridge/README.md")
+CLIENT_MODE = page("amqtt_rest_bridge/bridge/client/README.md")
+SERVER_MODE = page("amqtt_rest_bridge/bridge/server/README.md")
 API = page("template_api/README.md")
 
 
 def test_the_failure_codes_are_the_codes() -> None:
-    table = [codes(row[0])[0] for row in rows(section(BRIDGE, "Failure codes")) if codes(row[0])]
+    table = [codes(row[0])[0] for row in rows(section(CLIENT_MODE, "Failure codes")) if codes(row[0])]
     assert sorted(table) == sorted(code.value for code in FailureCode)
     assert table == list(FAILURES)
 
@@ -44,7 +45,7 @@ def test_the_dashboard_and_the_alerts_use_metrics_that_exist(name: str) -> None:
 
 
 def test_server_modes_answers_are_the_codes() -> None:
-    errors = [row for row in rows(section(BRIDGE, "Answers")) if row[0] >= "400" and row[0].isdigit()]
+    errors = [row for row in rows(section(SERVER_MODE, "Answers")) if row[0] >= "400" and row[0].isdigit()]
     listed = [(row[0], *codes(row[1])) for row in errors]
     assert sorted(listed) == sorted((row.status[:3], code) for code, row in ANSWERS.items())
 
@@ -52,8 +53,9 @@ def test_server_modes_answers_are_the_codes() -> None:
 @pytest.mark.parametrize("row", [*FAILURES.values(), *ANSWERS.values()], ids=lambda row: row.anchor)
 def test_each_code_has_one_anchor_that_its_message_names(row: FailureRow | AnswerRow) -> None:
     """A failure names its code, an answer status and code."""
-    assert BRIDGE.count(f'<a id="{row.anchor}"></a>') == 1
-    assert row.anchor in anchors(BRIDGE)
+    text = CLIENT_MODE if isinstance(row, FailureRow) else SERVER_MODE
+    assert text.count(f'<a id="{row.anchor}"></a>') == 1
+    assert row.anchor in anchors(text)
     shown = row.code if isinstance(row, FailureRow) else f"{row.status[:3]} {row.code}"
     assert row.anchor == shown.replace(" ", "-")
 
