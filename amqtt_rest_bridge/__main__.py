@@ -58,6 +58,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "_REST_BRIDGE_COMPLETE" in os.environ:  # asked by the shell, which has typed so far
         given = os.environ.get("COMP_WORDS", os.environ.get("_TYPER_COMPLETE_ARGS", "")).split()[1:]
     wanted = next((argument for argument in given if not argument.startswith("-")), None)
+    return run_command_line(_application(wanted if wanted in _COMMANDS else None), given, "rest-bridge")
+
+
+@functools.cache  # options are built slowly: once in a process that runs commands again, or forks others that do
+def _application(wanted: str | None) -> Any:
+    """Return the command line, of whose commands one has its options."""
     application = command_line(
         lambda: f"amqtt-rest-bridge {amqtt_rest_bridge.__version__}", _DESCRIPTION, None, completes=True
     )
@@ -66,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _add(application, name)
         else:
             application.command(name, short_help=summary)(_never_run)
-    return run_command_line(application, given, "rest-bridge")
+    return typer.main.get_command(application)
 
 
 def _never_run() -> None:

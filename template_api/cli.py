@@ -101,7 +101,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return run_command_line(_application(), arguments, "template-api")
 
 
-def _application() -> typer.Typer:
+@functools.cache  # options are built slowly: once in a process that runs commands again, or forks others that do
+def _application() -> Any:
     application = command_line(lambda: f"template-api {__version__}", _DESCRIPTION, _EPILOG, completes=False)
     for name, run, summary, epilog in (
         ("serve", serve_library, "serve the API over HTTP", _SERVE_EPILOG),
@@ -115,7 +116,7 @@ def _application() -> typer.Typer:
         shown = as_written(epilog)
         command = application.command(name, cls=Command, help=description, short_help=summary, epilog=shown)
         command(_reported(run))
-    return application
+    return typer.main.get_command(application)
 
 
 def _reported(run: Callable[..., int]) -> Callable[..., None]:

@@ -103,10 +103,10 @@ def command_line(version: Callable[[], str], description: str, epilog: str | Non
     return made
 
 
-def run_command_line(application: typer.Typer, arguments: Sequence[str] | None, program: str) -> int:
-    """Run one command and return its exit status."""
+def run_command_line(application: Callable[..., Any], arguments: Sequence[str] | None, program: str) -> int:
+    """Run one command of what `typer.main.get_command` returns for a command line, and return its exit status."""
     try:
-        typer.main.get_command(application)(arguments, prog_name=program)
+        application(arguments, prog_name=program)
     except SystemExit as ended:  # typer always ends so
         return ended.code if isinstance(ended.code, int) else 0
     return 0

@@ -8,12 +8,18 @@ import gc
 import os
 from pathlib import Path
 
+from amqtt_rest_bridge import __main__
 from amqtt_rest_bridge.admin.pages import compiled
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import read
+from template_api import cli
 
 compiled()
+commands = [__main__._application(name).commands[name] for name in __main__._COMMANDS]
+for command in [*commands, *cli._application().commands.values()]:
+    for parameter in command.params:
+        getattr(parameter, "get_runtime_param", int)()  # which typer puts off until the first use
 load(read([Path(__file__).parents[2] / "conf/routes"]), Environment(os.environ, Path()))
 gc.collect()
 gc.freeze()
