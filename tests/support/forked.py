@@ -53,6 +53,7 @@ _IMPORTED: Final = [
 ]  # fmt: skip
 _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_IMPORTED)
+vars(sys.modules["__main__"]).pop("__file__", None)  # else each fork runs it: pytest's script, without xdist
 
 
 class Forked:

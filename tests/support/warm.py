@@ -14,8 +14,12 @@ from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import read
 from template_api import cli
+from template_api.library.indexing import _shipped
+from template_api.pages.resources import _compiled as compiled_pages
 
 compiled()
+compiled_pages("", playground=True)
+_shipped()
 commands = [__main__._application(name).commands[name] for name in __main__._COMMANDS]
 for command in [*commands, *cli._application().commands.values()]:
     for parameter in command.params:
