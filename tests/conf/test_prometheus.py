@@ -171,7 +171,7 @@ def test_every_expression_of_the_dashboard_yields_what_a_running_bridge_did(tmp_
             def shares() -> dict[str, float]:
                 return found["Share of failed calls, A"]
 
-            eventually(all_yield)
+            eventually(all_yield, pause_seconds=0.2)  # it reads four times a second
             assert shares() == {"Orders": 0, "Bad": 1, "Kept": 0}
             assert found["Ready, A"] == {"": 1}
             assert found["Errors of the last reload, A"] == {"": 0}
