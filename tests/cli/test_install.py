@@ -73,6 +73,7 @@ class Web(Target):
 def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setattr(template_library, "_PAUSES", (0.01, 0.01, 0.01))
     proxy = Web()
     with proxy:
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
