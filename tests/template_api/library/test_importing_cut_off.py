@@ -1,8 +1,6 @@
 """Imports that are killed, begun and not completed, or run beside another one. On both databases."""
 
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ from template_api.errors import StartError
 from template_api.library import fill_empty_library, import_templates
 from template_api.library.database import TABLES, open_database
 from template_api.sources.reading import Reading
+from tests.support.forked import TEMPLATE_API, Forked
 from tests.support.waiting import eventually
 from tests.template_api.library.imports import CELLS, statuses
 
@@ -28,13 +27,13 @@ Make = Callable[..., dict[str, Any]]
 def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(store: "Store", tmp_path: Path) -> None:
     templates = [
         {"slug": f"t{n}", "title": f"T{n}", "tags": ["a", "b"], "notebooks": [{"filename": "x", "cells": CELLS}]}
-        for n in range(1000 if store.url.startswith("sqlite") else 400)  # the slower, the fewer
+        for n in range(500 if store.url.startswith("sqlite") else 250)  # the slower, the fewer
     ]
     file = tmp_path / "many.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in templates))
     engine = open_database(store.url)
-    command = [sys.executable, "-m", "template_api", "import", str(file), "--database-url", store.url]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    with Path("/dev/null").open("w") as nowhere:
+        process = Forked(TEMPLATE_API, ["import", str(file), "--database-url", store.url], tmp_path, output=nowhere)
     count = sa.select(sa.func.count()).select_from(TABLES["templates"])
 
     def imports() -> bool:
@@ -44,7 +43,7 @@ def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(st
 
     eventually(imports, "nothing is imported")
     process.kill()
-    process.wait()
+    process.wait(60)
     engine.dispose()
     client = store.client()
     done = list(statuses(store.url))

@@ -99,7 +99,7 @@ def test_a_line_without_end_costs_only_itself(tmp_path: Path) -> None:
         pytest.param("tags: *a14\n", "must be text", id="tags"),
         pytest.param("title: *a14\n", "must be text", id="title"),
         pytest.param("id: &i [*i]\n", "is not YAML", id="in itself"),
-        pytest.param("id: " + "[" * 20000, "is not YAML", id="nested"),
+        pytest.param("id: " + "[" * 1000, "is not YAML", id="nested"),
     ],
 )
 def test_a_yaml_bomb_is_a_fault_like_any_other(tmp_path: Path, text: str, reason: str) -> None:
