@@ -1,7 +1,7 @@
 """Route status as people read it: payloads to a table for rich. Pure; no thread of its own.
 
 Payloads come over MQTT from anywhere: they may lack members, hold other types, control characters or rich's markup.
-So every cell is a `Text`, which rich prints as it is, of without_controls characters.
+So every cell is a `Text`, which rich prints as it is, without control characters and not endless.
 """
 
 import json
@@ -42,6 +42,7 @@ _NUMBERS: Final = (
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 UNBOUNDED: Final = 10_000
 """The width of a table that is not for a terminal."""
+_LONGEST: Final = 2000  # characters of a text: an error that names twenty faults has room
 _LEAST_NAME: Final = 12  # characters of a route's name on a line, before columns go below
 
 
@@ -267,9 +268,15 @@ def _text(value: Any) -> str:
         case float():
             return f"{value:.1f}"
         case str():
-            return without_controls(value) or _UNKNOWN
+            return _bounded(value) or _UNKNOWN
         case _:
-            return json.dumps(value)
+            return _bounded(json.dumps(value))
+
+
+def _bounded(text: str) -> str:
+    """Return a text from outside as it is shown."""
+    shown = without_controls(text[: _LONGEST + 1])
+    return shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 3]}..."
 
 
 def group_tables(group: GroupOverview) -> Group:
@@ -286,7 +293,7 @@ def group_tables(group: GroupOverview) -> Group:
     parts.append(_uncut(("WORKER", "SINCE", "ROUTE SET", "VERSION"), workers))
     if len(group.route_sets) > 1:
         sets = (f"{routes} on {', '.join(names)}" for routes, names in sorted(group.route_sets.items()))
-        parts.append(Text(without_controls(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR))
+        parts.append(Text(_bounded(f"route sets differ: {'; '.join(sets)}"), _AWAY_COLOUR))
     return Group(*parts, Text())
 
 
@@ -301,4 +308,4 @@ def _since(since: str | None, away: str | None) -> Text:
 
 
 def _optional(text: str | None, missing: Text = Text(_UNKNOWN)) -> Text:  # noqa: B008  # no cell is changed
-    return missing if text is None else Text(without_controls(text))
+    return missing if text is None else Text(_bounded(text))

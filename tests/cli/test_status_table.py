@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from amqtt_rest_bridge.cli.status import parse_status
-from amqtt_rest_bridge.cli.status_table import counters_age, in_order, summary, table
+from amqtt_rest_bridge.cli.status_table import UNBOUNDED, counters_age, in_order, summary, table
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:
@@ -90,6 +90,21 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
     shown = lines(status("a\x1b[2J", last_error={"code": "x\r\n", "message": "\x07", "time": "\x1b"}))
     assert len(shown) == 3
     assert all(line.isprintable() for line in shown)
+
+
+def test_an_endless_text_of_another_publisher_is_cut() -> None:
+    """On a broker that workers share, anyone who may publish there writes names and errors."""
+    endless = "x" * 100_000
+    statuses = [
+        status(endless, messages={"total": [1] * 100_000}, last_error={"time": endless, "code": endless}),
+        status("Orders"),
+    ]
+    console = Console(file=io.StringIO(), width=200, highlight=False, soft_wrap=True)
+    with console.capture() as captured:
+        console.print(table(statuses, console, now=NOW, width=UNBOUNDED), crop=False)
+    shown = captured.get()
+    assert "Orders" in shown
+    assert max(map(len, shown.splitlines())) < 10_000
 
 
 def test_markup_of_rich_is_text_like_any_other() -> None:
