@@ -121,7 +121,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         self._incoming.use_packet_hook()
         if self._lossless is not None:
             self.supervisor.finish("adopting", self._lossless.adopt)
-        self._incoming.remember_retained()
+        self.supervisor.finish("remembering", self._incoming.remember_retained)
         if self._commands is not None:
             self._commands.routes_changed()
 

@@ -9,7 +9,7 @@ what is looked up by topic is there before, while and after, and `seen` has a ch
 
 import itertools
 import threading
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sized
 from itertools import takewhile
 from typing import Final, Generic, TypeVar
@@ -57,12 +57,13 @@ class Newest(Generic[V]):
 
     def __init__(self, topic_filter: str) -> None:
         self.topic_filter: Final = topic_filter
-        self.topics: dict[str, V] = {}
+        # The oldest of a dict is found behind all that were removed before it: with 10,000 a message took 35 us.
+        self.topics: dict[str, V] = OrderedDict()
         self.is_complete = True
         self.number = 0
         self.series: Final = next(_SERIES)
         self._bytes = 0
-        self._empty: dict[str, None] = {}  # topics that were removed, in the order in which they were
+        self._empty: dict[str, None] = OrderedDict()  # topics that were removed, in the order in which they were
         self._old: set[str] = set()  # topics that have not come since `AGAIN`
         self._recent: deque[tuple[str, V]] = deque()
         self._recent_bytes = 0

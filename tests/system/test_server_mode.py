@@ -2,9 +2,12 @@
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import signal
 import socket
+from collections.abc import Coroutine
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
+from tests.support.lossless import load
 from tests.support.waiting import eventually
 
 ROUTE = """
@@ -118,6 +122,27 @@ def test_what_was_retained_before_the_start_is_read_too() -> None:
     with hosting(ROUTE) as host:
         host.wait(host.broker.retain_message(None, "sensors/7/t", b"kept"))
         assert await_answer(host, 200, "/latest/7") == b"kept"
+
+
+def test_what_was_retained_before_a_reload_is_read_too_and_looked_at_in_parts() -> None:
+    every = 'ADD EVENT Every WITH METHOD "GET" WITH ENDPOINT "/every" WITH SOURCE_TOPIC "many/#"'
+    wanted = {f"many/{number}": number for number in range(250)}
+
+    async def parts(work: Coroutine[Any, Any, None]) -> int:
+        """Run what only gives the loop back now and then; return how often it does."""
+        count = 0
+        with contextlib.suppress(StopIteration):
+            while True:
+                work.send(None)
+                count += 1
+        return count
+
+    with hosting(ROUTE) as host:
+        for name, number in wanted.items():
+            host.wait(host.broker.retain_message(None, name, b"%d" % number))
+        load(host, ROUTE + every)
+        eventually(lambda: ask(host.http_port, "/every").json == wanted, "not all is read")
+        assert host.wait(parts(host.plugin._incoming.remember_retained())) == 2
 
 
 @processes

@@ -28,6 +28,7 @@ from amqtt_rest_bridge.topics import has_wildcards, loggable, matcher_of
 
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
 _NOTHING: Final = -1  # the number of a change before the first one
+_TOO_MANY: Final = f"has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
 _REMOVED: Final = "null"
 _MOST_PIECES: Final = 8  # of one filter that are kept for readers who are alike; callers choose where theirs begin
 _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
@@ -135,7 +136,10 @@ class _Topic:
         """Return its payload; raises `RefusedError` (404) where there is none."""
         payload = newest.get(self._topic)
         if payload is None:
-            raise error(NO_MESSAGE, f"No message has been seen on {loggable(self._topic)} yet")
+            shown = loggable(self._topic)
+            if newest.is_complete:
+                raise error(NO_MESSAGE, f"No message has been seen on {shown} yet")
+            raise error(NO_MESSAGE, f"No message is kept of {shown}: {loggable(newest.topic_filter)} {_TOO_MANY}")
         return payload
 
     def seen(self, newest: Newest[TopicPayload], last_id: str) -> int:
@@ -223,8 +227,7 @@ class _Topics:
     def _object(self, newest: Newest[TopicPayload], members: Iterable[tuple[str, TopicPayload]]) -> str:
         shown = loggable(self._filter)
         if not newest.is_complete:
-            message = f"has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
-            raise error(ANSWER_TOO_LARGE, f"{shown} {message}")
+            raise error(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}")
         written: list[str] = []
         size = 0
         for topic, one in members:  # of 16 MiB no more is written than may be answered

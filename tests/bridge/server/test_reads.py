@@ -179,6 +179,20 @@ def test_topics_that_are_removed_give_their_room_back_and_what_was_dropped_comes
     assert error_code(made.ask("GET", "/all")) == "response_too_large"
 
 
+def test_a_topic_that_was_dropped_is_not_said_to_have_had_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    made = rooms({})
+    fed = Fed(made)
+    fed.publish(b"1", "a", "b")
+    answer = made.ask("GET", "/rooms/c")
+    assert (error_code(answer), "No message has been seen on home/c/t yet" in answer.text) == ("no_message", True)
+    fed.publish(b"1", "c")
+    answer = made.ask("GET", "/rooms/a")
+    assert (error_code(answer), "No message is kept of home/a/t: home/+/t has matched" in answer.text) == (
+        "no_message", True,
+    )  # fmt: skip
+
+
 def test_what_is_dropped_while_all_is_sent_again_is_not_taken_for_complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(newest, "MOST_TOPICS", 2)
     made = rooms({})
