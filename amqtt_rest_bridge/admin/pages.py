@@ -5,6 +5,7 @@ and nothing load but our own scripts and style sheet. What pages show is shaped 
 `shown`. On the port's thread.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -49,6 +50,7 @@ SAFE: Final[Headers] = (
 )
 """The headers of every answer of the admin port."""
 _SAFE_PAGE: Final[Headers] = (*SAFE, ("Content-Security-Policy", _POLICY), ("X-Frame-Options", "DENY"))
+_KEPT: Final[Headers] = (("Cache-Control", "private, max-age=31536000, immutable"), *_SAFE_PAGE[1:])
 _PAGES: Final = ("overview", "attention", "unmatched", "flow", "route", "chart", "run", "runs", "playground", "error")
 _ASSETS: Final = {"script.js": SCRIPT, "live.js": SCRIPT, **SITE_FILES}
 
@@ -212,13 +214,13 @@ class StatusPages:
         status = "503 Service Unavailable" if tried is not None and tried.is_busy else "200 OK"
         return self._page("playground", status, trial=trial, tried=tried)
 
-    def asset(self, path: str) -> Response | None:
-        """Return a style sheet or script, None when there is none of this path."""
+    def asset(self, path: str, version: str) -> Response | None:
+        """Return a style sheet or script, None when there is none of this path; with its version a browser keeps it."""
         name = path[1:]
         if name not in _ASSETS:
             return None
-        content = site_file(name) if name in SITE_FILES else _read(name)
-        return Response("200 OK", (*_SAFE_PAGE, ("Content-Type", _ASSETS[name])), content)
+        headers = _KEPT if version == _version() else _SAFE_PAGE
+        return Response("200 OK", (*headers, ("Content-Type", _ASSETS[name])), _asset(name))
 
     def changes(self, wake: Callable[[], None], routes: frozenset[str]) -> Stream | None:
         """Return the stream of what changes on the pages of a browser, None when there are too many.
@@ -253,6 +255,7 @@ def page_environment() -> Environment:
     )  # fmt: skip
     environment.filters |= {"prose": _prose, "sentence": _sentence, "moment": _moment, "duration": _duration}
     environment.filters["json_lines"] = json_lines
+    environment.globals["version"] = _version()
     return environment
 
 
@@ -342,6 +345,16 @@ class _Changes:
         self._known, self._shown = {one["name"]: one for one in present}, sections
         names = [one["name"] for one in present]
         return {"summary": summary(present), "sections": sections, "names": names, "rows": changed}
+
+
+@cache
+def _version() -> str:
+    """Return what another version of any style sheet or script has not: pages name them with it."""
+    return hashlib.sha256(b"".join(map(_asset, _ASSETS))).hexdigest()[:12]
+
+
+def _asset(name: str) -> bytes:
+    return site_file(name) if name in SITE_FILES else _read(name)
 
 
 @cache

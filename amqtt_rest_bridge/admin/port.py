@@ -227,7 +227,7 @@ class AdminServer:
                 return self._with_run(run, wake, lambda runs: self._pages.run(runs, is_refused=is_refused), tries=True)
             case ["playground"]:
                 return self._pages.playground(Trial(FIRST_ROUTE), None)
-        return self._pages.asset(path) or refused(_NOT_FOUND, SAFE)
+        return self._pages.asset(path, request.query) or refused(_NOT_FOUND, SAFE)
 
     def _find_api(self, path: list[str], request: Request, wake: Wake) -> Response | Pending:
         match path:

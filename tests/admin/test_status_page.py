@@ -658,6 +658,19 @@ def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_
         assert not re.search(r"""(?:src|href|url\()=?["']?(?:https?:)?//""", found.text)
 
 
+def test_a_browser_keeps_what_pages_share_as_long_as_it_is_the_same_and_nothing_else(host: Host) -> None:
+    admin = admin_of(host)
+    page = admin.get("/")
+    shared = re.findall(r'(?:src|href)="(/[^"]+)\?(\w+)"', page.text)
+    assert [path for path, _ in shared] == ["/icon.svg", "/site.css", "/site.js", "/script.js"]
+    for path, version in shared:
+        kept, other, asked = (admin.get(f"{path}{query}") for query in (f"?{version}", f"?{version}0", ""))
+        assert kept.headers["Cache-Control"] == "private, max-age=31536000, immutable"
+        assert [one.headers["Cache-Control"] for one in (other, asked, page)] == ["no-store"] * 3
+        assert kept.headers["Content-Security-Policy"] == page.headers["Content-Security-Policy"]
+        assert kept.body == other.body == asked.body
+
+
 def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
     text = html.unescape(admin_of(host).get("/flow").text)
     for name in ("orders/+", "Orders", "http://127.0.0.1:9", f"POST :{host.http_port}/hook", "Intake", "received"):
