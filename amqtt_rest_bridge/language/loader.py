@@ -12,7 +12,7 @@ from amqtt_rest_bridge.language.configs import read_config, read_route_config, w
 from amqtt_rest_bridge.language.definitions import Block, Definition
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.language.events import read_event
-from amqtt_rest_bridge.language.loops import PlacedEvent, loop_warnings
+from amqtt_rest_bridge.language.loops import Endpoint, PlacedEvent, loop_warnings
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.parsed_texts import ParsedText, ParsedTexts
 from amqtt_rest_bridge.language.sources import Report, Source, in_order
@@ -66,6 +66,7 @@ class LoadedText:
     faults: tuple[Fault, ...] = ()
     claims: tuple[Claim, ...] = ()
     events: tuple[PlacedEvent, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
     without_define: tuple[Fault, ...] = ()
     definitions: int = 0
     files: frozenset[FileState] = frozenset()
@@ -90,6 +91,7 @@ def load_text(source: Source, parsed: ParsedText, environment: Environment) -> L
         (*source.faults, *(replace(fault, path=source.path) for fault in parsed.faults), *loader.report.faults),
         tuple(loader.claims),
         tuple(loader.events),
+        tuple(loader.endpoints),
         tuple(replace(fault, path=source.path) for fault in parsed.without_define),
         len(parsed.definitions),
         frozenset(loader.report.files),
@@ -109,7 +111,9 @@ def join(texts: Sequence[LoadedText]) -> LoadResult:
             refused.add(id(claim.route))
     severity = Severity.WARNING if any(text.definitions for text in texts) else Severity.ERROR
     faults += [replace(fault, severity=severity) for text in texts for fault in text.without_define]
-    faults += loop_warnings([event for text in texts for event in text.events])
+    faults += loop_warnings(
+        [event for text in texts for event in text.events], [one for text in texts for one in text.endpoints]
+    )
     routes = [route for text in texts for route in text.routes if id(route) not in refused]
     files = frozenset(file for text in texts for file in text.files)
     return LoadResult(tuple(routes), in_order(faults), files)
@@ -127,6 +131,7 @@ class _TextLoader:
         self.routes: list[Route] = []
         self.claims: list[Claim] = []
         self.events: list[PlacedEvent] = []
+        self.endpoints: list[Endpoint] = []
         self.report = Report(source.path, source.text)
         self._environment = environment
         self._claims: list[tuple[tuple[str, object], Fault]] = []  # of the definition that is read
@@ -158,11 +163,12 @@ class _TextLoader:
         config, name = read_config(settings), definition.name or ""
         read = [(event, read_event(event, config, name)) for event in events]
         for of, event in read:
+            title = "" if event is None else f"{title_of(definition)}, event {event.name}"
             if isinstance(event, ClientEvent):
-                places = {topic: of.range(topic) for topic in ("DESTINATION_TOPIC", "ERROR_TOPIC")}
-                title = f"{title_of(definition)}, event {event.name}"
-                self.events.append(PlacedEvent(event, title, report.path, places))
+                places = {name: of.range(name) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC", "ENDPOINT")}
+                self.events.append(PlacedEvent(event, config, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
+                self.endpoints += [Endpoint(event, config.server_port, title)] if event.destination_topic else []
                 key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
                 message = f"{event.method} {of.texts['ENDPOINT'].shown} on port {config.server_port} is exposed twice"
                 self._claim("endpoint", key, of.block, message)

@@ -2,35 +2,51 @@
 
 In a topic that is published a placeholder counts as exactly one level whose text is unknown; `{topic}` and
 `{source_topic}` as the topics that the event's own SOURCE_TOPIC matches, `{topic.N}` as their Nth level.
+
+A request to a server event of the same routes publishes, too. Such a loop is never cut, as HTTP carries no hops.
 """
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
+from urllib.parse import urlsplit
 
+from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 from amqtt_rest_bridge.language.evaluation import BlockSettings
-from amqtt_rest_bridge.model import ClientEvent
+from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, ServerEvent
 from amqtt_rest_bridge.placeholders import Placeholder, PlaceholderText
-from amqtt_rest_bridge.topics import TopicIndex
+from amqtt_rest_bridge.topics import TopicIndex, widest_filter
 
 _MAX_CYCLES: Final = 50
 _MAX_EDGES: Final = 20_000  # where everything triggers everything, each event's own loop is warned of anyway
 _ONE: Final = "\x01"  # any text within a level; no topic holds control characters
 _HINT: Final = "publish to another topic"
 _MANY: Final = "\x02"  # any number of levels, none too
+_PORTS: Final = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedEvent:
-    """A client event, its name in messages, and where its topics are in the text."""
+    """A client event, its route's configuration, its name in messages, and where its settings are in the text."""
 
     event: ClientEvent
+    config: RestApiConfig
     title: str
     path: str
     places: dict[str, tuple[Position, Position]]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server event that publishes, its port, and its name in messages."""
+
+    event: ServerEvent
+    port: int
+    title: str
 
 
 def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderText | str | None]) -> None:
@@ -42,28 +58,86 @@ def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderTe
             settings.warning(FaultCode.LOOP, name, message, _HINT)
 
 
-def loop_warnings(placed: Sequence[PlacedEvent]) -> Iterator[Fault]:
-    """Yield a warning for each loop through several events."""
-    for cycle in _find_loops([one.event for one in placed]):
-        first, second = placed[cycle[0]], placed[cycle[1]]
-        topics = _published(first.event)
-        name = next(name for name in topics if may_match(second.event.source_topic, topics[name]))
-        through = ", ".join(placed[number].title for number in cycle[1:])
-        message = f"{name} leads back to SOURCE_TOPIC through {through}, round and round until the chain is cut"
-        place, end = first.places[name]
-        yield Fault(first.path, place, Severity.WARNING, message, _HINT, FaultCode.LOOP, end)
+def loop_warnings(placed: Sequence[PlacedEvent], endpoints: Sequence[Endpoint]) -> Iterator[Fault]:
+    """Yield a warning for each loop through several events, or through endpoints of these routes."""
+    published = _Published(endpoints)
+    ways = [published.by(one) for one in placed]
+    for cycle in _find_loops([one.event for one in placed], ways):
+        first = placed[cycle[0]]
+        names: list[str] = []
+        through: list[str] = []
+        for number, following in zip(cycle, [*cycle[1:], cycle[0]], strict=True):
+            source = placed[following].event.source_topic
+            # An event alone is in a loop only by its ENDPOINT: see `warn_of_own_loop` for its topics.
+            candidates = ways[number] if len(cycle) > 1 else ("ENDPOINT",)
+            names.append(next(name for name in candidates if may_match(source, ways[number][name][0])))
+            through += [title for title in (ways[number][names[-1]][1],) if title is not None]
+            through += [placed[following].title] if following != cycle[0] else []
+        is_cut = "ENDPOINT" not in names
+        end = "until the chain is cut" if is_cut else "without end: HTTP carries no count of the routes passed"
+        message = f"{names[0]} leads back to SOURCE_TOPIC through {', '.join(through)}, round and round {end}"
+        place, last = first.places[names[0]]
+        yield Fault(first.path, place, Severity.WARNING, message, _HINT, FaultCode.LOOP, last)
 
 
-def _find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
-    """Yield loops through several events, each as their numbers in turn, at most 50.
+_Ways = Mapping[str, tuple[str, str | None]]
+"""The topics that an event publishes to, as `topic_pattern` makes them, by the setting that says so.
+
+ENDPOINT is one where the request leads to an endpoint of these routes, whose title is given.
+"""
+
+
+class _Published:
+    """What events publish; `endpoints` are those of all routes."""
+
+    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+        self._endpoints = endpoints
+        self._ports = {one.port for one in endpoints}
+
+    def by(self, placed: PlacedEvent) -> _Ways:
+        """Return what an event publishes to."""
+        event = placed.event
+        topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
+        ways: dict[str, tuple[str, str | None]] = {
+            name: (topic_pattern(topic, event.source_topic), None)
+            for name, topic in topics.items()
+            if topic is not None
+        }
+        if (called := self._called(placed)) is not None and (topic := called.event.destination_topic) is not None:
+            ways["ENDPOINT"] = topic_pattern(topic, ""), called.title
+        return ways
+
+    @cached_property
+    def _index(self) -> TopicIndex[Endpoint]:
+        """Endpoints by port, method and path, whose `{name}` segments match one segment."""
+        return TopicIndex(
+            [(f"{one.port}/{one.event.method}{widest_filter(one.event.endpoint)}", one) for one in self._endpoints]
+        )
+
+    def _called(self, placed: PlacedEvent) -> Endpoint | None:
+        """Return the endpoint that the request of an event surely leads to, None for that of another program."""
+        base = urlsplit(placed.config.base_address or "") if self._ports else None
+        if base is None or (port := base.port or _PORTS.get(base.scheme, 0)) not in self._ports:
+            return None
+        if not is_loopback(base.hostname or ""):
+            return None
+        event = placed.event
+        endpoint = topic_pattern(event.endpoint, event.source_topic).partition("?")[0].lstrip("/")
+        return next(iter(self._index[f"{port}/{event.method}{base.path.rstrip('/')}/{endpoint}"]), None)
+
+
+def _find_loops(events: Sequence[ClientEvent], ways: Sequence[_Ways]) -> Iterator[list[int]]:
+    """Yield loops through several events or an endpoint, each as the numbers of events in turn, at most 50.
 
     Only what surely matches counts: a level that a message fills in is taken for one that no filter names.
     """
     index = TopicIndex([(event.source_topic, number) for number, event in enumerate(events)])
     followers: dict[int, set[int]] = {}
     edges = 0
-    for number, event in enumerate(events):
-        followers[number] = {other for topic in _published(event).values() for other in index[topic]} - {number}
+    for number, published in enumerate(ways):
+        # An event that publishes to its own SOURCE_TOPIC is warned of by itself.
+        direct = {other for topic, title in published.values() if title is None for other in index[topic]} - {number}
+        followers[number] = direct | {other for topic, title in published.values() if title for other in index[topic]}
         edges += len(followers[number])
         if edges > _MAX_EDGES:
             return
@@ -77,12 +151,6 @@ def _find_loops(events: Sequence[ClientEvent]) -> Iterator[list[int]]:
             del followers[cycle[first]]
         else:
             return
-
-
-def _published(event: ClientEvent) -> dict[str, str]:
-    """Return what an event publishes to, by the setting that says so, as `topic_pattern` makes it."""
-    topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
-    return {name: topic_pattern(topic, event.source_topic) for name, topic in topics.items() if topic is not None}
 
 
 def topic_pattern(topic: PlaceholderText | str, source: str) -> str:
