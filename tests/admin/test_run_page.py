@@ -233,16 +233,15 @@ def test_a_failed_try_of_a_lossless_call_leaves_the_way_to_the_run_that_ended(pa
 
 
 @pytest.mark.chromium
-@pytest.mark.parametrize("width", [360, 800])
-def test_numbers_of_a_route_with_an_error_stay_on_one_line(page: Page, width: int) -> None:
+def test_numbers_of_a_route_with_an_error_stay_on_one_line(page: Page) -> None:
     with hosting(client_route("http://127.0.0.1:9", config="WITH RETRIES 0"), admin_port=0, admin_token=TOKEN) as host:
         client = host.client("done/#")
         client.publish("orders/1", b"{}")
         client.message()
-        page.size(width, 640)
         page.open(url(host))
         page.wait("document.querySelector('[data-cell=error]').innerText.includes('refused the connection')")
-        for cell in ("rate", "failed"):
+        for width, cell in itertools.product((360, 800), ("rate", "failed")):
+            page.size(width, 640)
             shown = f"document.querySelector('[data-cell={cell}]')"
             page.evaluate(f"{shown}.textContent = '88.8'")
             assert page.evaluate(f"{shown}.clientHeight") < 40, cell
