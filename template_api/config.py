@@ -91,12 +91,7 @@ class Settings:
 
     def value_faults(self) -> Iterator[SettingFault]:
         """Return what is wrong with the values; database, library and index are not looked at."""
-        for one in fields(self):
-            value, high = getattr(self, one.name), row_of(one).high
-            if one.type is bool and not isinstance(value, bool):
-                yield (one.name,), f"{one.name} must be true or false, not {value!r}"
-            elif one.type is int and not 0 <= value <= high:
-                yield (one.name,), f"{one.name} must be a whole number from 0 to {high}, not {value}"
+        yield from self._simple_faults()
         if not self.host.strip():
             yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
         if not self.database_url.strip():
@@ -112,6 +107,16 @@ class Settings:
             usable = False
         if not usable or " " in self.base_url or not self.base_url.isprintable():
             yield ("base_url",), f"base_url must be an address such as https://library.example, not {self.base_url!r}"
+
+    def _simple_faults(self) -> Iterator[SettingFault]:
+        for one in fields(self):
+            value, high = getattr(self, one.name), row_of(one).high
+            if one.type is bool and not isinstance(value, bool):
+                yield (one.name,), f"{one.name} must be true or false, not {value!r}"
+            elif one.type is int and not 0 <= value <= high:
+                yield (one.name,), f"{one.name} must be a whole number from 0 to {high}, not {value}"
+            elif isinstance(value, str) and "\0" in value and not one.name.endswith("_url"):  # which have their own
+                yield (one.name,), f"{one.name} holds NUL, which no file or host has"
 
     def setting_faults(self) -> Iterator[SettingFault]:
         """Return what would stop the start, places included; writes nothing, connects to nothing.
