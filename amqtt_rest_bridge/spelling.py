@@ -20,24 +20,22 @@ def closest(name: str, names: Iterable[str], *, parts: bool = False) -> str | No
     from rapidfuzz import process
     from rapidfuzz.distance import OSA, JaroWinkler
 
-    names = list(names)
-    slips = min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
-    swapped = [whole for whole in names if sorted(_normalised(whole)) == sorted(_normalised(name))]
+    names, wanted = list(names), _normalised(name)
+    known = [_normalised(each) for each in names]
+    letters, slips = sorted(wanted), min(2, len(name) // 3)  # letters that are wrong, missing, too many or swapped
+    swapped = [at for at, each in enumerate(known) if len(each) == len(wanted) and sorted(each) == letters]
     if len(swapped) == 1:  # also of two letters
-        return swapped[0]
-    slip = process.extractOne(name, names, scorer=OSA.distance, processor=_normalised, score_cutoff=slips)
-    if slip is not None:
-        return slip[0]
-    ending = [whole for whole in names if parts and _normalised(whole).endswith(f"_{_normalised(name)}")]
+        return names[swapped[0]]
+    if slip := process.extractOne(wanted, known, scorer=OSA.distance, score_cutoff=slips):
+        return names[slip[2]]
+    ending = [at for at, each in enumerate(known) if parts and each.endswith(f"_{wanted}")]
     if len(ending) == 1:
-        return ending[0]
-    alike = process.extractOne(
-        name, names, scorer=JaroWinkler.normalized_similarity, processor=_normalised, score_cutoff=_ALIKE
-    )
-    if alike is not None or not parts:
-        return alike[0] if alike else None
-    holding = [whole for whole in names if _normalised(name) in _normalised(whole).split("_")]
-    return holding[0] if len(holding) == 1 else None
+        return names[ending[0]]
+    alike = process.extractOne(wanted, known, scorer=JaroWinkler.normalized_similarity, score_cutoff=_ALIKE)
+    if alike or not parts:
+        return names[alike[2]] if alike else None
+    holding = [at for at, each in enumerate(known) if wanted in each.split("_")]
+    return names[holding[0]] if len(holding) == 1 else None
 
 
 class Question(str):
