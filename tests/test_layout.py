@@ -20,8 +20,13 @@ COMMON = {"Answer", "Call", "Connection", "Dispatcher", "Place", "Report", "Rout
 
 
 def functions(file: Path) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
-    nodes = ast.walk(ast.parse(file.read_text(encoding="utf-8")))
-    return [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    found, bodies = [], [ast.parse(file.read_text(encoding="utf-8")).body]
+    while bodies:  # of statements: no function is in an expression
+        for node in bodies.pop():
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                found.append(node)
+            bodies += [getattr(node, part, []) for part in ("body", "orelse", "finalbody", "handlers", "cases")]
+    return found
 
 
 def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
