@@ -120,13 +120,12 @@ def test_a_text_is_formatted_unless_it_has_an_error(client: LspClient, uri: str)
     assert client.request("textDocument/formatting", options) == []
 
 
-def test_a_trial_runs_no_code_of_the_working_directory(tmp_path: Path) -> None:
-    client, uri = LspClient(tmp_path), (tmp_path / "a.lot").as_uri()
-    (tmp_path / "typer.py").write_text("raise SystemExit('foreign code')")
+def test_a_trial_runs_no_code_of_the_working_directory(client: LspClient, uri: str, folder: Path) -> None:
+    (folder / "typer.py").write_text("raise SystemExit('foreign code')")
     client.open(uri, BASIC)
     given = {"command": "rest-bridge.try", "arguments": [uri, {"topic": "in"}]}
     assert client.request("workspace/executeCommand", given).startswith("# route R, event E (a.lot:1)\n")
-    assert client.end() == 0
+    (folder / "typer.py").unlink()
 
 
 def test_an_event_is_tried_as_it_is_in_the_editor(client: LspClient, uri: str) -> None:
@@ -158,19 +157,20 @@ def test_what_cannot_be_tried_is_said(client: LspClient, uri: str, options: dict
     assert shown in answer and "Traceback" not in answer
 
 
-def test_a_file_whose_name_is_not_utf_8_is_the_file_of_the_workspace(tmp_path: Path) -> None:
-    path = Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff.lot"))
+def test_a_file_whose_name_is_not_utf_8_is_the_file_of_the_workspace(client: LspClient, folder: Path) -> None:
+    path, uri = Path(os.fsdecode(os.fsencode(folder) + b"/\xff.lot")), (folder / "next.lot").as_uri()
     path.write_text(BASIC + '        WITH DESTINATION_TOPIC "tickets/opened"\n')
-    (tmp_path / "next.lot").write_text(OTHER)
-    client = LspClient(tmp_path)
+    client.notify("workspace/didChangeWatchedFiles", {"changes": [{"uri": path.as_uri(), "type": 1}]})
     assert client.open(path.as_uri(), path.read_text()) == []
-    uri = (tmp_path / "next.lot").as_uri()
     client.open(uri, OTHER)
     client.notify("textDocument/didClose", of(path.as_uri()))
     while not (found := client.at("definition", uri, 5, 30)):
         pass
     assert found[0]["uri"] == path.as_uri() and path.as_uri().endswith("/%FF.lot")
-    assert client.end() == 0
+    client.notify("textDocument/didClose", of(uri))
+    path.unlink()
+    client.notify("workspace/didChangeWatchedFiles", {"changes": [{"uri": path.as_uri(), "type": 3}]})
+    client.notified.clear()
 
 
 def test_a_notebook_is_read_as_its_json_and_by_its_cells(client: LspClient, folder: Path) -> None:

@@ -142,9 +142,18 @@ def resident_mb() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 1e6
 
 
-@schemes
-@events
-@pytest.mark.parametrize("count", [20, pytest.param(500, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    ("tls", "request_bytes", "count"),
+    [
+        pytest.param(False, get("/last"), 20, id="plain, read event"),
+        pytest.param(True, post("/ask"), 20, id="tls, reply event"),
+        *(
+            pytest.param(tls, request_bytes, 500, marks=pytest.mark.long)
+            for tls in (False, True)
+            for request_bytes in (get("/last"), post("/ask"))
+        ),
+    ],
+)
 def test_many_that_never_read_cost_little_memory(tls: bool, request_bytes: bytes, count: int) -> None:
     command = [sys.executable, "-c", SERVE, "tls" if tls else "plain"]
     context = ssl._create_unverified_context() if tls else None
