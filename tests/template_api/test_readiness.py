@@ -58,13 +58,13 @@ def test_a_process_without_its_database_lives_and_is_not_ready(serve: Serve, sql
 def test_two_processes_on_one_kept_index_answer_searches_from_ready_on(
     sqlite_store: "Store", make_template: Make, serve: Serve, tmp_path: Path
 ) -> None:
-    sqlite_store.bring(*(make_template(f"pump-{n}", title="Pump control") for n in range(300)))
+    sqlite_store.bring(*(make_template(f"pump-{n}", title="Pump control") for n in range(100)))
     arguments = ("--database-url", sqlite_store.url, "--index-dir", str(tmp_path / "index"))
     with serve(*arguments) as first, serve(*arguments) as second:
         stop = threading.Event()
 
         def change() -> None:
-            for number in range(8):
+            for number in range(6):
                 if not stop.is_set():
                     sqlite_store.bring(make_template(f"pump-{number}", title=f"Pump control {number}"))
 
@@ -73,7 +73,7 @@ def test_two_processes_on_one_kept_index_answer_searches_from_ready_on(
         try:
             for api in (first, second):
                 assert api.get("/ready").status == 200
-                assert {api.get(f"/api/search?q=pump+{number}").status for number in range(40)} == {200}
+                assert {api.get(f"/api/search?q=pump+{number}").status for number in range(20)} == {200}
         finally:
             stop.set()
             changing.join()

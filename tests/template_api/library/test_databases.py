@@ -93,7 +93,7 @@ def ask_until(served: "Served", path: str, status: int) -> "Answer":
         answers.append(served.get(path))
         return answers[-1].status == status
 
-    eventually(answered, f"{path} never answers {status}", 90)
+    eventually(answered, f"{path} never answers {status}", 90, pause_seconds=0.05)
     return answers[-1]
 
 

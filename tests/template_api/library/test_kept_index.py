@@ -368,7 +368,7 @@ def test_a_process_that_is_killed_while_it_indexes_is_followed_by_one_with_the_r
 ) -> None:
     file = tmp_path / "many.jsonl"
     rare = [f"needle{n}" for n in range(3)]
-    lines = [make_template(f"t{n}", title=f"Common {rare[n % 3]}", content=f"words {n} " * 200) for n in range(600)]
+    lines = [make_template(f"t{n}", title=f"Common {rare[n % 3]}", content=f"words {n} " * 200) for n in range(300)]
     file.write_text("".join(json.dumps(each) + "\n" for each in lines))
     import_templates(sqlite_store.url, file)
     arguments = ("--database-url", sqlite_store.url, "--index-dir", str(tmp_path / "kept"))
@@ -382,7 +382,7 @@ def test_a_process_that_is_killed_while_it_indexes_is_followed_by_one_with_the_r
         assert process.wait(60) == -signal.SIGKILL
     set_status(sqlite_store.url, "t0", Status.HIDDEN)
     with serve(*arguments) as served:
-        for text, count in (("needle0", 199), ("needle1", 200), ("needle2", 200)):
+        for text, count in (("needle0", 99), ("needle1", 100), ("needle2", 100)):
             until_complete(served, text, count)
         assert served.get("/api/templates/t0").status == 404
 
