@@ -35,6 +35,7 @@ from template_api.sources import Reading
 log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0001
+_BUSY_SECONDS = 1.0  # between two reports that the import is running
 _GRACE_SECONDS = 5  # what running requests get to finish in at a stop
 _LIMITS = Limits(
     slow_seconds=30,  # for a request to arrive whole, or a caller that reads nothing of its answer
@@ -226,7 +227,7 @@ class _Observer:
             log.warning("%s", warning)
         for fault in reading.faults:
             log.error("%s", fault)
-        if time.monotonic() - self._reported >= 1:
+        if time.monotonic() - self._reported >= _BUSY_SECONDS:
             self._reported = time.monotonic()
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
             self._report_busy()

@@ -13,19 +13,26 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from tests.support.forked import AMQTT, run
+
 CONF: Final = Path(__file__).parents[2] / "conf"
 SECONDS: Final = 60
 
 
-@contextmanager
-def amqtt(folder: Path, api_port: int) -> Iterator["subprocess.Popen[str]"]:
-    """Run the command with the shipped files, the template API on a given port and everything else on free ones."""
+def arguments(folder: Path, api_port: int) -> list[str]:
+    """Return those of the command for the shipped files, with the API on a given port and all else on free ones."""
     shutil.copytree(CONF, folder / "conf")
     broker, demo = folder / "conf/broker.yaml", folder / "conf/routes/demo.lot"
     text = broker.read_text().replace("127.0.0.1:1883", "127.0.0.1:0")
     broker.write_text(text.replace("# port: 8000", f"port: {api_port}"))
     demo.write_text(demo.read_text().replace("'8080'", "'0'"))
-    command = [str(Path(sys.executable).with_name("amqtt")), "-c", "conf/broker.yaml"]
+    return ["-c", "conf/broker.yaml"]
+
+
+@contextmanager
+def amqtt(folder: Path) -> Iterator["subprocess.Popen[str]"]:
+    """Run the command as it is installed."""
+    command = [str(Path(sys.executable).with_name("amqtt")), *arguments(folder, 0)]
     with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         try:
             yield running
@@ -47,7 +54,7 @@ def family(pid: int) -> list[int]:
 
 
 def test_it_serves_both_halves_and_sigterm_leaves_no_process_behind(tmp_path: Path) -> None:
-    with amqtt(tmp_path, 0) as running:
+    with amqtt(tmp_path) as running:
         server, api = address(running, "server mode listens on "), address(running, "template API on ")
         hook = urllib.request.Request(f"{server}/webhook", data=b"hello", method="POST")
         for asked in (hook, f"{api}/api/templates"):
@@ -65,7 +72,6 @@ def test_it_serves_both_halves_and_sigterm_leaves_no_process_behind(tmp_path: Pa
 def test_a_port_of_ours_that_is_taken_ends_it_with_the_reason(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with amqtt(tmp_path, port) as running:
-            output, _ = running.communicate(timeout=SECONDS)
-    assert running.returncode == 1
-    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in output
+        ended = run(AMQTT, arguments(tmp_path, port), tmp_path, timeout=SECONDS)
+    assert ended.returncode == 1
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in ended.stderr

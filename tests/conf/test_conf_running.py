@@ -16,9 +16,11 @@ import yaml
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
 from template_api.plugin import TemplateApiPlugin
+from template_api.serving import supervisor
 from tests.support.asking import ask
 from tests.support.documents import page, section
 from tests.support.embedded_broker import PLUGIN, Client, Host, configuration, hosting
+from tests.support.forked import ForkedApi
 from tests.support.waiting import SECONDS, eventually
 
 CONF: Final = Path(__file__).parents[2] / "conf"
@@ -87,9 +89,11 @@ def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
         "library": str(CONF / "library"),
         "database_url": f"sqlite:///{folder / 'library.db'}",
     }
-    host = Host(config)
-    yield host
-    host.stop()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(supervisor, "ChildProcess", ForkedApi)  # its own start is for other tests
+        host = Host(config)
+        yield host
+        host.stop()
 
 
 def api_port(host: Host) -> int:

@@ -187,13 +187,16 @@ class ForkedApi:
     """The `ChildProcess` of the template API, forked; what its own start does is for other tests."""
 
     def __init__(
-        self, module: str, arguments: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str]
-    ) -> None:
+        self, module: str, arguments: Sequence[str], descriptors: Sequence[int], environment: Mapping[str, str],
+        *, constants: Mapping[str, object] | None = None,
+    ) -> None:  # fmt: skip
         assert module == "template_api"
         numbers = set(map(str, descriptors))
         given = [_Sent(int(argument)) if argument in numbers else argument for argument in arguments]
         variables = {**os.environ, **environment}
-        self._process = _CONTEXT.Process(target=_run_api, args=(given, Path.cwd(), variables, _Sent(1), _Sent(2)))
+        self._process = _CONTEXT.Process(
+            target=_run_api, args=(given, Path.cwd(), variables, constants or {}, _Sent(1), _Sent(2))
+        )
         self._process.start()
         self._lock = threading.Lock()
         assert self._process.pid is not None
@@ -243,13 +246,17 @@ def _run(
     def child(module: str, arguments: Sequence[str], descriptors: Sequence[int]) -> "ChildProcess | _WaitingBridge":
         return waiting.pop(0).use(arguments, descriptors) if waiting else ChildProcess(module, arguments, descriptors)
 
-    for name, value in {_CHILD: child, _LOAD: load_on_a_thread, **constants}.items():
+    _replace({_CHILD: child, _LOAD: load_on_a_thread, **constants})
+    sys.argv = [module, *arguments]
+    sys.exit(importlib.import_module(module).main())
+
+
+def _replace(constants: Mapping[str, object]) -> None:
+    for name, value in constants.items():
         place, _, constant = name.rpartition(".")
         owner = pkgutil.resolve_name(place)
         assert hasattr(owner, constant), name
         setattr(owner, constant, value)
-    sys.argv = [module, *arguments]
-    sys.exit(importlib.import_module(module).main())
 
 
 def _be_loader(argument: str, folder: Path, environment: dict[str, str], given: int, out: int, err: int) -> None:
@@ -258,8 +265,12 @@ def _be_loader(argument: str, folder: Path, environment: dict[str, str], given: 
     sys.exit(importlib.import_module(_LOADER).main())
 
 
-def _run_api(arguments: list[str | int], folder: Path, environment: dict[str, str], out: int, err: int) -> None:
+def _run_api(
+    arguments: list[str | int], folder: Path, environment: dict[str, str], constants: Mapping[str, object],
+    out: int, err: int,
+) -> None:  # fmt: skip
     _enter(folder, environment, out, err)
+    _replace(constants)
     sys.argv = [TEMPLATE_API, *map(str, arguments)]
     sys.exit(importlib.import_module(TEMPLATE_API).main())
 

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from template_api.cli import Progress, main
 from template_api.library.database import open_database
+from tests.support.forked import TEMPLATE_API, Forked
 
 Make = Callable[..., dict[str, Any]]
 
@@ -189,15 +188,14 @@ def test_the_command_survives_a_reader_that_goes_away(library: Path) -> None:
     templates = "".join(f'{{"slug": "t{number}", "title": "{"x" * 400}"}}\n' for number in range(300))
     library.write_text(templates)
     main(["import", "--quiet", str(library)])
-    command = [sys.executable, "-m", "template_api", "list"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = Forked(TEMPLATE_API, ["list"], Path.cwd())
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
     process.stdout.close()
     with process.stderr as told:
         assert told.read() == ""
-    assert process.wait() == 1
+    assert process.wait(60) == 1
 
 
 def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

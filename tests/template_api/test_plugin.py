@@ -6,8 +6,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,7 @@ from amqtt.errors import PluginError
 from template_api.plugin import TemplateApiPlugin
 from template_api.serving import supervisor
 from tests.support.asking import ask
-from tests.support.forked import ForkedApi
+from tests.support.forked import AMQTT, Forked, ForkedApi
 
 PLUGIN = "template_api.plugin.TemplateApiPlugin"
 
@@ -123,9 +121,10 @@ def test_a_taken_port_stops_the_start_with_a_logged_reason(tmp_path: Path, caplo
 def test_a_killed_broker_leaves_no_api_process_behind(tmp_path: Path) -> None:
     config = tmp_path / "broker.yaml"
     config.write_text(yaml.safe_dump(configuration(tmp_path)))
-    amqtt = Path(sys.executable).with_name("amqtt")
-    with subprocess.Popen([amqtt, "-c", config], stderr=subprocess.PIPE, text=True, cwd=tmp_path) as broker:
-        assert broker.stderr is not None
+    broker = Forked(AMQTT, ["-c", str(config)], tmp_path)
+    assert broker.stdout is not None
+    assert broker.stderr is not None
+    with broker.stdout, broker.stderr:
         assert any("template API on" in line for line in broker.stderr)
         children = Path(f"/proc/{broker.pid}/task/{broker.pid}/children").read_text().split()
         [child] = [int(pid) for pid in children]
@@ -134,3 +133,4 @@ def test_a_killed_broker_leaves_no_api_process_behind(tmp_path: Path) -> None:
         assert select.select([ended], [], [], 60)[0] == [ended]
         os.close(ended)
         assert "template API stopped" in broker.stderr.read()
+    assert broker.wait(60) == -signal.SIGKILL

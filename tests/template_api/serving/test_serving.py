@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
@@ -17,6 +16,7 @@ import pytest
 from template_api.cli import main
 from template_api.library import Pace, set_status
 from template_api.records import Status
+from tests.support.forked import TEMPLATE_API, ForkedApi, run
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -181,8 +181,7 @@ def test_what_cannot_start_ends_with_one_line_and_a_status(
 def test_a_taken_port_ends_with_one_line(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        command = [sys.executable, "-m", "template_api", "serve", "--port", str(port)]
-        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        ended = run(TEMPLATE_API, ["serve", "--port", str(port)], tmp_path)
     assert ended.returncode == 1
     assert ended.stderr == (
         f"template-api: cannot listen on 127.0.0.1 port {port}: Address already in use; "
@@ -206,14 +205,15 @@ def test_the_api_listens_on_ipv6_too(sqlite_url: str, serve: Serve) -> None:
         assert f"public address http://[::1]:{served.port}" in served.log.read_text()
 
 
-def test_a_process_that_is_run_by_another_ignores_signals_and_ends_with_its_link(tmp_path: Path) -> None:
+def test_a_process_that_is_run_by_another_ignores_signals_and_ends_with_its_link(
+    sqlite_url: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     ours, theirs = socket.socketpair()
     listening = socket.create_server(("127.0.0.1", 0))
     fds = (listening.fileno(), theirs.fileno())
-    command = [sys.executable, "-m", "template_api", "serve", "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
-    log = tmp_path / "log"
-    with ours, theirs, listening, log.open("w") as sink:
-        process = subprocess.Popen(command, pass_fds=fds, cwd=tmp_path, stderr=sink, stdout=sink)
+    arguments = ["serve", "--database-url", sqlite_url, "--socket-fd", str(fds[0]), "--link-fd", str(fds[1])]
+    with ours, theirs, listening:
+        process = ForkedApi("template_api", arguments, fds, {})
         theirs.close()
         assert ours.recv(100) == b"ready\n"
         for ignored in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -223,7 +223,7 @@ def test_a_process_that_is_run_by_another_ignores_signals_and_ends_with_its_link
             assert connection.recv(100).startswith(b"HTTP/1.0 200")
         ours.close()
         assert process.wait(20) == 0
-    assert "Traceback" not in log.read_text()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_idle_connections_keep_no_caller_out(serve: Serve, sqlite_url: str) -> None:
