@@ -3,6 +3,7 @@
 import json
 import signal
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,16 @@ from tests.support.waiting import SECONDS, eventually
 class BrokerProcess:
     """Start with `start`, end with `kill` (SIGKILL) or `interrupt` (a clean stop).
 
-    So many `bridges` as it has at first are forked with it; with 0 it starts them itself.
+    So many `bridges` as it has at first are forked with it; with 0 it starts them itself. `constants`: see `Forked`.
     """
 
-    def __init__(self, folder: Path, routes: str, plugins: dict[str, Any] | None = None, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, routes: str, plugins: dict[str, Any] | None = None,
+        constants: Mapping[str, object] | None = None, **settings: Any,
+    ) -> None:  # fmt: skip
         self.port = free_port()
         self._folder = folder
+        self._constants = constants
         (folder / "routes.lot").write_text(routes)
         bridge = {"routes": str(folder / "routes.lot"), "reload_seconds": 0, "status_seconds": 0, **settings}
         config = {
@@ -47,7 +52,9 @@ class BrokerProcess:
         """Start and wait until clients can connect."""
         with (self._folder / "broker.log").open("a") as log:
             arguments = ["-c", str(self._config)]
-            self._running = Forked(AMQTT, arguments, self._folder, output=log, bridges=self.bridges)
+            self._running = Forked(
+                AMQTT, arguments, self._folder, output=log, bridges=self.bridges, constants=self._constants
+            )
         eventually(self._accepts, "the broker accepts no connection")
 
     def kill(self) -> None:
