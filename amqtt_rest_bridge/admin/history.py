@@ -25,6 +25,7 @@ RANGES: Final = {"10m": (0, 60), "1h": (0, 360), "24h": (1, 1440), "7d": (2, 201
 """The resolution, and the most values, of what can be asked for."""
 _MOST: Final = (1 << 32) - 1
 _NONE: Final = 255
+_UNANSWERED: Final = bytes((_NONE, _NONE))
 
 
 class Sample(NamedTuple):
@@ -74,11 +75,15 @@ class _Latencies:
     buckets: bytearray = field(default_factory=bytearray)
 
     def add(self, counted: list[int]) -> None:
-        counts = list(map(sub, counted, self.before))
-        self.before = counted
-        since = list(accumulate(counts))
-        total = since[-1] if min(counts) >= 0 else 0  # counters may have started again
-        self.buckets += bytes(bisect_left(since, math.ceil(total * part)) if total else _NONE for part in (0.5, 0.99))
+        if counted == self.before:
+            self.buckets += _UNANSWERED
+        else:
+            counts = list(map(sub, counted, self.before))
+            self.before = counted
+            since = list(accumulate(counts))
+            total = since[-1] if min(counts) >= 0 else 0  # counters may have started again
+            places = (bisect_left(since, math.ceil(total * part)) if total else _NONE for part in (0.5, 0.99))
+            self.buckets += bytes(places)
         del self.buckets[: -2 * _RESOLUTIONS[0][1]]
 
 

@@ -15,7 +15,7 @@ from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
-COUNT = 200
+COUNT = 100
 ROUTES = "".join(server_route(f"R{number:03}").replace("/hook", f"/hook{number}") for number in range(COUNT))
 PATHS = ["/metrics", "/api/routes", "/"]
 
@@ -48,7 +48,7 @@ def test_while_the_broker_is_slow_an_answer_has_all_routes_or_is_503(processes: 
     with hosting(ROUTES, admin_port=0, processes=processes) as host:
         admin = admin_of(host)
         seen = []
-        with slow_loop(host, 0.1):
+        with slow_loop(host, 0.2):
             for path in PATHS:
                 answer = admin.get(path)
                 seen.append((answer.status, routes_in(answer, path) if answer.status == 200 else 0))
@@ -77,7 +77,7 @@ def test_right_after_the_start_an_answer_has_all_routes_or_is_503(tmp_path: Path
     try:
         host = Host(configuration(path, admin_port=port, processes=1))
         try:
-            with slow_loop(host, 0.05):
+            with slow_loop(host, 0.1):
                 eventually(lambda: len(seen) > 8)
             eventually(lambda: (200, COUNT) in seen[-3:])
         finally:
