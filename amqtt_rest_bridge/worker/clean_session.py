@@ -3,7 +3,7 @@
 Everything is published on this connection, with QoS 1 unless its event says another one. It is always read: PUBACKs of
 results must not wait behind messages that a busy route leaves unread. Until its PUBACK, with QoS 2 its PUBCOMP, a
 result counts as not published, and is published again on the next connection. A publication of server mode is not: its
-caller gets an error and asks again. Nor is one for which the broker ends connections: it would end them all.
+caller gets an error and asks again. Nor is one for which connections end: it would end them all.
 
 What every worker sees, each by a subscription that is not shared: the records of the group, the topics of read
 events (retained messages included), and replies. The session ends with the connection.
@@ -39,7 +39,9 @@ _RECEIVE_MAXIMUM: Final = 1024
 _LOOK_SECONDS: Final = 0.01
 _AWAY_SECONDS: Final = 2.0
 _MARK: Final = b"mark"
-_MOST_REFUSALS: Final = 2  # connections that the broker may end for a publication: another packet may be to blame once
+_MOST_LOSSES: Final = 2  # connections that may end with a publication under way before it goes alone
+_MOST_BLAME: Final = 8  # points for the ends of connections with a publication alone under way, before it is dropped
+_REFUSED: Final = 4  # where the broker says that it was for a packet, which may be another one once; else 1
 _MOST_RECORD_BYTES: Final = 64 << 10  # of a worker with 1,000 events with EVERY; longer ones are foreign
 
 
@@ -52,7 +54,8 @@ class _Item:
     release_credits: ReleaseCredits | None
     confirm: Confirm | None
     expires: int = 0
-    refusals: int = 0  # connections that the broker has ended for a packet while this alone was under way
+    losses: int = 0  # connections that have ended while it was under way
+    blame: int = 0  # points for those that have ended while it was alone
 
 
 class BrokerPublisher:
@@ -69,7 +72,7 @@ class BrokerPublisher:
         self.waiting_bytes = 0
         """Payloads that wait until they are sent."""
         self._under_way: dict[_Item, None] = {}
-        # Publications from here on that go one at a time: the broker has refused one of them, and not said which.
+        # How many publications go one at a time from here on: one of them may be what the connections end for.
         self._suspects = 0
 
     def put(
@@ -138,25 +141,28 @@ class BrokerPublisher:
             self.waiting_bytes -= len(item.publication.payload)
             self._publish(self._connection, item)
 
-    def down(self, *, refused: str | None = None) -> None:
-        """Keep what the broker has not acknowledged for the next connection.
+    def down(self, why: str, *, refused: bool = False) -> None:
+        """Keep what the broker has not acknowledged for the next connection; `why` the last one has ended.
 
-        `refused` is why the broker has ended the connection for a packet. With several publications under way any of
-        them may be the one, so they go one at a time from then on; one that is alone then is dropped.
+        `refused`: the broker has ended it for a packet. Which one, it does not say, and where more packets came behind
+        that one its word is lost with the connection; some brokers say nothing. So what was under way goes one at a
+        time from then on, as after two connections in a row, and one for which connections go on to end is dropped.
         """
         self._connection = None
         under_way, again = list(self._under_way), [*self._under_way, *self._queue]
         self._under_way, self._queue, self.waiting_bytes = {}, deque(), 0
-        if refused is not None:
+        for item in under_way:
+            item.losses += 1
+        if refused or any(item.losses >= _MOST_LOSSES for item in under_way):
             self._suspects = max(self._suspects, sum(item.confirm is None for item in under_way))
-            if len(under_way) == 1:
-                under_way[0].refusals += 1
+        if len(under_way) == 1:
+            under_way[0].blame += _REFUSED if refused else 1
         for item in again:
             if item.confirm is not None:
                 _end(item, published=False)
-            elif refused is not None and item.refusals == _MOST_REFUSALS:
+            elif item.blame >= _MOST_BLAME:
                 self._suspects = max(0, self._suspects - 1)
-                self._drop(item, f"the broker ends each connection on which it is sent: {refused}")
+                self._drop(item, f"each connection on which it is sent ends: {why}")
             else:
                 self._append(item)
 
@@ -251,7 +257,7 @@ class CleanSession:
         self._publisher.up(connection)
 
     def _down(self, connection: MqttConnection, why: str) -> None:
-        self._publisher.down(refused=why if connection.has_refused_packet else None)
+        self._publisher.down(why, refused=connection.has_refused_packet)
         self._leases.connecting(lease_time())
         self._on_record()
 

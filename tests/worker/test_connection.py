@@ -148,6 +148,57 @@ def test_the_password_is_read_again_before_each_connection() -> None:
     assert b"first" in connects[0] and b"second" in connects[1]
 
 
+@pytest.mark.parametrize(("word", "ends"), [("E001 82", 6), ("", 18)], ids=["with a DISCONNECT", "without a word"])
+def test_a_publication_that_ends_each_connection_is_dropped_and_the_others_arrive(
+    caplog: pytest.LogCaptureFixture, word: str, ends: int
+) -> None:
+    """The broker is as mosquitto: it closes with what came behind unread, which takes its DISCONNECT away."""
+    acknowledged: list[bytes] = []
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        data = b""
+        while more := peer.sock.recv(65_536):
+            data += more
+            while len(data) > 1 and len(data) >= (end := 2 + data[1]):  # each is shorter than 128 bytes
+                at = 4 + data[3]
+                topic, packet_id, data = data[4:at], data[at : at + 2], data[end:]
+                if topic != b"poison":
+                    acknowledged.append(topic)
+                    peer.send(puback(int.from_bytes(packet_id, "big")))
+                elif data:
+                    peer.reset()
+                    return
+                else:
+                    peer.send(bytes.fromhex(word))
+                    return
+
+    async def use(address: Address) -> None:
+        publisher = BrokerPublisher()
+        for number in range(10):
+            publisher.put(Publication("poison" if number in (4, 7) else f"out/{number}", b"x"), 0)
+        for _ in range(ends + 1):
+            connection = MqttConnection(address, SESSION, lambda *_: None)
+            await connection.open()
+            publisher.up(connection)
+            ended = asyncio.ensure_future(connection.ended())
+            settled = asyncio.ensure_future(publisher.settled(10))
+            await asyncio.wait((ended, settled), return_when=asyncio.FIRST_COMPLETED)
+            if settled.done():
+                break
+            settled.cancel()
+            publisher.down(ended.result(), refused=connection.has_refused_packet)
+        assert settled.done() and settled.result() == 0
+        connection.abort()
+        await ended
+
+    run(script, use)
+    assert set(acknowledged) == {f"out/{number}".encode() for number in range(10) if number not in (4, 7)}
+    why = "Protocol error" if word else "the connection was lost"
+    assert caplog.messages == [f"not published on poison: each connection on which it is sent ends: {why}"] * 2
+
+
 @pytest.mark.mosquitto
 def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_connects(mosquitto: Mosquitto) -> None:
     """The mark that ends retained records is sent though there is no room for another failure."""

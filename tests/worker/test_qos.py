@@ -165,7 +165,7 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
             publisher.up(connection)
             if number == 0:
                 await connection.ended()
-                publisher.down()
+                publisher.down("lost")
                 assert len(publisher._queue) == 1
         assert await publisher.settled(10) == 0
         connection.abort()
@@ -197,7 +197,7 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
         publisher.put(Publication("out", b"x", qos=0), 0, released.append)
         await asyncio.sleep(0)
         assert len(released) == 2000
-        publisher.down()
+        publisher.down("lost")
         assert len(publisher._queue) == 1
 
     run(script, use)
