@@ -53,6 +53,8 @@ class Steps(StrEnum):
     """Send a message to the subscribers; all pass it, after the ACL: session, topic, payload, QoS or None."""
     RETAIN = "retain_message"
     """Retain a message: session, topic, payload, QoS."""
+    SUBSCRIBE = "add_subscription"
+    """Subscribe a session, and return the code for SUBACK: filter and QoS, session."""
     PUBLISH_RETAINED = "_publish_retained_messages_for_subscription"
     """Send a session what is retained for a filter: filter and QoS, session."""
     DELIVER = "_handle_message_delivery"

@@ -16,6 +16,7 @@ from amqtt_rest_bridge.broker.repairs import (
     shutdown,
     stopping,
     subscriptions,
+    wildcards,
 )
 
 
@@ -25,6 +26,7 @@ def mend(broker: Any) -> None:
         return
     subscriptions.mend(broker)
     retained.mend(broker)
+    wildcards.mend(broker)
     connections.mend(broker)  # which sends last wills by `wills`
     flooding.mend(broker)
     leftovers.mend(broker)

@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -17,12 +18,13 @@ from amqtt.broker import Broker
 from amqtt.contexts import Action
 from amqtt.events import BrokerEvents
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
+from amqtt.plugins.topic_checking import TopicAccessControlListPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import repairs
 from amqtt_rest_bridge.broker.repairs import start_hooks, stopping
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
-from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet
+from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
 from tests.support.embedded_broker import Host
 from tests.support.waiting import SECONDS
 
@@ -56,6 +58,19 @@ class Rights(BaseTopicPlugin):
             self.asked.set()
             await asyncio.to_thread(self.may.wait, SECONDS)
         return action is not Action.PUBLISH or topic.split("/")[0] in {session.username, "all"}
+
+
+class Lists(TopicAccessControlListPlugin):
+    """Who may subscribe to what."""
+
+    @dataclass
+    class Config:
+        """As in a configuration file."""
+
+        publish_acl: dict[str, list[str]] = field(default_factory=dict)
+        acl: dict[str, list[str]] = field(
+            default_factory=lambda: {"ann": ["ann/+", "deep/+", "deep/+/+"], "bob": ["+"], "eve": ["eve/#", "x/+/#"]}
+        )
 
 
 class Broken(BasePlugin[Any]):
@@ -179,6 +194,28 @@ def test_amqtt_reads_all_that_has_come_of_a_client_in_one_iteration_of_the_loop(
         ann.expect(0x40)
         ann.close()
     assert Rounds.most < 40 if mended else Rounds.most > 200
+
+
+@pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_takes_a_plus_of_an_acl_for_any_number_of_levels(mended: bool) -> None:
+    """See `wildcards`."""
+    wanted = {
+        "ann": ["ann/+", "ann/#", "deep/#"],
+        "bob": ["#", "top"],
+        "eve": ["eve/#", "eve/x/#", "x/y/#", "x/#", "#"],
+    }
+    with running(mended, "Lists") as host:
+        granted = {}
+        for name, filters in wanted.items():
+            wire = connect(host, name)
+            for topic_filter in filters:
+                wire.send(subscribe_packet(topic_filter))
+                granted[name, topic_filter] = wire.expect(0x90)[2] == 0
+            wire.close()
+        too_much = {("ann", "ann/#"), ("ann", "deep/#"), ("bob", "#")}
+        meant = {("ann", "ann/+"), ("bob", "top"), ("eve", "eve/#"), ("eve", "eve/x/#"), ("eve", "x/y/#")}
+        assert {key for key, is_granted in granted.items() if is_granted} == (meant if mended else meant | too_much)
 
 
 @pytest.mark.parametrize("mended", BOTH)
