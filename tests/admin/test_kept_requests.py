@@ -135,7 +135,7 @@ def test_what_is_kept_of_requests_survives_their_bridge_process(tmp_path: Path) 
 def test_of_many_requests_the_last_hundred_are_kept() -> None:
     with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1) as host:
         admin = admin_with_token(host)
-        with ThreadPoolExecutor(50) as pool:
+        with ThreadPoolExecutor(150) as pool:
             list(pool.map(lambda number: ask(host, f"/ask/{number}?left=0"), range(150)))
         _, name = ask(host)
         kept(admin, name)

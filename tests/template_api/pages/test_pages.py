@@ -64,16 +64,21 @@ def titles(page: Parsed) -> list[str]:
     return [link.rpartition("/")[2] for link in page.links() if link.startswith("/templates/")]
 
 
-@pytest.fixture
-def library(sqlite_store: Store) -> Client:
-    sqlite_store.bring(
+@pytest.fixture(scope="module")
+def library(shared_sqlite_store: Store) -> Client:
+    """A library of the tests that only read it."""
+    return filled(shared_sqlite_store)
+
+
+def filled(store: Store) -> Client:
+    store.bring(
         template("first", title="Weather report", tags=["rain", "sun"], category="Outdoors", difficulty="beginner"),
         template("second", title="Webhook intake", tags=["sun"], category="Indoors", content="# Head\n\n**bold**"),
         template("third", title="Weather alarm", tags=["rain"], notebooks=[{"filename": "a.lotnb", "cells": cells()}]),
         template("secret", title="Weather draft", tags=["unseen"], category="Unseen", status="draft"),
         template("gone", title="Weather hidden", tags=["unseen"], category="Unseen", status="hidden"),
     )
-    return sqlite_store.client()
+    return store.client()
 
 
 def cells() -> list[dict[str, Any]]:
@@ -100,7 +105,8 @@ def test_the_library_page_lists_what_is_published_and_nothing_else(library: Clie
     assert set(titles(parsed(library.page("/", params={"q": "weather draft hidden"})))) == {"first", "third"}
 
 
-def test_a_template_that_is_hidden_later_is_on_no_page(library: Client, sqlite_store: Store) -> None:
+def test_a_template_that_is_hidden_later_is_on_no_page(sqlite_store: Store) -> None:
+    library = filled(sqlite_store)
     assert library.page("/templates/first").status_code == 200
     set_status(sqlite_store.url, "first", Status.HIDDEN)
     assert library.page("/templates/first").status_code == 404
@@ -398,9 +404,8 @@ def test_links_of_pages_begin_with_the_path_of_the_base_url(sqlite_store: Store)
     assert "rest-bridge install one --from https://example.org/library" in client.page("/templates/one").text
 
 
-def test_while_the_index_is_built_the_list_is_shown_and_a_search_says_when_to_try_again(
-    sqlite_store: Store, library: Client
-) -> None:
+def test_while_the_index_is_built_the_list_is_shown_and_a_search_says_when_to_try_again(sqlite_store: Store) -> None:
+    filled(sqlite_store)
     with sqlite_store.without_index() as building:
         listed = building.page("/")
         assert sorted(titles(parsed(listed))) == ["first", "second", "third"]
