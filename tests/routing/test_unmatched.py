@@ -51,7 +51,7 @@ class Counting:
 
 
 def test_the_most_frequent_key_is_never_missed_and_never_overcounted() -> None:
-    keys = ["often"] * 3_000 + ["seldom"] * 200 + [f"once {number}" for number in range(100_000)]
+    keys = ["often"] * 600 + ["seldom"] * 40 + [f"once {number}" for number in range(20_000)]
     random.Random(7).shuffle(keys)
     frequent: Frequent[str] = Frequent(128)
     for key in keys:
@@ -77,7 +77,7 @@ def test_paths_are_counted_over_reports_the_most_frequent_first() -> None:
     assert counting.broker.totals() == {PORT: 6}
 
 
-@pytest.mark.parametrize("count", [20_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [5_000, pytest.param(100_000, marks=pytest.mark.long)])
 def test_a_scanner_with_a_million_paths_takes_bounded_memory_and_hides_no_frequent_one(count: int) -> None:
     counting = Counting()
     tracemalloc.start()
@@ -91,7 +91,7 @@ def test_a_scanner_with_a_million_paths_takes_bounded_memory_and_hides_no_freque
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held < 4 << 20
+    assert held < 3 << 19
     shown = counting.most()
     assert len(shown) == MOST_SHOWN
     assert shown[0].path == "/webhok" and 0.03 * count < shown[0].count <= count // 20
