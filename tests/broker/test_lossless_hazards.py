@@ -21,7 +21,7 @@ from tests.support.http_target import Seen
 from tests.support.lossless import load, on_disk, route
 from tests.support.waiting import eventually
 
-MOST_UNDERWAY = 1000
+MOST_UNDERWAY = 200
 
 
 @pytest.mark.parametrize("toggles", [pytest.param(2, id="2"), pytest.param(60, marks=pytest.mark.long)])

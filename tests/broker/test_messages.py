@@ -76,6 +76,6 @@ def test_results_leave_the_broker_room_for_other_clients_messages() -> None:
             await forward(*message)
 
         broker._broadcast_message = broadcast
-        measured = client_mode.result(client_mode.load("window", host.mqtt_port, 60, 64, 2000))
+        measured = client_mode.result(client_mode.load("window", host.mqtt_port, 60, 64, 800))
     assert measured["lost"] == measured["doubled"] == 0
     assert statistics.median(depths) < 16, "with results published every fourth iteration: 40 and more"

@@ -230,7 +230,7 @@ def test_what_a_dead_process_held_moves_a_little_in_each_iteration_of_the_broker
     gate = Gate()
     target.answer = gate.before(echo)
     routes = route(target) + f'    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "{policy}"\n'
-    size, count, most = 20_000, 300, 64 * 1024
+    size, count, most = 20_000, 120, 64 * 1024
     with hosting(routes, processes=1, spool=str(tmp_path / "spool.db")) as host:
         client = host.client("out")
         for number in range(count):

@@ -97,7 +97,7 @@ def stop(running: Running) -> None:
     running.line("SIGTERM: shutting down")
 
 
-@pytest.mark.parametrize("rounds", [3, pytest.param(50, marks=pytest.mark.long)])
+@pytest.mark.parametrize("rounds", [2, pytest.param(50, marks=pytest.mark.long)])
 @pytest.mark.parametrize("processes", [0, 1])
 def test_each_request_that_is_answered_during_the_stop_has_its_result_at_each_subscriber(
     tmp_path: Path, rounds: int, processes: int

@@ -89,15 +89,15 @@ def test_what_is_stopped_within_its_lease_goes_on_as_if_nothing_was(
     with Target(slowly) as target:
         group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=2))
         workers = [group.start(slot, adopt_seconds=30).ready() for slot in (0, 1)]
-        publish_all(mosquitto.client("publisher"), ordered_topic, range(400))
+        publish_all(mosquitto.client("publisher"), ordered_topic, range(240))
         eventually(lambda: len(target.requests) > 50, "nothing is called")
         stopped = processes(workers[0], part)
         send(signal.SIGSTOP, stopped)
         threading.Event().wait(1)
         send(signal.SIGCONT, stopped)
-        eventually(are_called(target, 400), "not all were called", 60)
+        eventually(are_called(target, 240), "not all were called", 60)
         assert [worker.stop() for worker in workers] == [0, 0]
-        check(target, 400)
+        check(target, 240)
 
 
 def test_a_bridge_process_that_is_stopped_for_longer_than_a_lease_goes_on_in_order(
@@ -107,12 +107,12 @@ def test_a_bridge_process_that_is_stopped_for_longer_than_a_lease_goes_on_in_ord
     with Target(slowly) as target:
         group.routes(client_route("InOrder", target.port, "in/+", config=LOSSLESS, event=ORDERED, timeout=2))
         worker = group.start(adopt_seconds=2).ready()
-        publish_all(mosquitto.client("publisher"), ordered_topic, range(400))
+        publish_all(mosquitto.client("publisher"), ordered_topic, range(240))
         eventually(lambda: len(target.requests) > 50, "nothing is called")
         stopped = processes(worker, "bridge process")
         send(signal.SIGSTOP, stopped)
         threading.Event().wait(3)
         send(signal.SIGCONT, stopped)
-        eventually(are_called(target, 400), "not all were called", 60)
+        eventually(are_called(target, 240), "not all were called", 60)
         assert worker.stop() == 0
-        check(target, 400)
+        check(target, 240)
