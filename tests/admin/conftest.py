@@ -1,4 +1,4 @@
-"""What tests of pages share: a status page that is not waited for."""
+"""What tests of the admin port share: one that is only asked, and status pages that are not waited for."""
 
 import re
 from collections.abc import Iterator
@@ -6,6 +6,8 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge.admin import pages
+from tests.support.admin_client import Admin, admin_of, server_route
+from tests.support.embedded_broker import hosting
 
 
 @pytest.fixture(scope="module")
@@ -16,3 +18,10 @@ def hurried() -> Iterator[None]:
         patch.setattr(pages, "CHANGE_SECONDS", 0.1)
         patch.setattr(pages, "_read", lambda name: re.sub(rb"(RETR\w+_MS = )\d+", rb"\g<1>100", read(name)))
         yield
+
+
+@pytest.fixture(scope="module")
+def idle() -> Iterator[Admin]:
+    """The admin port of a bridge with one route, of server mode, which tests only ask."""
+    with hosting(server_route(), admin_port=0) as host:
+        yield admin_of(host)

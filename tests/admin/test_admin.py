@@ -415,28 +415,22 @@ def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password() -> None:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::2]", "@", ""])
-def test_other_names_for_this_machine_are_refused_so_that_no_page_can_rebind_its_own(host: str) -> None:
-    with hosting(server_route(), admin_port=0) as running:
-        admin = admin_of(running)
-        assert admin.get("/metrics", Host=host).status in (400, 421)
-        assert admin.get("/metrics", Host=f"localhost:{admin.port}").status == 200
+def test_other_names_for_this_machine_are_refused_so_that_no_page_can_rebind_its_own(idle: Admin, host: str) -> None:
+    assert idle.get("/metrics", Host=host).status in (400, 421)
+    assert idle.get("/metrics", Host=f"localhost:{idle.port}").status == 200
 
 
-def test_pages_of_other_sites_may_not_ask_but_links_may_lead_here() -> None:
-    with hosting(server_route(), admin_port=0) as running:
-        admin = admin_of(running)
-        assert admin.get("/api/live", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
-        assert admin.get("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status == 403  # in a frame
-        visit = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
-        assert admin.get("/", **visit).status == 200
-        assert admin.get("/metrics", Sec_Fetch_Site="same-origin").status == 200
+def test_pages_of_other_sites_may_not_ask_but_links_may_lead_here(idle: Admin) -> None:
+    assert idle.get("/api/live", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="no-cors").status == 403
+    assert idle.get("/", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="navigate").status == 403  # in a frame
+    visit = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert idle.get("/", **visit).status == 200
+    assert idle.get("/metrics", Sec_Fetch_Site="same-origin").status == 200
 
 
-def test_only_questions_are_answered() -> None:
-    with hosting(server_route(), admin_port=0) as running:
-        admin = admin_of(running)
-        refused = admin.get("/metrics", method="POST")
-        assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
-        assert admin.get("/nowhere").status == 404
-        assert admin.get("/api/nowhere").status == 404
-        assert admin.get("/metrics", method="HEAD").body == b""
+def test_only_questions_are_answered(idle: Admin) -> None:
+    refused = idle.get("/metrics", method="POST")
+    assert (refused.status, refused.headers["Allow"]) == (405, "GET, HEAD")
+    assert idle.get("/nowhere").status == 404
+    assert idle.get("/api/nowhere").status == 404
+    assert idle.get("/metrics", method="HEAD").body == b""

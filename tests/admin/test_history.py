@@ -7,8 +7,7 @@ from typing import Any, cast
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.link.admin_frames import BUCKETS, Durations, EventCounts
-from tests.support.admin_client import admin_of, server_route
-from tests.support.embedded_broker import hosting
+from tests.support.admin_client import Admin
 
 WEEK = 7 * 24 * 360  # samples
 
@@ -72,11 +71,9 @@ def test_a_counter_that_starts_again_and_a_route_that_is_gone_leave_no_trace() -
     assert (history.of("R"), history.rate("R"), history.rate("Other")) == ([], None, None)
 
 
-def test_it_is_asked_for_by_route_and_range() -> None:
-    with hosting(server_route(), admin_port=0) as host:
-        admin = admin_of(host)
-        answer = admin.get("/api/history?route=Intake&range=24h").json
-        assert (answer["step_seconds"], set(answer["series"])) == (60, {"succeeded", "failed"})
-        assert admin.get("/api/history?route=Intake").json["step_seconds"] == 10
-        assert admin.get("/api/history?route=Nowhere").status == 404
-        assert admin.get("/api/history?route=Intake&range=1y").status == 400
+def test_it_is_asked_for_by_route_and_range(idle: Admin) -> None:
+    answer = idle.get("/api/history?route=Intake&range=24h").json
+    assert (answer["step_seconds"], set(answer["series"])) == (60, {"succeeded", "failed"})
+    assert idle.get("/api/history?route=Intake").json["step_seconds"] == 10
+    assert idle.get("/api/history?route=Nowhere").status == 404
+    assert idle.get("/api/history?route=Intake&range=1y").status == 400

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.admin_client import admin_of, client_route, refusing_with_reason, runs, server_route
+from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
@@ -60,10 +60,9 @@ def test_runs_are_found_by_route_outcome_code_topic_and_age(target: Recorder, pr
         f"?limit=000001{'9' * 5000}",
     ],
 )
-def test_a_question_that_is_none_is_refused_with_what_is_allowed(target: Recorder, query: str) -> None:
-    with hosting(client_route(target.url), admin_port=0) as host:
-        answer = admin_of(host).get(f"/api/runs{query}")
-        assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
+def test_a_question_that_is_none_is_refused_with_what_is_allowed(idle: Admin, query: str) -> None:
+    answer = idle.get(f"/api/runs{query}")
+    assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
 
 
 @pytest.mark.parametrize("processes", [0, 1])

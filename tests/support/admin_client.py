@@ -105,7 +105,7 @@ class Admin:
 
     def await_value(self, wanted: float, name: str, **labels: str) -> None:
         """Wait until a metric has a value."""
-        eventually(lambda: self.value(name, **labels) == wanted)
+        eventually(lambda: self.value(name, **labels) == wanted, pause_seconds=0.02)  # a look parses all metrics
 
     def calls(self, route: str) -> list[dict[str, Any]]:
         """Return the last calls of a route."""
