@@ -211,7 +211,7 @@ class AclQueue:
 
 
 def publisher_of(client_id: str | None, username: str | None) -> Session:
-    """Rebuild as much of a publisher as an ACL asks for."""
+    """Rebuild as much of a publisher as is known: a topic plugin that decides by anything else is not asked rightly."""
     session = Session()
     session.client_id, session.username = client_id, username
     return session
