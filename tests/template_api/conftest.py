@@ -65,17 +65,22 @@ own_postgres = pytest.fixture(_running, name="own_postgres")
 DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
 
 
-def _empty_database(request: pytest.FixtureRequest, folder: Path) -> str:
+def _library(request: pytest.FixtureRequest, folder: Path) -> Iterator[Store]:
     if request.param == "sqlite":
-        return f"sqlite:///{folder / 'library.db'}"
-    server: Postgres = request.getfixturevalue("postgres_server")
-    return server.new_database()
+        yield from _store(f"sqlite:///{folder / 'library.db'}", folder)
+    else:
+        server: Postgres = request.getfixturevalue("postgres_server")
+        with server.library() as url:
+            yield from _store(url, folder)
 
 
 @pytest.fixture(params=DATABASES)
 def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of an empty database, once on SQLite and once on PostgreSQL."""
-    return _empty_database(request, tmp_path)
+    """The URL of a database without tables, once on SQLite and once on PostgreSQL."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'library.db'}"
+    server: Postgres = request.getfixturevalue("postgres_server")
+    return server.new_database()
 
 
 @pytest.fixture
@@ -84,10 +89,10 @@ def sqlite_url(tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'library.db'}"
 
 
-@pytest.fixture
-def store(database_url: str, tmp_path: Path) -> Iterator[Store]:
+@pytest.fixture(params=DATABASES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     """An empty library, on both kinds of database."""
-    yield from _store(database_url, tmp_path)
+    yield from _library(request, tmp_path)
 
 
 @pytest.fixture
@@ -100,7 +105,7 @@ def sqlite_store(sqlite_url: str, tmp_path: Path) -> Iterator[Store]:
 def shared_store(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """A library of the tests of one file that only read it, on both kinds of database."""
     folder = tmp_path_factory.mktemp("library")
-    yield from _store(_empty_database(request, folder), folder)
+    yield from _library(request, folder)
 
 
 @pytest.fixture(scope="module")

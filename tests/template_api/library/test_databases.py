@@ -57,11 +57,11 @@ def test_an_upgrade_that_fails_changes_nothing(store: "Store", make_template: Ma
     assert store.client().slugs("/api/templates") == ["one"]
 
 
-def test_a_newer_database_is_refused_with_a_clear_line(store: "Store") -> None:
-    open_database(store.url, SCHEMA_VERSION + 1).dispose()
+def test_a_newer_database_is_refused_with_a_clear_line(database_url: str) -> None:
+    open_database(database_url, SCHEMA_VERSION + 1).dispose()
     newest = f"schema version {SCHEMA_VERSION + 1}, this software supports up to {SCHEMA_VERSION}"
     with pytest.raises(StartError, match=newest):
-        TemplateLibrary(store.url)
+        TemplateLibrary(database_url)
 
 
 def test_there_is_a_way_up_from_every_older_version() -> None:
