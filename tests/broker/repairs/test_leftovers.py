@@ -89,8 +89,15 @@ def read_nothing(port: int) -> list[socket.socket]:
     return [deaf.sock, publisher.sock]
 
 
-@pytest.mark.parametrize("bridged", [pytest.param(True, id="bridge"), pytest.param(False, id="no bridge")])
-@pytest.mark.parametrize("loop", ["uvloop", "asyncio"])
+@pytest.mark.parametrize(
+    ("loop", "bridged"),
+    [
+        pytest.param("uvloop", True, id="uvloop-bridge"),
+        pytest.param("asyncio", True, id="asyncio-bridge"),
+        pytest.param("asyncio", False, id="asyncio-no bridge"),
+        pytest.param("uvloop", False, id="uvloop-no bridge", marks=pytest.mark.long),
+    ],
+)
 @pytest.mark.parametrize("clients", [come_and_go, stay, say_nothing, read_nothing])
 def test_sigterm_ends_a_broker_whatever_its_clients_do(
     tmp_path: Path, clients: Callable[[int], list[socket.socket]], loop: str, bridged: bool
