@@ -1,5 +1,6 @@
 """Runs of the admin port: found by what is asked for, with message, request and response, and without any secret."""
 
+import itertools
 import json
 import logging
 import os
@@ -289,8 +290,14 @@ def test_a_problem_leads_to_a_page_also_where_more_tries_have_failed_than_a_brid
 
 
 def test_messages_of_a_batch_that_is_tried_again_count_each(target: Recorder) -> None:
-    target.answer = lambda _: (503, b"")
-    batched = client_route(target.url).replace('"/new/{topic.2}"', '"/new"').replace('"done/{topic.2}"', '"done"')
+    gate, numbers = Gate(), itertools.count()
+    later = gate.before(lambda _: (503, b""))
+    target.answer = lambda seen: later(seen) if next(numbers) else (503, b"")
+    batched = (
+        client_route(target.url, config="WITH RETRIES 1")
+        .replace('"/new/{topic.2}"', '"/new"')
+        .replace('"done/{topic.2}"', '"done"')
+    )
     batched = batched.replace('"{payload}"', '"{batch}" WITH BATCH_SIZE 3')
     with hosting(batched, admin_port=0) as host:
         admin, client = admin_of(host), host.client("done")
@@ -300,6 +307,7 @@ def test_messages_of_a_batch_that_is_tried_again_count_each(target: Recorder) ->
         (problem,) = admin.get("/api/problems").json["problems"]
         assert (problem["count"], problem["retrying"]) == (3, 3)
         assert admin.get(f"/runs/{problem['run']}").status == 200
+        gate.open.set()
         client.messages(3)
         (problem,) = admin.get("/api/problems").json["problems"]
         assert (problem["count"], problem["retrying"]) == (3, 0)
