@@ -54,7 +54,7 @@ def test_messages_go_through_a_served_broker(place: Workplace) -> None:
 @pytest.mark.parametrize("processes", [0, 1])
 def test_signal_shuts_down_gracefully(place: Workplace, number: signal.Signals, processes: int) -> None:
     place.configure(("processes: 0", f"processes: {processes}"))
-    with place.serving() as running:
+    with place.serving(bridges=processes) as running:
         port = running.port
         children = running.children()
         running.send(number)
@@ -114,7 +114,7 @@ def test_shutdown_that_hangs_has_ten_seconds(place: Workplace) -> None:
 def test_second_signal_ends_the_process_at_once_and_leaves_no_bridge_process(place: Workplace) -> None:
     place.configure(("processes: 0", "processes: 1"))
     place.add_plugin(STUCK_AT_SHUTDOWN)
-    with place.serving() as running:
+    with place.serving(bridges=1) as running:
         assert running.port
         children = [os.pidfd_open(child) for child in running.children()]
         running.send(signal.SIGINT)
@@ -222,7 +222,7 @@ def test_request_under_way_is_finished_and_its_result_published_at_shutdown(plac
     place.configure(("processes: 0", f"processes: {processes}"))
     with socket.create_server(("127.0.0.1", 0)) as target:
         place.write("routes.lot", CALLING_ROUTE.format(port=target.getsockname()[1]))
-        with place.serving() as running:
+        with place.serving(bridges=processes) as running:
             client = Wire(running.port, "tester")
             client.subscribe("out")
             client.send(publish_packet("in", b"question"))

@@ -2,7 +2,6 @@
 
 import html
 import re
-import subprocess
 import textwrap
 from functools import partial
 from pathlib import Path
@@ -11,6 +10,7 @@ from tests.documents.test_readme_running import README, Shown
 from tests.support.admin_client import Admin
 from tests.support.asking import ask
 from tests.support.commands import Running
+from tests.support.forked import REST_BRIDGE, Forked, run
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
@@ -25,7 +25,7 @@ def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_s
     assert f"sed -i 's/{off}/admin_port: 9464 /' conf/broker.yaml" in README
     assert off in configuration.read_text()
     configuration.write_text(configuration.read_text().replace(off, f"admin_port: {admin.port} "))
-    running = Running(shown.start(shown.serve, None, subprocess.PIPE))
+    running = Running(Forked(REST_BRIDGE, shown.serve[1:], tmp_path, bridges=1))
     try:
         running.line("ready: MQTT on 127.0.0.1:")
         text = ask(int(shown._on_free_ports("8000")), "/templates/sensor-rest-facade").body.decode()
@@ -34,7 +34,7 @@ def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_s
         assert route().status == 404  # the port is that of the demonstration, the path is not there yet
         command = f".venv/bin/{html.unescape(line)} --allow-sample-credentials"
         assert f"$ {command.replace(shown._on_free_ports('8000'), '8000')}\n" in README
-        installed = shown.run(shown._words(command))
+        installed = run(REST_BRIDGE, shown._words(command)[1:], tmp_path).stdout
         printed = README.partition("--allow-sample-credentials\n")[2].partition("   Write into")[0]
         assert installed.replace(shown._on_free_ports("8080"), "8080").startswith(textwrap.dedent(printed))
         eventually(lambda: route().status == 401)  # it asks its callers for a password

@@ -171,7 +171,7 @@ def answers_of(raw: Raw) -> Iterator[Answer]:
             return
 
 
-@pytest.mark.parametrize("turns", [10, pytest.param(100, marks=pytest.mark.long)])
+@pytest.mark.parametrize("turns", [5, pytest.param(100, marks=pytest.mark.long)])
 def test_callers_notice_nothing_while_the_servers_of_a_port_are_replaced_one_by_one(turns: int) -> None:
     broker = FakeBroker()
     failures: list[Answer] = []

@@ -133,10 +133,14 @@ class Workplace:
         return lines[-1]
 
     @contextlib.contextmanager
-    def serving(self, *arguments: str, constants: Mapping[str, float] | None = None) -> Iterator[Running]:
-        """Run `serve -c broker.yaml` until the block ends."""
+    def serving(
+        self, *arguments: str, constants: Mapping[str, float] | None = None, bridges: int = 0
+    ) -> Iterator[Running]:
+        """Run `serve -c broker.yaml` until the block ends; its first `bridges` bridge processes are forked with it."""
         command = ["serve", "-c", "broker.yaml", *arguments]
-        process = Forked(REST_BRIDGE, command, self.folder, environment=self._environment(), constants=constants)
+        process = Forked(
+            REST_BRIDGE, command, self.folder, environment=self._environment(), constants=constants, bridges=bridges
+        )
         running = Running(process)
         try:
             yield running

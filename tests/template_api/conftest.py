@@ -58,8 +58,8 @@ def _running(new_postgres: Callable[[], Postgres]) -> Iterator[Postgres]:
 
 
 postgres_server = pytest.fixture(_running, scope="session", name="postgres_server")
-own_postgres = pytest.fixture(_running, name="own_postgres")
-"""A server that a test may stop."""
+own_postgres = pytest.fixture(_running, scope="module", name="own_postgres")
+"""A server that a test may stop if it starts it again."""
 
 
 DATABASES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)]
