@@ -46,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
             compile_tests()
 
 
+@pytest.hookimpl(trylast=True)  # Hypothesis wants to be asked nothing before, and xdist's processes start after it
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Have Hypothesis make its table of Unicode, which takes a second and is kept, once and not in each process."""
+    if session.config.getoption("numprocesses") and not hasattr(session.config, "workerinput"):
+        hypothesis.find(hypothesis.strategies.text(), lambda _: True)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Remove the temporary files that tests have left behind, once their processes have ended; the summary names them.
