@@ -48,7 +48,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)  # Hypothesis wants to be asked nothing before, and xdist's processes start after it
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Have Hypothesis make its table of Unicode, which takes a second and is kept, once and not in each process."""
+    """Make the table of Unicode that Hypothesis keeps, which takes a second: once, and not in each process."""
     if session.config.getoption("numprocesses") and not hasattr(session.config, "workerinput"):
         hypothesis.find(hypothesis.strategies.text(), lambda _: True)
 
