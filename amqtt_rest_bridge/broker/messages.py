@@ -90,6 +90,7 @@ class Publisher:
         release_credits: ReleaseCredits | None = None,
         confirm: Confirm | None = None,
         *,
+        route: str = "",  # noqa: ARG002  # of brokers that may refuse: amqtt takes what the bridge publishes
         status: bool = False,
     ) -> bool:
         """Queue a publication; return False, and queue nothing, when there is no room.

@@ -266,8 +266,13 @@ class Publishes(Protocol):
         hops: int,
         release_credits: ReleaseCredits | None = None,
         confirm: Confirm | None = None,
+        *,
+        route: str = "",
     ) -> bool:
-        """Queue a publication; return False when there is no room, which one with credits always has."""
+        """Queue a publication; return False when there is no room, which one with credits always has.
+
+        `route` is the one whose result or failure it is.
+        """
 
 
 class RoutesPublisher(Publishes, Protocol):

@@ -149,7 +149,7 @@ class Outcomes:
                 topic=call.message.topic, run=call.run,
             )  # fmt: skip
         if result.publication is not None:
-            self._publish(result.publication, call.hops + 1, call.delivery, release_credits)
+            self._publish(call, result.publication, release_credits)
         if result.code is None:
             statistics.success(result.waited, result.took, now)
         elif result.code == SKIPPED:
@@ -238,17 +238,15 @@ class Outcomes:
             for kept in (message.payload, None) if is_kept else (None,):
                 payload = failure_payload(*name, message.topic, message.timestamp, failure, None, kept)
                 publication = Publication(topic, payload, qos=event.qos)
-                if self._publish(publication, of.hops + 1, of.delivery, release_credits):
+                if self._publish(of, publication, release_credits):
                     break
 
-    def _publish(
-        self, publication: Publication, hops: int, delivery: Delivery | None, release_credits: ReleaseCredits | None
-    ) -> bool:
+    def _publish(self, of: Call, publication: Publication, release_credits: ReleaseCredits | None) -> bool:
         """Queue a publication; its delivery is held until it has been published. Return False without room for it."""
-        if delivery is not None:  # then it has room: the source bounds what it leaves unacknowledged
-            delivery.hold()
-            release_credits = _releasing(delivery, release_credits)
-        return self.publisher.put(publication, hops, release_credits)
+        if of.delivery is not None:  # then it has room: the source bounds what it leaves unacknowledged
+            of.delivery.hold()
+            release_credits = _releasing(of.delivery, release_credits)
+        return self.publisher.put(publication, of.hops + 1, release_credits, route=of.listening.route)
 
 
 def _releasing(delivery: Delivery, release_credits: ReleaseCredits | None) -> ReleaseCredits:

@@ -26,7 +26,7 @@ from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.times import lease_time
+from amqtt_rest_bridge.times import LineLimit, lease_time
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of
 from amqtt_rest_bridge.worker.leases import Leases
@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 _RECEIVE_MAXIMUM: Final = 1024
 _LOOK_SECONDS: Final = 0.01
+_LOG_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 2.0
 _MARK: Final = b"mark"
 _MOST_LOSSES: Final = 2  # connections that may end with a publication under way before it goes alone
@@ -53,6 +54,7 @@ class _Item:
     hops: int
     release_credits: ReleaseCredits | None
     confirm: Confirm | None
+    route: str = ""
     expires: int = 0
     losses: int = 0  # connections that have ended while it was under way
     blame: int = 0  # points for those that have ended while it was alone
@@ -71,6 +73,9 @@ class BrokerPublisher:
         self._queue: deque[_Item] = deque()
         self.waiting_bytes = 0
         """Payloads that wait until they are sent."""
+        self.on_refused: Callable[[str, str], None] = lambda _route, _why: None
+        """Called with the route whose result or failure the broker does not take, and with why."""
+        self._drops = LineLimit(_LOG_SECONDS)
         self._under_way: dict[_Item, None] = {}
         # How many publications go one at a time from here on: one of them may be what the connections end for.
         self._suspects = 0
@@ -81,6 +86,8 @@ class BrokerPublisher:
         hops: int,
         release_credits: ReleaseCredits | None = None,
         confirm: Confirm | None = None,
+        *,
+        route: str = "",
     ) -> bool:
         """Queue a publication; return False when there is no room, which one with credits always has.
 
@@ -90,7 +97,7 @@ class BrokerPublisher:
         size = len(publication.payload)
         if release_credits is None and not has_room(len(self._queue), self.waiting_bytes, size):
             return False
-        item = _Item(publication, hops, release_credits, confirm)
+        item = _Item(publication, hops, release_credits, confirm, route)
         fault = check_topic_name(publication.topic)
         if fault is not None:
             self._drop(item, f"the topic {fault}")
@@ -110,7 +117,7 @@ class BrokerPublisher:
 
     def put_record(self, publication: Publication, *, expires: int) -> None:
         """Queue a record, also where there is no room; the broker drops it after so many seconds; 0: never."""
-        self._append(_Item(publication, 1, None, None, expires if publication.payload else 0))
+        self._append(_Item(publication, 1, None, None, expires=expires if publication.payload else 0))
         self.resume()
 
     async def settled(self, seconds: float) -> int:
@@ -197,7 +204,11 @@ class BrokerPublisher:
             self._drop(item, str(error))
 
     def _drop(self, item: _Item, why: str) -> None:
-        log.error("not published on %s: %s", loggable(item.publication.topic), why)
+        what = f"not published on {loggable(item.publication.topic)}: {why}"
+        if count := self._drops.count():
+            log.error("%s%s", what, f" ({count} since the last such line)" if count > 1 else "")
+        if item.route:
+            self.on_refused(item.route, what)
         _end(item, published=False)
 
 
@@ -228,6 +239,7 @@ class CleanSession:
         )
         self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)
         self._publisher = publisher
+        publisher.on_refused = lambda route, why: dispatcher.report_error(route, "not_published", why)
         self._dispatcher = dispatcher
         self._leases = leases
         self._on_record = on_record

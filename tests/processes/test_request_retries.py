@@ -27,7 +27,9 @@ class Publisher:
         self.published: list[Publication] = []
         self.confirms: list[Callable[[bool], None]] = []
 
-    def put(self, publication: Publication, _hops: int, _release: Any = None, confirm: Any = None) -> bool:
+    def put(
+        self, publication: Publication, _hops: int, _release: Any = None, confirm: Any = None, *, route: str = ""
+    ) -> bool:
         if self.has_room:
             self.published.append(publication)
             self.confirms.append(confirm)

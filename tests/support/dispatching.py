@@ -55,6 +55,8 @@ class Queue:
         hops: int,
         release_credits: Callable[[int], None] | None = None,
         confirm: Callable[[bool], None] | None = None,
+        *,
+        route: str = "",
     ) -> bool:
         has_place = has_room(len(self.publications), self.waiting_bytes, len(publication.payload))
         if release_credits is None and not has_place:

@@ -3,6 +3,7 @@
 import json
 import threading
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -134,6 +135,23 @@ def test_a_result_for_which_the_broker_ends_the_connection_is_dropped_and_costs_
         while client.next()[0] != "results/in/last":
             pass
         assert numbers == {f"results/in/{number}" for number in range(20)}
+
+
+def test_a_result_that_the_broker_refuses_is_an_error_of_its_route(tmp_path: Path) -> None:
+    acl = tmp_path / "acl"
+    acl.write_text("topic readwrite #\ntopic deny results/Denied\n")
+    with Mosquitto(tmp_path, f"acl_file {acl}\n") as broker, Group(tmp_path, broker) as group, Target(echo) as target:
+        group.routes(client_route("Denied", target.port, "in") + client_route("Echo", target.port, "well"))
+        worker = group.start().ready()
+        client = broker.client().subscribe("results/#", "bridge/plant/workers/+/routes/+/status")
+        client.publish("in", b"x")
+        worker.wrote("not published on results/Denied: the broker answers Not authorized")
+        while (status := json.loads(client.next()[1]))["health"] == "Green":
+            pass
+        assert (status["name"], status["health"], status["last_error"]["code"]) == ("Denied", "Yellow", "not_published")
+        client.publish("well", b"y")
+        while (found := client.next())[0] != "results/Echo":
+            assert json.loads(found[1])["name"] != "Echo" or json.loads(found[1])["health"] == "Green"
 
 
 def test_routes_chain_up_to_eight_hops(group: Group, mosquitto: Mosquitto) -> None:
