@@ -154,6 +154,7 @@ def test_a_publication_that_ends_each_connection_is_dropped_and_the_others_arriv
 ) -> None:
     """The broker is as mosquitto: it closes with what came behind unread, which takes its DISCONNECT away."""
     acknowledged: list[bytes] = []
+    refused: list[tuple[str, str]] = []
 
     def script(peer: Peer) -> None:
         peer.sock.recv(1024)
@@ -176,8 +177,9 @@ def test_a_publication_that_ends_each_connection_is_dropped_and_the_others_arriv
 
     async def use(address: Address) -> None:
         publisher = BrokerPublisher()
+        publisher.on_refused = lambda *refusal: refused.append(refusal)
         for number in range(10):
-            publisher.put(Publication("poison" if number in (4, 7) else f"out/{number}", b"x"), 0)
+            publisher.put(Publication("poison" if number in (4, 7) else f"out/{number}", b"x"), 0, route="R")
         for _ in range(ends + 1):
             connection = MqttConnection(address, SESSION, lambda *_: None)
             await connection.open()
@@ -196,7 +198,9 @@ def test_a_publication_that_ends_each_connection_is_dropped_and_the_others_arriv
     run(script, use)
     assert set(acknowledged) == {f"out/{number}".encode() for number in range(10) if number not in (4, 7)}
     why = "Protocol error" if word else "the connection was lost"
-    assert caplog.messages == [f"not published on poison: each connection on which it is sent ends: {why}"] * 2
+    line = f"not published on poison: each connection on which it is sent ends: {why}"
+    assert refused == [("R", line)] * 2
+    assert caplog.messages == [line]  # one a second
 
 
 @pytest.mark.mosquitto
