@@ -196,11 +196,13 @@ class UnmatchedCount(Struct, frozen=True, array_like=True):
 class EventAnswers(Struct, frozen=True, array_like=True):
     """Requests that a server event has answered since the last report; `line` describes the last one, for the log.
 
-    Those that were not served for a fault of the bridge, the broker or a reply (`is_failure`) are counted apart.
+    `status_class` is the first digit of their statuses. Those that were not served for a fault of the bridge, the
+    broker or a reply (`is_failure`) are counted apart.
     """
 
     route: str
     event: str
+    status_class: int
     count: int
     line: str
     is_failure: bool = False
