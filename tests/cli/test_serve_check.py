@@ -91,6 +91,15 @@ def test_check_reports_a_size_that_cannot_be_read(place: Workplace, setting: str
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+def test_a_token_that_was_to_come_from_the_environment_is_refused_at_its_place(place: Workplace) -> None:
+    place.configure(("processes: 0", "admin_token: '${BRIDGE_ADMIN_TOKEN}'"))
+    told = "error: the setting admin_token holds ${BRIDGE_ADMIN_TOKEN}, which nothing replaces here: write the value"
+    ended = check(place)
+    assert ended.returncode == 1
+    assert told in ended.stdout
+    assert told.removeprefix("error: ") in place.refusal()
+
+
 @pytest.mark.parametrize("routes", ["missing: 3", "routes: routes.lot"])
 def test_check_prints_each_fault_of_settings_at_once_at_its_line(place: Workplace, routes: str) -> None:
     settings = (
