@@ -33,6 +33,9 @@ _OUTPUT_ERRORS: Final = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, e
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
+CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities, PEM")]
+CertFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of this client, PEM")]
+KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key, PEM")]
 
 
 class CommandError(HintedError):

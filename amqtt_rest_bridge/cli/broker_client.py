@@ -63,9 +63,6 @@ Broker = Annotated[
         "%XX in user name and password is decoded",
     ),
 ]
-CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities, PEM")]
-CertFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of this client, PEM")]
-KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key, PEM")]
 
 
 class BrokerUnavailableError(CommandError):
