@@ -99,10 +99,8 @@ class AdminPort:
             why = getattr(error, "strerror", None) or reason(error)
             hint = "is admin_port set, and the bridge up?"
             if isinstance(error, ssl.SSLCertVerificationError):
-                why, hint = (
-                    f"its certificate is refused: {error.verify_message}",
-                    "--ca-file names authorities to trust",
-                )
+                why = f"its certificate is refused: {error.verify_message}"
+                hint = "--ca-file names the authorities to trust"
             elif isinstance(error, ssl.SSLError):
                 hint = "does it speak TLS, and ask for --cert-file?"
             raise AdminError(f"cannot read from {self.shown}: {why}; {hint}") from error
