@@ -19,7 +19,6 @@ try:  # three times as fast; the extra `fast`
 except ImportError:
     import gzip  # type: ignore[no-redef]
 
-from amqtt_rest_bridge.http_server import takes_gzip
 from template_api.errors import ApiError
 from template_api.query import SEARCH_PATH
 
@@ -133,6 +132,15 @@ def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply)
         response.data = reply.compressed()
     else:
         response.data = reply.body
+
+
+def takes_gzip(accept_encoding: str | None) -> bool:
+    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids a coding."""
+    weights: dict[str, bool] = {}
+    for item in "".join((accept_encoding or "").lower().split()).split(","):
+        coding, _, weight = item.partition(";")
+        weights.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))
 
 
 class Get:
