@@ -6,9 +6,12 @@ Any thread.
 import contextlib
 import ctypes
 import errno
+import logging
 import os
 import stat
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a disk, a quota or a limit that has no room."""
@@ -87,6 +90,35 @@ def regular_file(path: str | os.PathLike[str]) -> os.stat_result:
         number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         raise OSError(number, f"it is {_kind(status.st_mode)}, not a regular file")
     return status
+
+
+_OWNER_ALONE: Final = 0o600
+
+
+def open_private(path: str | os.PathLike[str]) -> int:
+    """Open a file to read and write, which is made where there is none, and return its descriptor.
+
+    From now on its owner alone may read, write or lock it, whatever its mode was. The same holds for the files that
+    SQLite has left beside it; those that it makes get the mode of the database.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE)
+    _restrict(file, os.fspath(path))
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside = f"{os.fspath(path)}{suffix}"
+        with contextlib.suppress(FileNotFoundError):
+            _restrict(beside, beside)
+    return file
+
+
+def _restrict(file: int | str, name: str) -> None:
+    if os.stat(file).st_mode & 0o777 & ~_OWNER_ALONE:  # noqa: PTH116  # a descriptor or a path
+        try:
+            os.chmod(file, _OWNER_ALONE)  # noqa: PTH101  # as above
+        except PermissionError:  # it belongs to another account, or to a file system without modes
+            log.warning("%s may hold payloads, and other accounts can use it: its mode cannot be changed", name)
 
 
 def _kind(mode: int) -> str:
