@@ -14,7 +14,7 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import typer
 
 from amqtt_rest_bridge.catalogue import NO_RUN
-from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.cli import CommandError, certificate_refused
 from amqtt_rest_bridge.errors import ConfigurationError, reason, visible
 from amqtt_rest_bridge.mqtt.values import load_tls
 from amqtt_rest_bridge.spelling import did_you_mean
@@ -99,8 +99,7 @@ class AdminPort:
             why = getattr(error, "strerror", None) or reason(error)
             hint = "is admin_port set, and the bridge up?"
             if isinstance(error, ssl.SSLCertVerificationError):
-                why = f"its certificate is refused: {error.verify_message}"
-                hint = "--ca-file names the authorities to trust"
+                why, hint = certificate_refused(error)
             elif isinstance(error, ssl.SSLError):
                 hint = "does it speak TLS, and ask for --cert-file?"
             raise AdminError(f"cannot read from {self.shown}: {why}; {hint}") from error
