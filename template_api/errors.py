@@ -38,10 +38,6 @@ class DatabaseUnavailableError(TemplateApiError):
     """The library's database cannot be read or written now; it may come back."""
 
 
-class DamagedIndexError(TemplateApiError):
-    """The search index cannot be read or written; it can be rebuilt from the database."""
-
-
 class IndexNotReadyError(TemplateApiError):
     """A first search index is being built; there is none to search in yet."""
 

@@ -247,6 +247,7 @@ def time_text(microseconds: int) -> str:
 
 _IN_LISTS: Final = (
     "id", "slug", "title", "short_description", "difficulty", "url", "category", "tags", "routes", "broker_version",
+    "published_at", "updated_at",
 )  # fmt: skip
 _IN_RESULTS: Final = (*_IN_LISTS, "content", "score", "matched", "snippet")
 _TAG: Final = "f2a1f6f3-77c6-5f0e-8a55-7f0d3a0c9e42"

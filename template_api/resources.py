@@ -266,11 +266,13 @@ def _members(summary: Summary, base_url: str) -> dict[str, Any]:
         "slug": summary.slug,
         "title": summary.title,
         "short_description": summary.short_description,
-        "url": summary.url or f"{base_url}/api/templates/{summary.slug or summary.id}",
+        "url": summary.url or f"{base_url}/templates/{summary.slug or summary.id}",
         "category": summary.category,
         "tags": summary.tags,
         "routes": summary.routes,
         "broker_version": summary.broker_version,
+        "published_at": summary.published_at,
+        "updated_at": summary.updated_at,
     }
     if summary.difficulty is not None:
         members["difficulty"] = summary.difficulty

@@ -12,12 +12,12 @@ from typing import Any, Final, NamedTuple
 from tantivy import DocAddress, Occur, Order, Query, Searcher
 
 from template_api.ranking.fields import (
-    STATE_KEY,
     all_of,
     any_of,
     either,
     every,
     filtered,
+    leading,
     telling_terms,
     term_query,
     unscored,
@@ -136,7 +136,7 @@ class Ranking:
         query = filtered(every() if takes_all else either(map(self._clause, wanted)), filters, since)
         order = sort if wanted or sort is Sort.TITLE else Sort.NEWEST
         begin = place or Place(offset)
-        page, total, seen = self._page(query, wanted, order, begin, limit)
+        page, total = self._page(query, wanted, order, begin, limit)
         ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
         shown = page[:limit]
@@ -144,7 +144,7 @@ class Ranking:
             hits = tuple(Hit(self._stored(each, "key"), 0.0, ()) for each in shown)
         else:
             hits = tuple(self._hits(shown if order is Sort.RELEVANCE else self._scored(query, shown), wanted, ideal))
-        ended = begin.following(len(hits), seen) if len(page) > limit else None
+        ended = begin.after([hit.key for hit in hits]) if len(page) > limit else None
         return Ranked(hits, total, meaning.corrected, meaning.ignored, ended)
 
     def suggest(self, text: str, limit: int) -> Suggested:
@@ -199,20 +199,8 @@ class Ranking:
     ) -> dict[str, int]:
         """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
         wanted = self._meaning(text, exact=exact).wanted
-        found = either(map(self._clause, wanted)) if wanted or text else Query.all_query()
+        found = either(map(self._clause, wanted)) if wanted or text else every()
         return dict(self._searcher.terms_with_prefix("facets", "", filter_query=filtered(found, filters, since)))
-
-    @property
-    def state(self) -> str | None:
-        """What was last committed as the state of the index, None before the first time."""
-        found = self._searcher.search(any_of("key", [STATE_KEY]), 1).hits
-        return str(self._searcher.doc(found[0][1]).get_first("state")) if found else None
-
-    def fingerprint(self) -> tuple[int, int]:
-        """Return how many templates there are, and the sum of the library's versions that they came with."""
-        asked = {"count": {"value_count": {"field": "changed"}}, "sum": {"sum": {"field": "changed"}}}
-        found = self._searcher.aggregate(Query.all_query(), asked)
-        return int(found["count"]["value"]), int(found["sum"]["value"] or 0)
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
@@ -228,42 +216,30 @@ class Ranking:
 
     def _page(
         self, query: Query, wanted: Sequence[Wanted], order: Sort, begin: Place, limit: int
-    ) -> tuple[list[_Candidate], int, list[int]]:
+    ) -> tuple[list[_Candidate], int]:
         """Return the `limit` templates after a place in their order, one more where there is, and the number of all.
 
-        The last is the marks of what was seen, these templates included, in their order. What was seen before is left
-        out, wherever it is by now. Templates that the place has forgotten are before the first quarter of those that it
-        names, however many were published before these; a few of them may have moved to the front meanwhile. Reads all
-        that come before the page: 140 ms for the last of 50,000, measured.
+        Reads all that come before the page: 140 ms for the last of 50,000, measured.
         """
-        count = max(min(begin.shown + limit + 1, self._searcher.num_docs), _REORDERED)
+        count = max(begin.shown + limit + 1, _REORDERED)
         while True:
-            best, total = self._best(query, count, order, self._searcher.num_docs if begin.seen else _MOST_TIES)
+            most = self._searcher.num_docs if begin.keys else _MOST_TIES
+            best, total = self._best(query, min(count, self._searcher.num_docs), order, most)
             ordered = self._reordered(best, wanted) if order is Sort.RELEVANCE and wanted else best
-            if not begin.seen:
-                page = ordered[begin.shown : begin.shown + limit + 1]
-                return page, total, self._marks(page[:limit])
-            marks = self._marks(ordered)
-            seen = frozenset(begin.seen)
-            forgotten = max(0, begin.shown - len(begin.seen))
-            known = [at for at, mark in enumerate(marks) if mark in seen]
-            if not forgotten:
-                first = 0
-            elif known:
-                first = known[len(known) // 4]
-            else:  # many were published before them, or all have left the library
-                first = len(ordered) if count < total else forgotten
-            places = [at for at in range(first, len(ordered)) if marks[at] not in seen]
-            if len(places) > limit or count >= total:
-                gone = sorted(seen.difference(marks))
-                in_order = sorted([*known, *places[:limit]])
-                after = [*gone, *(marks[at] for at in in_order)]
-                return [ordered[at] for at in places[: limit + 1]], total, after
-            count *= 2
+            last = self._last_of(ordered, begin.keys) if begin.keys else begin.shown - 1
+            if count >= total or (last is not None and last + limit + 1 < count):
+                first = begin.shown if last is None else last + 1
+                return ordered[first : first + limit + 1], total
+            count *= 4
 
-    def _marks(self, several: Sequence[_Candidate]) -> list[int]:
-        found = self._searcher.fast_field_values("mark", [each.address for each in several])
-        return [int(mark or 0) for mark in found]
+    def _last_of(self, ordered: Sequence[_Candidate], keys: Sequence[str]) -> int | None:
+        """Return where the last of some templates is that is still there, None where none is."""
+        for key in reversed(keys):
+            tie = leading(key)
+            for at, each in enumerate(ordered):
+                if each.tie == tie and self._stored(each, "key") == key:
+                    return at
+        return None
 
     def _scored(self, query: Query, page: Sequence[_Candidate]) -> list[_Candidate]:
         """Return the templates of a page, ordered by something else, with their scores."""

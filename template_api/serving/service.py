@@ -25,7 +25,7 @@ import waitress
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
 from template_api.errors import SettingsError, StartError, TemplateApiError
-from template_api.library import TemplateLibrary, fill_empty_library, index_folder, listed_templates
+from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
 from template_api.serving.supervisor import BUSY, READY, listening_socket
 from template_api.sources import Reading
 
@@ -156,12 +156,21 @@ def open_library(settings: Settings, report_busy: Callable[[], None] = lambda: N
         report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(report_busy))
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)
-    library = TemplateLibrary(settings.database_url, index_folder(settings.database_url, settings.index_dir))
+    library = TemplateLibrary(settings.database_url)
+    _name_old_index(settings.index_dir)
     if library.is_empty():
         with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones count too
             if next(listed, None) is None:
                 log.warning("the library is empty; fill it with template-api import PATH")
     return library
+
+
+def _name_old_index(index_dir: str | None) -> None:
+    """Name the folder of an index on disk, as versions before kept it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
+    folder = Path(index_dir or Path(cache, "template-api"))
+    if index_dir or folder.is_dir():
+        log.warning("the search index is in memory: index_dir has no effect, and the folder %s can be deleted", folder)
 
 
 class _Observer:

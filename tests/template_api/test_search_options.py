@@ -40,6 +40,7 @@ def asked(client: "Client", **options: Any) -> list[Any]:
 
 def test_without_options_bodies_keep_their_shape(client: "Client") -> None:
     results = ["id", "slug", "title", "short_description", "url", "category", "tags", "routes", "broker_version"]
+    results += ["published_at", "updated_at"]
     listed = client.get("/api/templates?q=weather").json
     assert list(listed) == ["results"]
     assert list(listed["results"][0]) == results

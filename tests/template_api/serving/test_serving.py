@@ -125,7 +125,7 @@ def test_settings_come_from_the_environment_and_options_win(tmp_path: Path, make
     }
     with serve("--base-url", "https://library.example/sub/", environment=environment) as served:
         [found] = served.get("/api/templates").json["results"]
-        assert found["url"] == "https://library.example/sub/api/templates/one"
+        assert found["url"] == "https://library.example/sub/templates/one"
         assert "library.jsonl:2: title is required" in served.log.read_text()
         assert "1 added, 0 changed, 0 unchanged, 1 failed" in served.log.read_text()
     assert tmp_path.joinpath("environment.db").exists()
