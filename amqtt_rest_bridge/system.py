@@ -6,6 +6,7 @@ Any thread.
 import contextlib
 import ctypes
 import errno
+import faulthandler
 import logging
 import os
 import stat
@@ -17,6 +18,7 @@ NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a disk, a quota or a limit that has no room."""
 _NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
 
+_STANDARD_ERROR: Final = 2
 _MMAP_THRESHOLD: Final = (-3, "MALLOC_MMAP_THRESHOLD_")
 _TRIM_THRESHOLD: Final = (-1, "MALLOC_TRIM_THRESHOLD_")
 _ARENA_MAX: Final = (-8, "MALLOC_ARENA_MAX")
@@ -54,6 +56,20 @@ def return_large_blocks(*, few_arenas: bool = False) -> None:
         for (parameter, variable), value in wanted:
             if variable not in os.environ:
                 mallopt(parameter, value)
+
+
+def leave_no_core_file() -> None:
+    """Keep this process, and those that it starts, from leaving a core file: it would hold payloads and secrets.
+
+    The stack of the thread that crashed goes to standard error in its place: names of files, lines and functions.
+    Called once, at the start of a process. `prlimit --core=unlimited --pid PID` allows a core file all the same.
+    """
+    import resource  # which Windows does not have, and its commands do not need
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # One byte has room for no file. Linux starts a program of core_pattern with 0 and not with 1 (fs/coredump.c).
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))
+    faulthandler.enable(_STANDARD_ERROR, all_threads=False)
 
 
 def sqlite_code(error: Exception) -> int:

@@ -38,7 +38,7 @@ class AdminPort:
     """One connection to the admin port at an address, with the files of its options --ca-file, --cert-file, --key-file.
 
     Raises:
-        ConfigurationError: It is no address, or a file cannot be used.
+        ConfigurationError: It is not an address, or a file cannot be used.
     """
 
     def __init__(

@@ -31,6 +31,7 @@ from amqtt_rest_bridge.settings import (
     unfilled_variable,
     variable_of,
 )
+from amqtt_rest_bridge.system import leave_no_core_file
 
 log = logging.getLogger(__name__)
 
@@ -209,6 +210,7 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     from amqtt_rest_bridge.processes.route_service import BridgeCode
     from amqtt_rest_bridge.worker import service
 
+    leave_no_core_file()
     settings, address = _usable(path, options)
 
     def broker() -> Address:

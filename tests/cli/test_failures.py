@@ -119,7 +119,7 @@ def test_a_failure_is_retried_by_its_id(
 
 @pytest.fixture
 def proxy(admin: Admin) -> Iterator[list[str]]:
-    """Run a proxy with TLS, which asks for a certificate, before the admin port; give the options that name it."""
+    """Run a proxy with TLS, which asks for a certificate, before the admin port; yield the options that name it."""
 
     def pass_on(peer: Peer) -> None:
         while (seen := peer.request()) is not None:

@@ -45,7 +45,7 @@ def nothing(_path: Path) -> None:
 def applied(
     folder: Path, monkeypatch: pytest.MonkeyPatch, steps: Sequence[Step], reading: Step = nothing
 ) -> list[list[str]]:
-    """Let a writer take one step before each look; return the names of the routes of each set that is applied.
+    """Take one step of a writer before each look; return the names of the routes of each set that is applied.
 
     `reading` is its step while the files are read for the first time.
     """

@@ -56,7 +56,7 @@ class Moving:
         assert self.broker.port
 
     def move(self) -> None:
-        """Let the name mean the new address."""
+        """Change the address of the name to the new one."""
         self._resolve_to("127.0.0.3")
 
     def _resolve_to(self, address: str) -> None:
