@@ -102,7 +102,7 @@ def test_a_file_that_is_emptied_while_it_is_read_keeps_its_routes_until_it_is_wh
     ("step", "routes"), [pytest.param(empty, [], id="empty"), pytest.param(part, ["A"], id="shorter"),
                          pytest.param(Path.unlink, [], id="gone")]
 )  # fmt: skip
-def test_a_file_that_stays_empty_or_shorter_counts_with_the_look_after(
+def test_a_file_that_stays_empty_or_shorter_counts_at_the_second_look(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step, routes: list[str]
 ) -> None:
     assert applied(tmp_path, monkeypatch, [nothing, step, nothing]) == [routes]
