@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 from template_api.errors import SourceError, did_you_mean
@@ -20,7 +21,6 @@ from template_api.sources.fields import (
     slug_of,
     time_text,
 )
-from template_api.sources.routes import names_read, routes_in
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
@@ -36,6 +36,13 @@ _LONGEST_NAME = 255
 _LONGEST_SHOWN = 60
 _MOST_NOTEBOOKS = 1000  # of a template; aliases of YAML can list each of many names for each of many roles
 _BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # one that never ends is read once, not from each /*
+_READ = re.compile(
+    rf"""{_BLOCK_COMMENT.pattern}|(?://|--)[^\n]*
+    |\bGET\s+(?P<source>ENV|SECRET)\s+(?P<quote>["'])(?P<name>[A-Za-z0-9_.-]+)(?P=quote)
+    |(?P<string>"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_PLACEHOLDER = re.compile(r"\{(env|secret)\.([A-Za-z0-9_.-]+)(?:\|[^{}]*)?\}")
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -261,7 +268,7 @@ def notebook_source(
     text = "\n".join(_cell_text(cell) for cell in cells)
     lot = list(lot_texts(cells))
     types = tuple(dict.fromkeys(defined_routes("\n".join(lot))))
-    asked = tuple(dict.fromkeys(Input(*each) for cell in lot for one in routes_in(cell) for each in names_read(one)))
+    asked = tuple(dict.fromkeys(chain.from_iterable(map(names_read, lot))))
     return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), types, asked, role)
 
 
@@ -270,6 +277,15 @@ def lot_texts(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for cell in cells:
         if str(cell.get("language", "lot")).lower() == "lot":
             yield _cell_text(cell)
+
+
+def names_read(lot: str) -> Iterator[Input]:
+    """Yield what a text reads of its environment, by GET and by placeholders, but in comments."""
+    for match in _READ.finditer(lot):
+        if match["name"]:
+            yield Input(match["name"], match["source"].upper() == "SECRET")
+        for source, name in _PLACEHOLDER.findall(match["string"] or ""):
+            yield Input(name, source == "secret")
 
 
 def defined_routes(lot: str) -> list[str]:
