@@ -123,6 +123,7 @@ UNSUPPORTED_MEDIA_TYPE: Final = ErrorRow(
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     "unsupported_media_type",
     "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding.",
+    "The body is not sent as application/json",
 )
 SEARCH_NOT_READY: Final = ErrorRow(
     HTTPStatus.SERVICE_UNAVAILABLE,

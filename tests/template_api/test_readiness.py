@@ -148,6 +148,6 @@ def test_a_hostile_cursor_is_refused_over_a_socket(api: Served, cursor: bytes) -
 )  # fmt: skip
 def test_a_hostile_member_is_refused_over_a_socket(api: Served, body: str) -> None:
     assert api.ask("POST", "/api/search", body.encode(), {"Content-Type": "application/json"}).status == 400
-    named = b'{"query": "x", "\\ud800\\r\\nX: y": 1}'
+    named = b'{"query": "x", "\\r\\nX: y": 1}'
     answer = api.ask("POST", "/api/search", named, {"Content-Type": "application/json"})
-    assert (answer.status, answer.headers["x-ignored-parameters"]) == (200, "%3F%0D%0AX%3A%20y")
+    assert (answer.status, answer.headers["x-ignored-parameters"]) == (200, "%0D%0AX%3A%20y")
