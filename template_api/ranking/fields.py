@@ -21,7 +21,7 @@ which an index is built.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -108,7 +108,7 @@ def schema() -> Schema:
     builder.add_text_field("title", stored=True, tokenizer_name="whitespace", index_option="basic")
     builder.add_text_field("facets", tokenizer_name="raw", index_option="basic")
     builder.add_integer_field("published", fast=True)
-    builder.add_integer_field("tie", fast=True)
+    builder.add_integer_field("tie", fast=True, indexed=True)
     builder.add_integer_field("title_order", fast=True)
     builder.add_integer_field("updated", fast=True)
     return builder.build()
@@ -161,6 +161,12 @@ def filtered(query: Query, filters: Iterable[Collection[str]], since: int | None
     if since is not None:
         passed.append((Occur.Must, unscored(Query.range_query(schema(), "updated", FieldType.Integer, since))))
     return Query.boolean_query([(Occur.Must, query), *passed]) if passed else query
+
+
+def only(query: Query, ties: Sequence[int]) -> Query:
+    """Return a query that finds, of what another one does, only the templates with these values of `tie`."""
+    these = unscored(Query.term_set_query(schema(), "tie", ties))
+    return Query.boolean_query([(Occur.Must, query), (Occur.Must, these)])
 
 
 def every() -> Query:

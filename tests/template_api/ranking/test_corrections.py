@@ -271,3 +271,10 @@ def test_a_word_that_has_left_the_library_hides_no_known_one() -> None:
     index.put(document("kept", "Transmits", "", "", "", ""))
     index.commit()
     assert keys(index.ranking, "transmittr x") == ["kept"]
+
+
+def test_a_word_that_may_be_misspelt_in_the_library_is_named_as_it_is_searched() -> None:
+    right = [document(str(number), "", "", "", "receive webhook", "") for number in range(10)]
+    ranked = indexed([*right, document("misspelt", "", "", "", "webhok", "")]).search("webhok", 20)
+    assert ranked.corrected == (Word("webhok", "webhook"),)
+    assert len(ranked.hits) == 11

@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from template_api.ranking import Document, Hit, Ranking
-from template_api.records import Word
+from template_api.records import Sort, Word
 from tests.template_api.ranking.indexed import document, indexed
 
 
@@ -292,3 +292,22 @@ def test_a_suggestion_with_the_words_before_is_first() -> None:
     assert ranking.suggest("receive we", 8).keys[0] == "Receive a webhook"
     assert ranking.suggest("recieve we", 8).keys[0] == "Receive a webhook"
     assert len(ranking.suggest("we", 2).keys) == 2
+
+
+def test_what_only_shares_words_that_hardly_count_is_left_out() -> None:
+    common = [made(f"common{n}", f"Request number {n}", content="request", labels="a") for n in range(30)]
+    weather = made("weather", "Weather request", content="weather request")
+    long = made("long", "Diary", content="weather " + "entry " * 2000)
+    library = indexed([*common, weather, long])
+    ranked = library.search("weather request", 40)
+    assert [hit.key for hit in ranked.hits] == ["weather", "long"], "all rare words count, however little"
+    assert ranked.total == 2
+    for sort in Sort:
+        assert library.search("weather request", 40, sort=sort).total == 2
+    assert library.search("request", 40).total == 31
+
+
+def test_facets_are_those_of_the_results() -> None:
+    documents = [replace(made(f"common{n}", "Request", content="request"), facets=("tag:common",)) for n in range(30)]
+    documents.append(replace(made("weather", "Weather", content="weather request"), facets=("tag:rare",)))
+    assert indexed(documents).facets("weather request") == {"tag:rare": 1}
