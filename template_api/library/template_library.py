@@ -36,6 +36,7 @@ from template_api.records import (
 log = logging.getLogger(__name__)
 
 _SUGGESTIONS = 8
+_NEAR = 4
 
 
 class TemplateLibrary:
@@ -145,10 +146,20 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         suggested = self._ranking().suggest(text, _SUGGESTIONS)
-        summaries = self._summaries(suggested.keys)
-        shown = [summaries[id_] for id_ in suggested.keys if id_ in summaries]
-        found = tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
-        return Suggestions(found, suggested.corrected)
+        return Suggestions(self._titles(suggested.keys), suggested.corrected)
+
+    def near(self, text: str) -> tuple[Suggestion, ...]:
+        """Return at most four titles with a word that is like one of a text that nothing was found for.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: as `find`.
+        """
+        return self._titles(self._ranking().near(text, _NEAR))
+
+    def _titles(self, ids: Sequence[str]) -> tuple[Suggestion, ...]:
+        summaries = self._summaries(ids)
+        shown = [summaries[id_] for id_ in ids if id_ in summaries]
+        return tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
 
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.

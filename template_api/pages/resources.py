@@ -132,6 +132,8 @@ class Pages:
             kept=shown.kept_fields(wanted),
             next=following and shown.search_link(following),
             first=begun and shown.search_link(shown.first_page(wanted)),
+            near=() if page.found or not known else self._library.near(wanted.text),
+            without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
         )
         reply.total = page.total
         return reply

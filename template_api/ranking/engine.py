@@ -26,7 +26,7 @@ from template_api.ranking.fields import (
 )
 from template_api.ranking.meaning import Meaning, Wanted, interpret
 from template_api.ranking.synonyms import Synonyms
-from template_api.ranking.tokens import STOP_WORDS, title_likeness, words
+from template_api.ranking.tokens import STOP_WORDS, likest, title_likeness, words
 from template_api.ranking.vocabulary import SHORTEST_PART, Vocabulary
 from template_api.records import Place, Sort, Word
 
@@ -178,6 +178,15 @@ class Ranking:
             return Suggested(tuple(keys)[:limit], corrected)
         ranked = self.search(text, limit)
         return Suggested(tuple(hit.key for hit in ranked.hits), ranked.corrected)
+
+    def near(self, text: str, limit: int) -> tuple[str, ...]:
+        """Return the keys of at most `limit` templates with a word in the title that is like one of a text."""
+        titled = [word for word, _ in self._searcher.terms_with_prefix("title", "")]
+        keys: dict[str, None] = {}
+        for like in likest(words(text), [word for word in titled if word not in STOP_WORDS]):
+            for _, address in self._searcher.search(any_of("title", [like]), limit).hits:
+                keys[self._searcher.doc(address).get_first("key") or ""] = None
+        return tuple(keys)[:limit]
 
     def _readings(self, typed: list[str]) -> Iterator[tuple[list[str], str, str, str]]:
         """Yield the ways to read a text whose last word is unfinished.

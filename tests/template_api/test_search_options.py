@@ -260,3 +260,15 @@ def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
     assert posted.headers["X-Ignored-Parameters"] == "tag_ids, filter"
     exposed = posted.headers["Access-Control-Expose-Headers"]
     assert {"X-Ignored-Parameters", "X-Search-Corrected", "X-Total-Count", "Link"} <= set(exposed.split(", "))
+
+
+def test_a_snippet_quotes_prose_before_code(sqlite_store: "Store", make_template: Make) -> None:
+    code = "```lot\nDEFINE ROUTE pump WITH TYPE REST_API\n```\n"
+    sqlite_store.bring(
+        make_template("both", content=f"{code * 3}\nStarts the pump."),
+        make_template("code", content=f"Text.\n\n{code}"),
+    )
+    found = sqlite_store.client().get("/api/search?q=pump&highlight=true").json["results"]
+    snippets = {each["slug"]: each["snippet"] for each in found}
+    assert snippets["both"] == "Starts the <mark>pump</mark>."
+    assert "ROUTE <mark>pump</mark>" in snippets["code"]
