@@ -137,8 +137,13 @@ def described() -> str:
 
 
 def _plain(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema as generators of clients read it: what may be null is one of two, names are not titles."""
-    plain = {name: value for name, value in schema.items() if name != "title" and (name, value) != ("default", None)}
+    """Return a schema as generators of clients read it: what may be null is one of two, names are not titles.
+
+    A default is said in words, as some generators make a member with a default a required one.
+    """
+    plain = {name: value for name, value in schema.items() if name not in ("title", "default")}
+    if schema.get("default") not in (None, False):
+        plain["description"] = f"{schema['description']} Default: {schema['default']}."
     if "anyOf" in plain:
         plain["oneOf"] = plain.pop("anyOf")
     if "properties" in plain:
