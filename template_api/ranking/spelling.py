@@ -1,7 +1,7 @@
-"""A set of words that misspellings are compared with, in a sixth of the memory of so many strings. Pure; immutable."""
+"""A set of words that misspellings are compared with. Pure; immutable."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Final
 
 from template_api.ranking.tokens import within
@@ -10,31 +10,26 @@ from template_api.ranking.tokens import within
 _EDITS: Final = ((8, 2), (4, 1))
 _LACKS_A_LETTER: Final = 3  # a shorter word may only lack one: *tme* is "time", but *mpa* not "map"
 
-_Buckets = Mapping[tuple[str, int], str]  # words by first letter and length, in alphabetical order, run together
-
 
 class Words:
     """Some words, all of them folded.
 
     Args:
         words: these.
+        others: more of them.
     """
 
-    def __init__(self, words: Iterable[str] = ()) -> None:
-        self._hold(_sorted_in(words, {}))
-
-    def grown(self, words: Iterable[str]) -> "Words":
-        """Return these words and some more, sharing what stays as it is."""
-        grown = Words()
-        grown._hold(_sorted_in(words, self._buckets))
-        return grown
+    def __init__(self, words: Iterable[str] = (), others: "Words | None" = None) -> None:
+        added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        for word in words:
+            added[word[0], len(word)].add(word)
+        known = others.buckets if others is not None else {}
+        grown = {key: known[key] | new if key in known else new for key, new in added.items()}
+        self.buckets: Mapping[tuple[str, int], Set[str]] = {**known, **grown}  # by first letter and length
+        self._first_letters = sorted({letter for letter, _ in self.buckets if letter.isalpha()})
 
     def __contains__(self, word: str) -> bool:
-        bucket = self._buckets.get((word[:1], len(word)), "")
-        at = bucket.find(word)
-        while at > 0 and at % len(word):
-            at = bucket.find(word, at + 1)
-        return at >= 0
+        return word in self.buckets.get((word[:1], len(word)), ())
 
     def near(self, word: str) -> Iterator[tuple[str, int]]:
         """Yield the words that another one may mean, each with its number of edits."""
@@ -55,13 +50,9 @@ class Words:
         """Yield the words at most so many edits away that have the same first letter and the same digits."""
         digits = _digits(word)
         for length in range(len(word) - most, len(word) + most + 1):
-            for near, edits in within(word, _parted(self._buckets.get((word[0], length), ""), length), most):
+            for near, edits in within(word, tuple(self.buckets.get((word[0], length), ())), most):
                 if _digits(near) == digits:
                     yield near, edits
-
-    def _hold(self, buckets: _Buckets) -> None:
-        self._buckets = buckets
-        self._first_letters = sorted({letter for letter, _ in buckets if letter.isalpha()})
 
     def _with_other_first_letter(self, word: str) -> Iterator[str]:
         """Yield the words that are one edit of the first letter away: looked up, where comparing would take all."""
@@ -72,24 +63,6 @@ class Words:
         for near in changed:
             if near[0] != word[0] and near in self:
                 yield near
-
-
-def _sorted_in(words: Iterable[str], buckets: _Buckets) -> _Buckets:
-    """Return buckets with further words, sharing those that stay as they are."""
-    added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
-    for word in words:
-        added[word[0], len(word)].add(word)
-    grown = dict(buckets)
-    for key, new in added.items():
-        known = _parted(buckets.get(key, ""), key[1])
-        if not new.issubset(known):  # as most words of a template are known
-            grown[key] = "".join(sorted(new.union(known)))
-    return grown
-
-
-def _parted(bucket: str, length: int) -> list[str]:
-    """Return the words of a bucket."""
-    return [bucket[at : at + length] for at in range(0, len(bucket), length)]
 
 
 def _digits(word: str) -> str:

@@ -66,7 +66,7 @@ class Vocabulary:
 
     def grown(self, searcher: Searcher, words: Collection[str]) -> "Vocabulary":
         """Return the vocabulary of a later state of the index, which has these words beside those known."""
-        grown = Vocabulary(searcher, self._spelling.grown(words))
+        grown = Vocabulary(searcher, Words(words, self._spelling))
         changed = set(map(stem, words))
         known = self._frequencies.copy()  # requests add to it meanwhile
         grown._frequencies = {term: count for term, count in known.items() if term not in changed}

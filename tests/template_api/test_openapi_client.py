@@ -26,16 +26,16 @@ from client import Client
 from client.api.search import search_templates, search_templates_with_filters, suggest_templates
 from client.api.service import get_description, get_health
 from client.api.templates import get_template, list_facets, list_templates
-from client.models import Difficulty, Error, ListTemplatesDifficulty, SearchTemplatesWithFiltersBody
+from client.models import Difficulty, Error, SearchBody
 
 with Client(base_url=sys.argv[1], raise_on_unexpected_status=True) as client:
-    beginners = list_templates.sync(client=client, difficulty=ListTemplatesDifficulty.BEGINNER, q="weather")
+    beginners = list_templates.sync(client=client, difficulty=Difficulty.BEGINNER, q="weather")
     both = list_templates.sync(client=client)
     unknown = get_template.sync(client=client, id_or_slug="missing")
     assert isinstance(unknown, Error)
     blank = search_templates.sync(client=client, q=" ")
     assert isinstance(blank, Error)
-    body = SearchTemplatesWithFiltersBody.from_dict({"query": "webhok", "filters": {"difficulty": None}, "limit": 5})
+    body = SearchBody.from_dict({"query": "webhok", "filters": {"difficulty": None}, "limit": 5})
     [corrected] = search_templates_with_filters.sync(client=client, body=body).results
     answers = {
         "health": get_health.sync(client=client).status,
