@@ -3,10 +3,12 @@
 One thread writes; any thread may take the ranking.
 """
 
+import ctypes
+import os
 from collections.abc import Collection
 from typing import Final
 
-from tantivy import Index
+from tantivy import Index, IndexWriter
 
 from template_api.ranking.engine import Ranking
 from template_api.ranking.fields import Document, entry, schema
@@ -15,6 +17,7 @@ from template_api.ranking.vocabulary import Vocabulary
 # Documents are held until a part of the index is complete. With the least that tantivy takes, 15 MB, a part has 170
 # templates of 300 words, and there are so many more parts to merge.
 _WRITER_BYTES: Final = 30_000_000
+_LIBC: Final = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 class SearchIndex:
@@ -23,7 +26,7 @@ class SearchIndex:
     def __init__(self) -> None:
         self._index = Index(schema())
         self._index.config_reader("manual")
-        self._writer = self._index.writer(_WRITER_BYTES, 1)
+        self._writer: IndexWriter | None = None  # from the first change to its commit: it holds 25 MB
         self._added: set[str] = set()  # words, since the last commit
         self._is_empty = True
         self.ranking = self._ranked()
@@ -31,20 +34,29 @@ class SearchIndex:
     def put(self, document: Document) -> None:
         """Add a document, or replace the one with its key, from the next commit on."""
         self.remove(document.key)
-        self._writer.add_document(entry(document))
+        self._writing().add_document(entry(document))
         if not self._is_empty:
             self._added.update(document.texts.words.split())
 
     def remove(self, key: str) -> None:
         """Remove the document with this key, if there is one, from the next commit on."""
-        self._writer.delete_documents_by_term("key", key)
+        self._writing().delete_documents_by_term("key", key)
 
     def commit(self) -> None:
         """Make what was put and removed count."""
-        self._writer.commit()
+        writer, self._writer = self._writing(), None
+        writer.commit()
+        writer.wait_merging_threads()
         self._index.reload()
         self.ranking = self._ranked(None if self._is_empty else self._added)
         self._added, self._is_empty = set(), False
+        if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # glibc kept 90 MB after 10,000 templates
+            _LIBC.malloc_trim(0)
+
+    def _writing(self) -> IndexWriter:
+        if self._writer is None:
+            self._writer = self._index.writer(_WRITER_BYTES, 1)
+        return self._writer
 
     def _ranked(self, added: Collection[str] | None = None) -> Ranking:
         """Return the state of now; `added` are the words that it has beside those of the state before, if known."""

@@ -209,3 +209,17 @@ def test_sqlite_and_postgresql_rank_alike(
         ranked.append([client.get("/api/search", params=each, params_csv=False).json for each in asked])
     assert ranked[0] == ranked[1]
     assert all(len(each["results"]) == 30 for each in ranked[0])
+
+
+def test_filters_take_slugs_as_well_as_ids(store: "Store", make_template: Make) -> None:
+    one = make_template("one", tags=["Home Assistant"], category="Smart Home", routes=["MQTT"], broker_version="1.0")
+    store.bring(one, make_template("two", tags=["other"]))
+    client = store.client()
+    filters = {"tag_ids": ["home-assistant"], "route_ids": ["MQTT"], "broker_version_ids": ["1.0"]}
+    filters |= {"category_id": "smart-home"}
+    for name, value in filters.items():
+        for text in ("", "template"):
+            found = client.post({"query": text, "filters": {name: value}}).json["results"]
+            assert [each["slug"] for each in found] == ["one"], (name, text)
+    assert client.slugs("/api/search", q="template", tag_ids="Home-Assistant,none") == ["one"]
+    assert client.get("/api/templates?category_id=smart-home").status_code == 400
