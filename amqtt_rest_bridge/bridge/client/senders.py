@@ -177,7 +177,7 @@ class TokenSource:
 
     @property
     def issued(self) -> frozenset[str]:
-        """Return the last tokens, for masking: a request may still be on its way with one of them."""
+        """Return the last tokens, for masking: a response may name the token of an earlier request."""
         with self._lock:
             return frozenset(self._tokens.issued)
 
@@ -249,11 +249,14 @@ class AuthorizedSender:
         if has_own_authorization(request):
             return (yield from self._sender.exchange(request, stopwatch))
         token = self._tokens.token()
+        sent = {token}
         response = yield from self._sender.exchange(authorized(request, token), stopwatch)
         if response.status == HTTPStatus.UNAUTHORIZED:  # it has not processed the request
             self._tokens.refuse(token)
-            response = yield from self._sender.exchange(authorized(request, self._tokens.token()), stopwatch)
-        return replace(response, credentials=response.credentials | self._tokens.issued)
+            token = self._tokens.token()
+            sent.add(token)
+            response = yield from self._sender.exchange(authorized(request, token), stopwatch)
+        return replace(response, credentials=response.credentials | self._tokens.issued | sent)
 
     def expire(self) -> None:
         """Close connections that have been idle for too long."""

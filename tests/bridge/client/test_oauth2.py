@@ -91,6 +91,37 @@ def test_a_401_renews_the_token_once_also_for_a_post(api: Api) -> None:
     assert len(api.asked) <= 4
 
 
+@pytest.mark.parametrize("is_refused", [False, True], ids=["one token sent", "two after a 401"])
+def test_a_failure_masks_the_tokens_it_was_sent_with_however_many_were_issued_meanwhile(
+    api: Api, is_refused: bool
+) -> None:
+    """The server echoes Authorization in its 500: one that took long enough for six other tokens to be issued."""
+    answer_of_api, released, sent = api.recorder.answer, threading.Event(), list[str]()
+
+    def answer(seen: Seen) -> Answer:
+        if seen.path != "/a" or seen.body != b"held":
+            return answer_of_api(seen)
+        sent.append(seen.values("authorization")[0])
+        if is_refused and len(sent) == 1:
+            return 401, b""
+        released.wait(SECONDS)
+        return 500, "\n".join(sent).encode()
+
+    api.recorder.answer = answer
+    api.life = 0  # each request has a token of its own
+    text = api.route().replace('WITH ENDPOINT "/a"', 'WITH ENDPOINT "/a" WITH BODY "{payload}"')
+    with hosting(text) as host:
+        client = host.client("out")
+        client.publish("in", b"held")
+        eventually(lambda: len(sent) == 1 + is_refused)
+        for _ in range(3):
+            client.publish("in", b"")
+        client.messages(7)
+        released.set()
+        body = json.loads(client.message()[1])["body"]
+    assert body == "\n".join(["Bearer ***"] * len(sent))
+
+
 def test_batches_share_one_token_and_a_401_renews_it_and_sends_the_whole_batch_again(api: Api, tmp_path: Path) -> None:
     text = (
         api.route().partition("ADD EVENT A")[0]
