@@ -157,7 +157,8 @@ class Connector:
             # The handshake as a whole is bounded by the socket's timeout.
             sock.settimeout(max(deadline - self._clock(), 0.001))
             name = server.origin.host.rstrip(".").partition("%")[0]
-            return context.wrap_socket(sock, server_hostname=name)
+            # A body that ends with its connection is complete only behind close_notify (RFC 9112 section 9.8).
+            return context.wrap_socket(sock, server_hostname=name, suppress_ragged_eofs=False)
         except TimeoutError as error:
             raise transport_errors.connecting_failed(server.where, error, self._seconds) from error
         except OSError as error:

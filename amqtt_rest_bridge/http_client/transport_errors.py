@@ -115,6 +115,8 @@ def exchange_failed(where: str, error: Exception, wire: DeadlineSocket, *, secon
     may_want_tls = phase is Phase.WAITING and where.startswith("http://")
     row = catalogue.PLAIN_CONNECTION_ENDED if may_want_tls else catalogue.CONNECTION_ENDED
     message = f"{where} {'closed' if closed else 'broke off'} the connection while {phase}"
+    if phase is Phase.BODY and isinstance(error, ssl.SSLEOFError):
+        message += ", without TLS's close_notify"
     return row.error(message, unsent=not wire.sent)
 
 
