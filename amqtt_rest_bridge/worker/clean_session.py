@@ -28,7 +28,7 @@ from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
 from amqtt_rest_bridge.times import LineLimit, lease_time
 from amqtt_rest_bridge.topics import check_topic_name, loggable
-from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of
+from amqtt_rest_bridge.worker.intake import HOPS, Feed, hops_of, properties_of, size_of
 from amqtt_rest_bridge.worker.leases import Leases
 from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.worker.records import lease_topic, presence_topic
@@ -297,7 +297,9 @@ class CleanSession:
                 self._dispatcher.remember(received.topic, received.payload)
         else:
             message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
-            self._dispatcher.offer(message, hops=hops_of(received.properties), elsewhere=self._client_events)
+            self._dispatcher.offer(
+                message, hops=hops_of(received.properties), elsewhere=self._client_events, size=size_of(received)
+            )
 
 
 def _properties(properties: MessageProperties | None, hops: int) -> Properties:

@@ -20,7 +20,7 @@ from amqtt_rest_bridge.model import EventName, Message, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Properties, Property
+from amqtt_rest_bridge.mqtt.wire import MOST_USER_BYTES, Properties, Property
 from amqtt_rest_bridge.routing.calls import Delivery
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
@@ -32,7 +32,7 @@ HOPS: Final = "rest-bridge-hops"
 """The user property that counts the routes which a message has passed through."""
 MOST_PROPERTIES: Final = 32
 """User properties of a message that are carried ..."""
-MOST_BYTES: Final = 8192
+MOST_BYTES: Final = MOST_USER_BYTES
 """... and their size, names and values together."""
 _LONGEST_CORRELATION: Final = 64
 _KEY: Final = "idempotency-key"
@@ -47,7 +47,7 @@ class Offer(Protocol):
     """`Dispatcher.offer`."""
 
     def __call__(
-        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None, size: int
     ) -> None:
         """Dispatch a message to its events but those that receive it elsewhere."""
 
@@ -330,7 +330,8 @@ class Intake:
         self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "Acknowledgement"
     ) -> None:
         try:
-            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=None if delivery.at_once else delivery)
+            holding, size = None if delivery.at_once else delivery, size_of(delivery.received)
+            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=holding, size=size)
         except Exception:  # no message keeps the next one from being read
             log.exception("a message on %s was not looked at", loggable(message.topic))
         delivery.note_calls()
@@ -480,6 +481,11 @@ def properties_of(properties: Properties) -> MessageProperties | None:
     if correlation is not None:  # one that is longer than any of ours is never equal to one
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
     return MessageProperties(tuple(kept)) if kept else None
+
+
+def size_of(received: Publish) -> int:
+    """Return how large a message is by `max_message_bytes`, in bytes: its payload, or what comes before that."""
+    return max(len(received.payload), received.size - len(received.payload))
 
 
 def hops_of(properties: Properties) -> int:

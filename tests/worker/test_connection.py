@@ -48,8 +48,11 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
     async def use(address: Address) -> None:
         offered: asyncio.Queue[tuple[bytes, Delivery]] = asyncio.Queue()
 
-        def offer(message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None) -> None:
+        def offer(
+            message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None, size: int
+        ) -> None:
             assert delivery is not None and (hops, elsewhere) == (0, frozenset())
+            assert size < 20
             delivery.hold()
             offered.put_nowait((message.payload, delivery))
 
