@@ -319,7 +319,11 @@ def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Requ
     for part in path.split("."):
         value, allowed = value[part], _rules(schema)[part]
     wrong = next((each for each in value if str(each) not in allowed), None) if isinstance(value, list) else value
-    ending = "" if not isinstance(wrong, str) else f", not {_shown(wrong)}{_near(wrong, allowed)}"
+    ending = ""
+    if isinstance(wrong, str):
+        ending = f", not {_shown(wrong)}{_near(wrong, allowed)}"
+    elif isinstance(wrong, int | float):
+        ending = f", not {json.dumps(wrong)}"
     raise error(f"{path} must be {allowed}{ending}")
 
 

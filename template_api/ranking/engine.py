@@ -20,7 +20,6 @@ from template_api.ranking.fields import (
     filtered,
     leading,
     only,
-    telling_terms,
     term_query,
     unscored,
 )
@@ -299,8 +298,9 @@ class Ranking:
         asked = frozenset(term for each in wanted for option in each.likeliest for term in option.terms)
         top = []
         for each in best[:_REORDERED]:
-            title = self._stored(each, "title")
-            idfs = {term: self.vocabulary.idf(term) for term in telling_terms(title)}
+            kept = self._searcher.doc(each.address)
+            title, terms = kept.get_first("title") or "", kept.get_first("title_terms") or ""
+            idfs = {term: self.vocabulary.idf(term) for term in terms.split()}
             # How much of the title is asked for, 0 to 1, each of its words counting by its idf.
             covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
             bonus = 1 + _TITLE_BONUS * title_likeness(query, title)

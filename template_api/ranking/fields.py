@@ -10,7 +10,7 @@ times: S. Robertson, H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple 
 | `text` | the stems of its words, each repeated by its weight; stop words are left out and add nothing to the length |
 | `stops` | its stop words, likewise, for queries that consist of nothing else |
 | `words` | its words as they occur, each once: what the vocabulary is read from |
-| `title` | the words of its title |
+| `title`, `title_terms` | the words of its title, their stems without stop words |
 | `facets` | what filters ask for |
 | `published`, `tie` | order among equals: the newest first, then by key |
 | `title_order` | the first letters of the title, as a number that sorts like them |
@@ -106,6 +106,7 @@ def schema() -> Schema:
     builder.add_text_field("stops", tokenizer_name="whitespace", index_option="freq")
     builder.add_text_field("words", tokenizer_name="whitespace", index_option="basic")
     builder.add_text_field("title", stored=True, tokenizer_name="whitespace", index_option="basic")
+    builder.add_text_field("title_terms", stored=True, tokenizer_name="raw", index_option="basic")
     builder.add_text_field("facets", tokenizer_name="raw", index_option="basic")
     builder.add_integer_field("published", fast=True)
     builder.add_integer_field("tie", fast=True, indexed=True)
@@ -123,6 +124,7 @@ def entry(document: Document) -> Entry:
         stops=texts.stops,
         words=texts.words,
         title=texts.title,
+        title_terms=" ".join(_telling_terms(texts.title)),
         title_order=leading(texts.title),
         facets=list(document.facets),
         published=_microseconds(document.published_at),
@@ -140,7 +142,7 @@ def _microseconds(time: str) -> int:
     return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0
 
 
-def telling_terms(title: str) -> dict[str, None]:
+def _telling_terms(title: str) -> dict[str, None]:
     """Return the stems of a title's words in their order, each once, stop words aside."""
     return dict.fromkeys(term for term in map(stem, title.split()) if term not in _STOP_STEMS)
 

@@ -1,10 +1,11 @@
-"""What a request to the template API costs in two checkouts, in turns: list, read, cached search, POST, each with gzip.
+"""What a request to the template API costs in two checkouts, in turns: list, read, cached and new search, POST.
 
     python -m tests.benchmarks.api_turns TREE [rounds [templates]]
 
-TREE is the other checkout, such as `git worktree add /tmp/old a969bac` makes; both run with this Python. Each library
-has the same synthetic templates. Prints medians of the rounds: requests/s with 8 connections, the server's processor
-time for a request, and both as a share of TREE's. Linux only; needs wrk.
+TREE is the other checkout, such as `git worktree add /tmp/old 493b0165` makes; both run with this Python. Each library
+has the same synthetic templates; all answers are compressed. Prints medians of the rounds, with 16 and with 64 callers:
+requests/s, the server's processor time for a request, and both as a share of TREE's. New searches have three words, one
+of them misspelt, in an order of each run. Linux only; needs wrk.
 """
 
 import os
@@ -15,6 +16,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from time import monotonic
 from urllib.error import URLError
@@ -22,7 +24,7 @@ from urllib.parse import quote
 from urllib.request import urlopen
 
 from tests.benchmarks.ranking import Texts
-from tests.benchmarks.template_api import CONNECTIONS, SECONDS, lines
+from tests.benchmarks.template_api import SECONDS, lines
 from tests.support.ports import free_port
 
 HERE = Path(__file__).parents[2]
@@ -31,6 +33,16 @@ POST = f"""
 wrk.method = "POST"
 wrk.body = '{{"query": "{TEXT}", "limit": 10}}'
 wrk.headers["Content-Type"] = "application/json"
+"""
+CALLERS = (16, 64)
+NEW = """
+local words = {%s}
+local at = tonumber(os.time()) * 7919
+request = function()
+    at = at + 1
+    local text = words[at %% #words + 1] .. "+" .. words[at * 31 %% #words + 1] .. "+" .. words[at * 17 %% #words + 1]
+    return wrk.format("GET", "/api/search?limit=10&q=" .. text .. "x")
+end
 """
 
 
@@ -57,9 +69,9 @@ class Served:
         except (URLError, OSError):
             return False
 
-    def cost(self, path: str, *options: str) -> tuple[float, float]:
+    def cost(self, callers: int, path: str, *options: str) -> tuple[float, float]:
         """Return requests/s, and the microseconds of processor time for each."""
-        command = ["wrk", "-t1", f"-c{CONNECTIONS}", f"-d{SECONDS}", "-H", "Accept-Encoding: gzip", *options]
+        command = ["wrk", "-t1", f"-c{callers}", f"-d{SECONDS}", "-H", "Accept-Encoding: gzip", *options]
         before, began = self._processor_seconds(), monotonic()
         ran = subprocess.run(
             [*command, f"http://127.0.0.1:{self.port}{path}"], capture_output=True, text=True, check=True
@@ -94,21 +106,25 @@ def main(tree: Path, rounds: int = 5, templates: int = 2000) -> None:
         library, script = folder / "library.jsonl", folder / "post.lua"
         library.write_text("".join(line + "\n" for line in lines(templates, 250)))
         script.write_text(POST)
+        new = folder / "new.lua"
+        new.write_text(NEW % ", ".join(f'"{word}"' for word in Texts(seed=5).content_words[:20_000]))
         both = [opened.enter_context(served(each, library)) for each in (HERE, tree.absolute())]
-        for name, path, options in (
+        rows = (
             ("list of 20", "/api/templates", ()),
             ("read", "/api/templates/t-1", ()),
             ("cached search", f"/api/search?q={quote(TEXT)}&limit=10", ()),
+            ("new search", "/", ("-s", str(new))),
             ("POST, the same search", "/api/search", ("-s", str(script))),
-        ):
+        )
+        for callers, (name, path, options) in product(CALLERS, rows):
             costs: tuple[list[tuple[float, float]], ...] = ([], [])
             for number in range(rounds):
                 for which in (0, 1) if number % 2 else (1, 0):
-                    costs[which].append(both[which].cost(path, *options))
+                    costs[which].append(both[which].cost(callers, path, *options))
             rate, cost = map(statistics.median, zip(*costs[0], strict=True))
             old_rate, old_cost = map(statistics.median, zip(*costs[1], strict=True))
             shown = f"{rate:8.0f} /s ({rate / old_rate:.3f}){cost:8.1f} us of processor time ({cost / old_cost:.3f})"
-            print(f"{name:<24}{shown}", flush=True)
+            print(f"{name}, {callers} callers".ljust(36) + shown, flush=True)
 
 
 if __name__ == "__main__":

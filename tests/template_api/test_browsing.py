@@ -215,7 +215,7 @@ def test_filters_take_slugs_as_well_as_ids(store: "Store", make_template: Make) 
     one = make_template("one", tags=["Home Assistant"], category="Smart Home", routes=["MQTT"], broker_version="1.0")
     store.bring(one, make_template("two", tags=["other"]))
     client = store.client()
-    filters = {"tag_ids": ["home-assistant"], "route_ids": ["MQTT"], "broker_version_ids": ["1.0"]}
+    filters: dict[str, Any] = {"tag_ids": ["home-assistant"], "route_ids": ["MQTT"], "broker_version_ids": ["1.0"]}
     filters |= {"category_id": "smart-home"}
     for name, value in filters.items():
         for text in ("", "template"):
