@@ -23,6 +23,7 @@ DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _CONNECT_SECONDS: Final = 10.0
 _NOT_HERE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
+_BROKEN_OFF: Final = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 _TOKEN: Final = re.compile(r"[\x20-\x7e]*")
 _MOST_NAMES: Final = 10  # that an error lists
 _MOST_SHOWN: Final = 200  # characters of what another server answers
@@ -92,17 +93,24 @@ class AdminPort:
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             self.connection.request(method, f"{self._base}{target}", body, headers)
-            yield self.connection.getresponse()
+            response = self.connection.getresponse()
         except (OSError, http.client.HTTPException) as error:
-            if isinstance(error, BrokenPipeError):
-                raise
-            why = getattr(error, "strerror", None) or reason(error)
-            hint = "is admin_port set, and the bridge up?"
-            if isinstance(error, ssl.SSLCertVerificationError):
-                why, hint = certificate_refused(error)
-            elif isinstance(error, ssl.SSLError):
-                hint = "does it speak TLS, and ask for --cert-file?"
-            raise AdminError(f"cannot read from {self.shown}: {why}; {hint}") from error
+            raise self._unreadable(error) from error
+        try:
+            yield response
+        except BrokenPipeError:  # of our own output
+            raise
+        except (OSError, http.client.HTTPException) as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: Exception) -> AdminError:
+        why = getattr(error, "strerror", None) or reason(error)
+        hint = "is admin_port set, and the bridge up?"
+        if isinstance(error, ssl.SSLCertVerificationError):
+            why, hint = certificate_refused(error)
+        elif isinstance(self.connection, http.client.HTTPSConnection) and isinstance(error, _BROKEN_OFF):
+            hint = "does it speak TLS, and ask for --cert-file?"
+        return AdminError(f"cannot read from {self.shown}: {why}; {hint}")
 
     def close(self) -> None:
         """Close the connection."""
