@@ -158,8 +158,8 @@ class TemplateWriter:
         members = None if members == "{}" else members
         is_new = row is None
         if row is None:
-            row = table(id=source.id or str(uuid.uuid5(NAMESPACE, f"{table.__tablename__}/{source.slug}")),
-                        name=source.name, slug=source.slug)  # fmt: skip
+            id_ = source.id or str(uuid.uuid5(NAMESPACE, f"{table.__tablename__}/{source.slug}"))
+            row = table(id=id_, name=source.name, slug=source.slug)
         named = {"id": row.id, "name": source.name, "slug": source.slug, **json.loads(members or "{}")}
         if is_new or (row.name, row.members) != (source.name, members):
             row.name, row.members = source.name, members
