@@ -115,7 +115,7 @@ _ResultFields = Annotated[
 ]
 
 
-class Filters(Struct, kw_only=True, frozen=True):
+class Filters(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """Conditions that every result meets, as POST has them."""
 
     category_id: Annotated[str | None, _CATEGORY] = None
