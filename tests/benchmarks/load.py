@@ -2,6 +2,8 @@
 
 `window PORT SECONDS OUTSTANDING [LIMIT [QOS]]`: keeps messages under way from `in` to `out`; counts, loses and doubles
 are noticed.
+`flood PORT SECONDS COUNT`: sends so many messages at once, and again when all have come, until the time is over.
+`clients PORT SECONDS COUNT`: so many clients send to one on `aside`, 250 messages at a time each; counts.
 `pair PORT SECONDS`: one client sends to another that sends back; round trips.
 `rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
 `count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
@@ -69,6 +71,30 @@ def window(port: int, seconds: float, outstanding: int, limit: int = 0, qos: int
         "failed": failed,
         "doubled": doubled,
     }
+
+
+def flood(port: int, seconds: float, count: int) -> dict[str, object]:
+    """Send `count` messages at once; wait for all of them; again and again for some seconds, once at least."""
+    rounds, started = list[dict[str, int]](), time.perf_counter()
+    while not rounds or time.perf_counter() - started < seconds:
+        rounds.append(window(port, 60, count, count))  # type: ignore[arg-type]
+    total = {name: sum(one[name] for one in rounds) for name in ("sent", "lost", "failed", "doubled")}
+    return {"per_second": total["sent"] / (time.perf_counter() - started), **total}
+
+
+def clients(port: int, seconds: float, count: int) -> dict[str, object]:
+    """Send 250 messages from each of `count` clients to another one; wait for all; again and again for some seconds."""
+    receiver, senders = Wire(port, "clients-receiver"), [Wire(port, f"clients-{number}") for number in range(count)]
+    receiver.subscribe("aside")
+    sent, started = 0, time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        for sender in senders:
+            sender.send(publish_packet("aside", b"x" * _PAYLOAD) * 250)
+        left = 250 * count
+        sent += left
+        while left:
+            left -= len(receiver.messages())
+    return {"per_second": sent / (time.perf_counter() - started), "sent": sent, "lost": 0, "failed": 0, "doubled": 0}
 
 
 def pair(port: int, seconds: float) -> dict[str, object]:
@@ -193,6 +219,10 @@ def main(mode: str, numbers: list[float]) -> dict[str, object]:
     match mode:
         case "window":
             return window(port, numbers[1], *map(int, numbers[2:]))
+        case "flood":
+            return flood(port, numbers[1], int(numbers[2]))
+        case "clients":
+            return clients(port, numbers[1], int(numbers[2]))
         case "pair":
             return pair(port, numbers[1])
         case "rate":

@@ -41,8 +41,13 @@ def echo_server(delay: float = 0.0, port: int = 0) -> Iterator[int]:
 
 
 @contextlib.contextmanager
-def broker(plugins: dict[str, Any], log: Path | None = None) -> Iterator[tuple[int, subprocess.Popen[str]]]:
-    """Run a broker with plugins (beside anonymous access); gives its MQTT port and process once it accepts."""
+def broker(
+    plugins: dict[str, Any], log: Path | None = None, tree: Path | None = None
+) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    """Run a broker with plugins (beside anonymous access); gives its MQTT port and process once it accepts.
+
+    `tree` is the checkout whose bridge it runs, this one by default.
+    """
     port = free_port()
     config = {"listeners": {"default": {"type": "tcp", "bind": f"127.0.0.1:{port}"}}, "plugins": ANONYMOUS | plugins}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -50,13 +55,14 @@ def broker(plugins: dict[str, Any], log: Path | None = None) -> Iterator[tuple[i
         path.write_text(json.dumps(config))
         output = stack.enter_context((log or Path(folder, "log")).open("w"))
         command = ("-c", "from amqtt.scripts.broker_script import main; main()", "-c", str(path))
-        running = stack.enter_context(process(*command, stderr=output, stdout=output))
+        environment = {**os.environ, "PYTHONPATH": str(tree)} if tree else None
+        running = stack.enter_context(process(*command, stderr=output, stdout=output, env=environment, cwd=tree))
         await_port(port, running)
         yield port, running
 
 
 def bridge_broker(
-    routes: str, log: Path | None = None, **settings: Any
+    routes: str, log: Path | None = None, tree: Path | None = None, **settings: Any
 ) -> contextlib.AbstractContextManager[tuple[int, subprocess.Popen[str]]]:
     """Run a broker with the bridge and the given route texts."""
 
@@ -64,7 +70,7 @@ def bridge_broker(
     def run() -> Iterator[tuple[int, subprocess.Popen[str]]]:
         with tempfile.TemporaryDirectory() as folder:
             Path(folder, "routes.lot").write_text(routes)
-            with broker({BRIDGE: {"routes": folder, "reload_seconds": 0, **settings}}, log) as started:
+            with broker({BRIDGE: {"routes": folder, "reload_seconds": 0, **settings}}, log, tree) as started:
                 yield started
 
     return run()
