@@ -51,10 +51,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
         settings: Settings = self.config
         broker, loop = amqtt_broker.broker_of(context), amqtt_broker.loop_of(context)
         self._draining = Draining(broker)
-        publisher = Publisher(
-            context.broadcast_message, context.retain_message, amqtt_broker.queue_length(broker),
-            self._draining.delivered,
-        )  # fmt: skip
+        publisher = Publisher(context.broadcast_message, context.retain_message, self._draining.delivered)
         with _logging_the_reason(), contextlib.ExitStack() as failing:
             check_settings(settings)
             self.service = service = RouteService(

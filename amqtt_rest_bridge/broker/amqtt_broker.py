@@ -16,6 +16,7 @@ import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from enum import StrEnum
+from functools import partial
 from typing import Any, Final, cast
 
 from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
@@ -63,6 +64,8 @@ class Steps(StrEnum):
     """Return whether a client may, by the topic plugins: session, topic or filter, action."""
     LISTEN = "_create_server_instance"
     """Make a listener: name, type, address, port, TLS context."""
+    FORWARD = "_broadcast_loop"
+    """Forward messages to their subscribers, until the shutdown."""
     END_FORWARDING = "_shutdown_broadcast_loop"
     """End forwarding at the shutdown, once all sessions have ended."""
 
@@ -266,6 +269,16 @@ def unsent(broker: Any) -> Iterator[tuple[int, bool]]:
         if stream is not None and session.transitions.is_connected():
             waits = handler._write_lock.locked() or bool(session.inflight_out)
             yield stream.transport.get_write_buffer_size(), waits
+
+
+def forward_next(broker: Any) -> Callable[[], Coroutine[Any, Any, None]]:
+    """Return a function that waits for a message and for the topic plugins, and starts the deliveries."""
+    return partial(broker._run_broadcast, broker._tasks_queue)
+
+
+def forwarding_shutdown(broker: Any) -> "asyncio.Future[Any]":
+    """Return the future that is done when forwarding is to end; each start of the broker has a new one."""
+    return cast("asyncio.Future[Any]", broker._broadcast_shutdown_waiter)
 
 
 def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":

@@ -7,12 +7,11 @@ Status topics are guarded on that way: the bridge alone publishes there. The bro
 """
 
 import asyncio
-import itertools
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Final, cast
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 
 from amqtt.session import ApplicationMessage, Session
 
@@ -29,16 +28,10 @@ from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
-# amqtt 0.12.1 takes a message from its queue every third iteration of the loop, and a client that has many to send puts
-# one in just as often: what a plugin adds then stays, in front of all other messages. So after each
-# publication as many iterations as one message needs ...
-_LEAST: Final = 4
-# ... and more, until the queue is short. Without that, 64 messages under way in client mode left 110 of them in the
-# queue, and another pair's p99 was 45-90 ms; with it 3 and 6-11 ms, at the same throughput. While clients flood the
-# broker with messages of their own, results give way to these: half as many get through.
-_SHORT: Final = 1
-# Not for ever, though, since clients alone can keep the queue long. 8 iterations suffice too, 6 do not (p99 35-65 ms).
-_MOST: Final = 12
+# Between two publications, in iterations of the loop: one is forwarded in the first of them and written to its
+# subscribers in the second, and the third is that of everybody else. A client, too, gets one message into the queue in
+# about three, since amqtt takes so many from its packet to the queue.
+_ITERATIONS: Final = 3
 _QUIET_SECONDS: Final = 1.0
 _LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop
 
@@ -55,7 +48,6 @@ class Publisher:
     Args:
         broadcast: Sends a payload to the subscribers of a topic with a QoS at most (amqtt's `broadcast_message`).
         retain: Keeps a payload for later subscribers (amqtt's `retain_message`, which does not deliver).
-        queued: Returns how many messages wait in the broker to be sent, of all publishers.
         delivered: Waits until they have arrived.
     """
 
@@ -63,12 +55,10 @@ class Publisher:
         self,
         broadcast: Callable[[str, bytes, int | None], Awaitable[None]],
         retain: Callable[[str, bytes, int | None], Awaitable[None]],
-        queued: Callable[[], int],
         delivered: Delivered,
     ) -> None:
         self._broadcast = broadcast
         self._retain = retain
-        self._queued = queued
         self._delivered = delivered
         self._queue: deque[tuple[Publication, int, ReleaseCredits | None, bool]] = deque()
         self.waiting_bytes = 0
@@ -123,11 +113,8 @@ class Publisher:
                 publication, hops, release_credits, status = self._queue.popleft()
                 self.waiting_bytes -= len(publication.payload)
                 await self._publish(publication, hops, status=status)
-                await _AT_LEAST
-                for _ in range(_MOST - _LEAST):
-                    if self._queued() <= _SHORT:
-                        break
-                    await _ONCE
+                for _ in range(_ITERATIONS):
+                    await asyncio.sleep(0)
                 if release_credits is not None:
                     release_credits(credits_for(publication.payload))
             self._filled.clear()
@@ -148,20 +135,6 @@ class Publisher:
             log.exception("not published on %s", loggable(publication.topic))
         finally:
             self.hops, self.is_status = 0, False
-
-
-class _Iterations:
-    """Wait for so many iterations of the loop: what `asyncio.sleep(0)` does, without a call for each of them."""
-
-    def __init__(self, count: int) -> None:
-        self._count = count
-
-    def __await__(self) -> Generator[None, None, None]:
-        return cast("Generator[None, None, None]", itertools.repeat(None, self._count))
-
-
-_AT_LEAST: Final = _Iterations(_LEAST)
-_ONCE: Final = _Iterations(1)
 
 
 class IncomingMessages:

@@ -10,6 +10,7 @@ from typing import Any
 from amqtt_rest_bridge.broker.repairs import (
     connections,
     flooding,
+    forwarding,
     ipv6,
     leftovers,
     retained,
@@ -29,6 +30,7 @@ def mend(broker: Any) -> None:
     wildcards.mend(broker)
     connections.mend(broker)  # which sends last wills by `wills`
     flooding.mend(broker)
+    forwarding.mend(broker)
     leftovers.mend(broker)
     stopping.mend(broker)
     shutdown.mend(broker)

@@ -33,7 +33,7 @@ def mend(broker: Any) -> None:
         async def drop_and_end() -> None:
             unread = [delivery for delivery in deliveries if not delivery.done()]
             for delivery in unread:
-                deliveries.remove(delivery)  # first: amqtt, which may still forward, logs those that have ended
+                deliveries.remove(delivery)  # first: forwarding goes on, and logs those that have failed
                 delivery.cancel()
             if unread:
                 ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)

@@ -25,6 +25,7 @@ from amqtt_rest_bridge.broker import repairs
 from amqtt_rest_bridge.broker.repairs import start_hooks, stopping
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
+from tests.broker.repairs.test_forwarding import iterations
 from tests.support.embedded_broker import Host
 from tests.support.waiting import SECONDS
 
@@ -194,6 +195,29 @@ def test_amqtt_reads_all_that_has_come_of_a_client_in_one_iteration_of_the_loop(
         ann.expect(0x40)
         ann.close()
     assert Rounds.most < 40 if mended else Rounds.most > 200
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_takes_three_iterations_of_the_loop_to_forward_a_message(mended: bool) -> None:
+    """See `forwarding`."""
+    with running(mended) as host:
+        taken = iterations(host, 300)
+    assert taken <= 300 if mended else taken > 600
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_keeps_what_it_has_sent_while_one_client_does_not_acknowledge(mended: bool) -> None:
+    """See `forwarding`."""
+    with running(mended) as host:
+        ann, bob = connect(host, "ann"), connect(host, "bob")
+        ann.subscribe("first", 1)
+        bob.subscribe("#")
+        for topic in ["first"] + 100 * ["next"]:
+            host.wait(host.broker.internal_message_broadcast(topic, b""))
+            bob.expect(0x30)
+        assert len(host.broker._tasks_queue) < 10 if mended else len(host.broker._tasks_queue) > 100
+        for wire in (ann, bob):
+            wire.close()
 
 
 @pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")

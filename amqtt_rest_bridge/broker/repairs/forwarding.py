@@ -1,0 +1,96 @@
+"""Defect, amqtt 0.12.1: the broker forwards one message in three iterations of the loop.
+
+amqtt starts a task for each message, and waits for it beside the shutdown. Each client can put a message into the queue
+just as often, so two clients that send without a pause make the queue grow, and every other message waits behind it.
+
+amqtt also keeps the deliveries that have ended until those before them have ended too. One client that does not read
+makes it keep every message that any client is sent from then on.
+
+Mended: the messages that wait are forwarded one after the other in one iteration, for a millisecond at most, and
+deliveries that have ended are let go of. A delivery stays a task, which waits alone for a client that does not read.
+
+Upstream: no issue is known.
+"""
+
+import asyncio
+import logging
+import time
+from typing import Any, Final
+
+from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.errors import reason
+from amqtt_rest_bridge.times import LineLimit
+
+log = logging.getLogger(__name__)
+
+_FORWARDING_SECONDS: Final = 0.001  # in one iteration of the loop, whose next one then has the deliveries to make
+_QUIET_SECONDS: Final = 1.0
+
+
+def mend(broker: Any) -> None:
+    """Replace the task that forwards messages."""
+
+    def directly(own: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def forward_until_shutdown() -> None:
+            forwarding = asyncio.create_task(_Forwarding(broker).run())
+            try:
+                shutdown = amqtt_broker.forwarding_shutdown(broker)
+                await asyncio.wait((forwarding, shutdown), return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                log.error("forwarding was cancelled")  # noqa: TRY400  # the broker ends, and says that the log says why
+                raise
+            finally:
+                forwarding.cancel()
+                await asyncio.gather(forwarding, return_exceptions=True)
+            await own()  # amqtt's own ends at once, as the shutdown has begun, and cancels the deliveries
+
+        return forward_until_shutdown
+
+    amqtt_broker.replace(broker, amqtt_broker.Steps.FORWARD, directly)
+
+
+class _Forwarding:
+    """The messages of a broker on their way to its subscribers."""
+
+    def __init__(self, broker: Any) -> None:
+        self._forward = amqtt_broker.forward_next(broker)
+        self._queued = amqtt_broker.queue_length(broker)
+        self._deliveries = amqtt_broker.deliveries(broker)
+        self._failed = LineLimit(_QUIET_SECONDS)
+        self._undelivered = LineLimit(_QUIET_SECONDS)
+
+    async def run(self) -> None:
+        """Forward messages until cancelled."""
+        while True:
+            await self._forward_next()
+            end = time.perf_counter() + _FORWARDING_SECONDS
+            while self._queued() and time.perf_counter() < end:
+                await self._forward_next()
+            await asyncio.sleep(0)
+
+    async def _forward_next(self) -> None:
+        """Wait for a message, and start a delivery to each of its subscribers."""
+        before = len(self._deliveries)
+        try:
+            await self._forward()
+        except (Exception, asyncio.CancelledError) as error:  # of a topic plugin
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            if count := self._failed.count():
+                log.exception("%d message(s) did not reach all subscribers; the last one failed so", count)
+        self._let_go(2 * (len(self._deliveries) - before) + 1)
+
+    def _let_go(self, looks: int) -> None:
+        """Look at so many deliveries, and drop those that have ended.
+
+        With two looks for each new delivery, at most half of those that are kept have ended.
+        """
+        for _ in range(min(looks, len(self._deliveries))):
+            delivery = self._deliveries.popleft()
+            if not delivery.done():
+                self._deliveries.append(delivery)
+                continue
+            error = None if delivery.cancelled() else delivery.exception()
+            if error is not None and (count := self._undelivered.count()):
+                log.warning("%d message(s) did not reach a client, the last one: %s", count, reason(error))
