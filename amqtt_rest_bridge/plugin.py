@@ -16,7 +16,7 @@ from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.bridge import main
-from amqtt_rest_bridge.broker import amqtt_broker, repairs
+from amqtt_rest_bridge.broker import amqtt_broker, garbage, repairs
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.messages import IncomingMessages, Publisher
@@ -98,6 +98,8 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     async def on_broker_post_start(self) -> None:
         """Begin to publish, to watch route files and to report; replay what the spool holds."""
         self.service.begin(self._tasks)
+        if amqtt_broker.is_run_by_amqtt():
+            garbage.freeze()
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
         """Store retained messages for read events, which answer with them before the next publication."""

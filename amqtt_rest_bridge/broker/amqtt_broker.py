@@ -10,6 +10,7 @@ takes the place of one of amqtt's `Steps`.
 """
 
 import asyncio
+import sys
 import traceback
 import uuid
 import weakref
@@ -348,6 +349,11 @@ def end_reading(handler: Any) -> None:
 
 
 # Listeners, and the broker as a service.
+
+
+def is_run_by_amqtt() -> bool:
+    """Return whether this process is that of amqtt's own command, which nothing else imports."""
+    return "amqtt.scripts.broker_script" in sys.modules
 
 
 def servers(broker: Any) -> Iterator[tuple[str, Any]]:

@@ -13,7 +13,7 @@ from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
 from amqtt.errors import BrokerError
 
-from amqtt_rest_bridge.broker import amqtt_broker, configuration, repairs
+from amqtt_rest_bridge.broker import amqtt_broker, configuration, garbage, repairs
 from amqtt_rest_bridge.broker.repairs import start_hooks
 from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
@@ -81,6 +81,7 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
         return
     broken = ""
     if not failed and signals.received is None:
+        garbage.freeze()
         log.info("ready: MQTT on %s", ", ".join(configuration.bound_addresses(broker)) or "no listener")
         on_ready()
         broken = await _wait_for_end(broker, signals)

@@ -1,0 +1,54 @@
+"""A broker that has its process to itself freezes what its start has left; one in another program does not."""
+
+import gc
+from pathlib import Path
+from typing import Any
+
+from amqtt.plugins.base import BasePlugin
+
+from tests.benchmarks.mqtt_wire import Wire
+from tests.support.broker_process import BrokerProcess
+from tests.support.commands import SERVER_ROUTE, Workplace
+from tests.support.embedded_broker import hosting
+
+
+class Looking(BasePlugin[Any]):
+    """Prints, for each client, whether a full round of the garbage collector comes past this plugin."""
+
+    async def on_broker_client_connected(self, **_: Any) -> None:
+        print("visited:", is_visited(self), flush=True)
+
+
+def is_visited(wanted: object) -> bool:
+    return any(one is wanted for one in gc.get_objects())
+
+
+def test_serve_freezes_what_its_start_has_left(tmp_path: Path) -> None:
+    place = Workplace(tmp_path)
+    place.add_plugin(
+        "    async def on_broker_client_connected(self, **_):\n"
+        "        import gc\n"
+        "        log.info('visited: %s', any(one is self for one in gc.get_objects()))\n"
+    )
+    with place.serving() as running:
+        client = Wire(running.port, "ann")
+        assert running.line("visited: ").endswith("False")
+        client.close()
+
+
+def test_amqtts_command_with_the_plugin_freezes_what_its_start_has_left(
+    tmp_path: Path, processes: list[BrokerProcess]
+) -> None:
+    broker = BrokerProcess(tmp_path, SERVER_ROUTE, {f"{__name__}.Looking": {}}, processes=0)
+    processes.append(broker)
+    broker.start()
+    client = Wire(broker.port, "ann")
+    client.subscribe("any")
+    client.close()
+    broker.interrupt()
+    assert "visited: False" in broker.log
+
+
+def test_a_broker_in_another_program_freezes_nothing() -> None:
+    with hosting(SERVER_ROUTE) as host:
+        assert is_visited(host.plugin)
