@@ -193,7 +193,12 @@ def hosting_also(folder: Path, target: Recorder, **listener: Any) -> Iterator[tu
         host.stop()
 
 
-def test_what_came_over_tls_before_a_close_with_unread_pubacks_is_passed_on(tmp_path: Path, target: Recorder) -> None:
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_what_came_over_tls_before_a_close_with_unread_pubacks_is_passed_on(
+    tmp_path: Path, target: Recorder, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    if loop == "uvloop":
+        monkeypatch.setattr(asyncio, "new_event_loop", uvloop.new_event_loop)
     payloads, server = numbered(100), str(CERTIFICATES / "server.pem")
     with (
         hosting_also(tmp_path, target, type="tcp", ssl=True, certfile=server, keyfile=server) as (host, port),
