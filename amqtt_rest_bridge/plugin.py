@@ -108,6 +108,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     async def on_broker_pre_shutdown(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""
+        await self._draining.passed_on()
         await self.service.drain()
 
     async def close(self) -> None:

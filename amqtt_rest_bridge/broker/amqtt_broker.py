@@ -20,11 +20,13 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Final, cast
 
+from amqtt import adapters
 from amqtt.broker import DEFAULT_PORTS, Broker, BrokerContext
 from amqtt.contexts import Action, ListenerConfig
 from amqtt.errors import MQTTError, PluginInitError
 from amqtt.events import MQTTEvents
 from amqtt.mqtt.disconnect import DisconnectPacket
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.puback import PubackPacket
 from amqtt.mqtt.pubcomp import PubcompPacket
 from amqtt.mqtt.pubrec import PubrecPacket
@@ -78,6 +80,10 @@ PACKET_RECEIVED: Final = MQTTEvents.PACKET_RECEIVED
 """The event with the arguments `packet` and, unless it is the CONNECT, `session`."""
 DiscardedPacketError: Final = MQTTError
 """Discards the packet for which `replace_packet_event` raises it."""
+
+
+LOST_ERRORS: Final = (OSError, RuntimeError, adapters.ConnectionClosed)  # type: ignore[attr-defined]  # its import
+"""What amqtt's writers raise of a connection that is lost: TCP with asyncio, with uvloop, and WebSockets."""
 
 
 def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
@@ -266,10 +272,10 @@ def unsent(broker: Any) -> Iterator[tuple[int, bool]]:
     With QoS 0 none does for up to 64 KiB.
     """
     for session, handler in list(sessions(broker).values()):
-        stream = getattr(getattr(handler, "writer", None), "_writer", None)  # none for WebSockets
-        if stream is not None and session.transitions.is_connected():
+        transport = transport_of(getattr(handler, "writer", None))
+        if transport is not None and session.transitions.is_connected():
             waits = handler._write_lock.locked() or bool(session.inflight_out)
-            yield stream.transport.get_write_buffer_size(), waits
+            yield transport.get_write_buffer_size(), waits
 
 
 def forward_next(broker: Any) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -290,12 +296,13 @@ def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":
 # Connections.
 
 
-def read_connects_as_of_newcomers(broker: Any) -> None:
-    """Read each CONNECT as if no client had a session."""
+def read_connects_as_of_newcomers(broker: Any, make: Callable[[Any], BrokerProtocolHandler]) -> None:
+    """Read each CONNECT as if no client had a session; `make` makes its handler, with the broker's plugin manager."""
 
     async def read_connect(reader: Any, writer: Any, address: str, port: int) -> Any:
         empty = cast("Broker", _NoSessions(broker))
-        return await Broker._initialize_client_session(empty, reader, writer, address, port)
+        _, session = await Broker._initialize_client_session(empty, reader, writer, address, port)
+        return make(broker.plugins_manager), session
 
     replace(broker, Steps.READ_CONNECT, lambda _: read_connect)
 
@@ -319,12 +326,12 @@ def sessions(broker: Any) -> dict[str, tuple[Session, Any]]:
 
 
 def copy_of(session: Session) -> Session:
-    """Return what a session has of its present connection, for the ACL and the will.
+    """Return what a session has of its present connection, for the ACL and the will; they share what can be changed.
 
     `Session()` would make a state machine of its own, 23 kB for each connection.
     """
     copy = Session.__new__(Session)
-    vars(copy).update(vars(session), _attributes=dict(session.attributes))
+    vars(copy).update(vars(session))
     return copy
 
 
@@ -342,10 +349,16 @@ def end_reading(handler: Any) -> None:
     """Cut off the connection of a handler that is being stopped and still reads packets."""
     if handler._reader_task is None or handler._reader_stopped.is_set():
         return
-    stream = getattr(handler.writer, "_writer", None)  # none for WebSockets
-    if stream is not None:
-        stream.transport.abort()
+    transport = transport_of(handler.writer)
+    if transport is not None:
+        transport.abort()
     handler._reader_task.cancel()
+
+
+def transport_of(writer: Any) -> asyncio.WriteTransport | None:
+    """Return the transport behind amqtt's writer, or one that has it as `inner`; None for a WebSocket."""
+    stream = getattr(getattr(writer, "inner", writer), "_writer", None)
+    return None if stream is None else cast("asyncio.WriteTransport", stream.transport)
 
 
 # Listeners, and the broker as a service.

@@ -1,9 +1,8 @@
 """Lossless routes on the broker's side: a client's message is on disk before amqtt answers it.
 
 amqtt reads a packet, fires `mqtt_packet_received`, and starts the task that handles the packet after that of the hook:
-what the hook does before its first `await` is done before the PUBACK (PUBREC), before the ACL, and even for messages
-that amqtt drops because the client disconnects. So the message is kept first; then the ACL is asked, as amqtt would,
-and the call goes its way, or is removed.
+what the hook does before its first `await` is done before the PUBACK (PUBREC), and before the ACL. So the message is
+kept first; then the ACL is asked, as amqtt would, and the call goes its way, or is removed.
 """
 
 import asyncio

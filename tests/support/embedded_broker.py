@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
-from amqtt_rest_bridge.broker.repairs import subscriptions
+from amqtt_rest_bridge.broker.repairs import connections, subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from amqtt_rest_bridge.processes.route_service import BridgeCode
@@ -102,8 +102,12 @@ class Host:
 
     @property
     def mqtt_port(self) -> int:
-        """Return the port of the broker's listener."""
-        server = self.broker._servers["default"].instance
+        """Return the port of the broker's first listener."""
+        return self.port_of("default")
+
+    def port_of(self, listener: str) -> int:
+        """Return the port of a listener."""
+        server = self.broker._servers[listener].instance
         return int(server.sockets[0].getsockname()[1])  # type: ignore[index]
 
     @property
@@ -114,9 +118,28 @@ class Host:
 
     def cut_off(self, sock: socket.socket, client_id: str) -> None:
         """Cut a client's connection off and wait until the broker is done with it."""
-        session = self.broker._sessions[client_id][0]
-        sock.close()
-        eventually(lambda: not session.transitions.is_connected(), "the broker does not notice")
+        with self.ending(client_id):
+            sock.close()
+
+    @contextlib.contextmanager
+    def ending(self, client_id: str) -> Iterator[None]:
+        """Wait, behind the block, until the broker is done with the connection that a client has before."""
+        session, handler = self.broker._sessions[client_id]
+        yield
+        eventually(
+            lambda: not session.transitions.is_connected() and handler not in connections.handlers(self.broker),
+            "the broker does not notice",
+        )
+
+    @contextlib.contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop the broker's loop during the block: all that comes meanwhile has come at once."""
+        goes_on = threading.Event()
+        self._loop.call_soon_threadsafe(goes_on.wait, SECONDS)
+        try:
+            yield
+        finally:
+            goes_on.set()
 
     def wait(self, work: Coroutine[Any, Any, T], seconds: float = 3 * SECONDS) -> T:
         """Run a coroutine on the broker's loop and wait for it."""

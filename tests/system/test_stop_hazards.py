@@ -1,10 +1,7 @@
 """SIGTERM on a bad day: clients that send or read nothing else, other signals, other moments."""
 
-import contextlib
 import os
 import signal
-import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,28 +9,8 @@ import pytest
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.http_recorder import recording
 from tests.support.http_target import Seen
+from tests.support.publishing import sending
 from tests.system.test_stop import COUNT, Gate, Subscriber, ask, place_with, stop
-
-
-@contextlib.contextmanager
-def sending(port: int, data: bytes, pause: float = 0.0) -> Iterator[None]:
-    """Send again and again until the broker ends the connection."""
-    wire = Wire(port, "sending")
-    ended = threading.Event()
-
-    def send() -> None:
-        with contextlib.suppress(OSError):
-            while not ended.wait(pause):
-                wire.send(data)
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        wire.sock.close()
 
 
 @pytest.mark.parametrize("processes", [0, 1, 2])

@@ -8,11 +8,13 @@ be removed, and its line below. Private names of amqtt are in `amqtt_broker` onl
 from typing import Any
 
 from amqtt_rest_bridge.broker.repairs import (
+    acknowledged,
     connections,
     flooding,
     forwarding,
     ipv6,
     leftovers,
+    resets,
     retained,
     shutdown,
     stopping,
@@ -28,8 +30,10 @@ def mend(broker: Any) -> None:
     subscriptions.mend(broker)
     retained.mend(broker)
     wildcards.mend(broker)
-    connections.mend(broker)  # which sends last wills by `wills`
+    acknowledged.mend(broker)
+    connections.mend(broker)  # by `wills`, too
     flooding.mend(broker)
+    resets.mend(broker)
     forwarding.mend(broker)
     leftovers.mend(broker)
     stopping.mend(broker)

@@ -13,6 +13,7 @@ import asyncio
 from typing import Any, Final
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.repairs.resets import Stream
 
 _READS: Final = 64  # of a connection in one iteration of the loop; about twelve packets, two milliseconds
 _CHUNK: Final = 16 << 10  # bytes that are taken out of a stream at once
@@ -37,7 +38,7 @@ class _Reader:
 
     __slots__ = ("_at", "_buffer", "_reader", "_reads")
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    def __init__(self, reader: Stream) -> None:
         self._reader = reader
         self._buffer = b""
         self._at = 0
@@ -52,8 +53,8 @@ class _Reader:
         while (end := self._at + size) > len(self._buffer):
             rest = self._buffer[self._at :]
             if size > _CHUNK:
-                rest += await self._reader.readexactly(size - len(rest))
-            elif chunk := await self._reader.read(_CHUNK):
+                rest += await self._read_large(size - len(rest))
+            elif chunk := await self._reader.read(_CHUNK) or self._reader.read_rest(_CHUNK):
                 rest += chunk
             else:
                 raise asyncio.IncompleteReadError(rest, size)
@@ -64,6 +65,17 @@ class _Reader:
         else:
             self._at = end
         return data
+
+    async def _read_large(self, size: int) -> bytes:
+        try:
+            return await self._reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            data = bytearray(error.partial)
+        while len(data) < size and (chunk := self._reader.read_rest(size - len(data))):
+            data += chunk
+        if len(data) < size:
+            raise asyncio.IncompleteReadError(bytes(data), size)
+        return bytes(data)
 
     async def read(self, size: int = -1) -> bytes:
         """Read up to so many bytes, or all."""

@@ -22,16 +22,16 @@ log = logging.getLogger(__name__)
 
 def mend(broker: Any) -> None:
     """Close and cut off connections."""
-    transports: WeakSet[asyncio.WriteTransport] = WeakSet()
-    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_closing, transports))
-    amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_cutting_off, transports))
+    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # kept by their protocols while connections are open
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_closing, writers))
+    amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_cutting_off, writers))
 
 
-def _closing(transports: "WeakSet[asyncio.WriteTransport]", serve: amqtt_broker.Step) -> amqtt_broker.Step:
+def _closing(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step) -> amqtt_broker.Step:
     """Return the step that serves a connection, with the connection closed after it."""
 
     async def serve_and_close(reader: Any, writer: asyncio.StreamWriter, listener_name: str) -> None:
-        transports.add(writer.transport)
+        writers.add(writer)
         try:
             await serve(reader, writer, listener_name)
         except asyncio.CancelledError:
@@ -48,7 +48,7 @@ def _closing(transports: "WeakSet[asyncio.WriteTransport]", serve: amqtt_broker.
     return serve_and_close
 
 
-def _cutting_off(transports: "WeakSet[asyncio.WriteTransport]", listen: amqtt_broker.Step) -> amqtt_broker.Step:
+def _cutting_off(writers: "WeakSet[asyncio.StreamWriter]", listen: amqtt_broker.Step) -> amqtt_broker.Step:
     """Return the step that makes a listener, whose `wait_closed` first aborts what is still connected."""
 
     async def listen_and_cut_off(*arguments: Any) -> Any:
@@ -57,8 +57,8 @@ def _cutting_off(transports: "WeakSet[asyncio.WriteTransport]", listen: amqtt_br
             wait_closed = server.wait_closed
 
             async def cut_off() -> None:
-                for transport in list(transports):
-                    transport.abort()
+                for writer in list(writers):
+                    writer.transport.abort()
                 await wait_closed()
 
             server.wait_closed = cut_off  # type: ignore[method-assign]

@@ -1,11 +1,12 @@
 """Defect, amqtt 0.12.1: a shutdown drops the messages that are on their way to subscribers.
 
-It ends the connections of its clients at once and cancels what it is sending: of 16 results 12 arrived. It also logs a
-stack trace for each message that a client has not read.
+It ends the connections of its clients at once, drops what it has acknowledged to them, and cancels what it is sending:
+of 16 results 12 arrived. It also logs a stack trace for each message that a client has not read.
 
 Mended: the plugin first waits until they have arrived (`Draining`). Meanwhile amqtt goes on reading, and one client
 that sends all the time keeps the loop busy. While requests end it is read, for a packet may be the reply that one waits
-for; then clients are read only for their acknowledgements. What clients do not read is dropped, with one line.
+for; then clients are read only for their acknowledgements. What clients do not read is dropped, with one line, and with
+one for each publisher what is still not passed on.
 
 Upstream: no issue is known.
 """
@@ -16,9 +17,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.broker.repairs import connections
 
 log = logging.getLogger(__name__)
 
+_PASS_SECONDS: Final = 1.0  # what acknowledged messages get to be passed on
 _STUCK_SECONDS: Final = 1.0  # a delivery in which nothing moves for so long has a client that does not read
 _LOOK_SECONDS: Final = 0.005
 _UNREAD_SECONDS: Final = 0.05
@@ -64,6 +67,13 @@ class Draining:
             own, self._own = self._own, None
             amqtt_broker.replace_packet_event(self._broker, lambda _: own)
 
+    async def passed_on(self, seconds: float = _PASS_SECONDS) -> None:
+        """Wait until the messages that clients have published by now are passed on, for so many seconds at most."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        last = [(one, one.passed + one.left) for one in connections.handlers(self._broker)]
+        while asyncio.get_running_loop().time() < deadline and any(one.left and one.passed < end for one, end in last):
+            await asyncio.sleep(_LOOK_SECONDS)
+
     async def delivered(self, waiting: Callable[[], int], seconds: float) -> int:
         """Wait until what waits for the broker, and what it was given, is delivered; return how much is not.
 
@@ -75,6 +85,7 @@ class Draining:
         self._own = amqtt_broker.replace_packet_event(broker, _discarding)
         while waiting() and loop.time() < deadline:
             await asyncio.sleep(_LOOK_SECONDS)
+        await self.passed_on(min(_PASS_SECONDS, deadline - loop.time()))
         try:
             await asyncio.wait_for(amqtt_broker.forwarded(broker), max(0.0, deadline - loop.time()))
         except TimeoutError:

@@ -5,8 +5,9 @@ Mended: a will is sent only where its client might publish, as the ACL says of a
 Upstream: no issue is known.
 """
 
+import asyncio
 import logging
-from typing import Any
+from typing import Any, Final
 
 from amqtt.session import Session
 
@@ -14,6 +15,8 @@ from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
+
+_ACL_SECONDS: Final = 10.0  # what the ACL gets to answer, for which the end of the connection waits
 
 
 async def send(broker: Any, owner: Session) -> None:
@@ -32,7 +35,8 @@ async def _is_permitted(broker: Any, session: Session) -> bool:
     if topic.startswith("$") or check_topic_name(topic) is not None:
         return False
     try:
-        return await amqtt_broker.may_publish(broker, session, topic)
+        async with asyncio.timeout(_ACL_SECONDS):
+            return await amqtt_broker.may_publish(broker, session, topic)
     except Exception:
         log.exception("the ACL did not answer whether %s may publish on %s", _name(session), loggable(topic))
         return False

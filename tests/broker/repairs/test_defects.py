@@ -27,12 +27,25 @@ from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
 from tests.broker.repairs.test_forwarding import iterations
 from tests.support.embedded_broker import Host
-from tests.support.waiting import SECONDS
+from tests.support.publishing import (
+    DISCONNECT,
+    PUBACK,
+    Listener,
+    await_answers,
+    close_unread,
+    listening,
+    numbered,
+    packets,
+)
+from tests.support.waiting import SECONDS, eventually
 
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 HERE = __name__
 SOON = 0.5  # what is to be seen not to happen gets as long
+
+LARGE = [payload.ljust(300) for payload in numbered(2000)]
+"""Payloads of which a part has not been read when the connection is reset."""
 
 BOTH = [pytest.param(False, id="plain"), pytest.param(True, id="mended")]
 
@@ -172,6 +185,58 @@ def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: b
             Wire(host.mqtt_port, "ann", timeout=SECONDS, login=("bob", "wrong"))
         assert ("news" in host.broker.subscriptions) == mended
         ann.sock.close()
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_leaves_the_earlier_connection_of_a_client_open_that_connects_with_a_new_session(mended: bool) -> None:
+    """See `connections`."""
+    with running(mended) as host:
+        first, second = connect(host, "ann"), connect(host, "ann")
+        assert is_closed(first.sock, SECONDS if mended else SOON) == mended
+        for wire in (first, second):
+            wire.sock.close()
+
+
+def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
+    """Return whether a listener was sent messages, and then a later one."""
+    bob = connect(host, "bob")
+    bob.send(publish_packet("in/x", b"later"))
+    eventually(lambda: b"later" in listener.payloads, "a later message is not sent")
+    bob.close()
+    return listener.payloads == [*payloads, b"later"]
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_drops_what_it_has_acknowledged_when_the_connection_ends(mended: bool) -> None:
+    """See `acknowledged`."""
+    payloads = numbered(100)
+    with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
+        ann = connect(host, "ann")
+        with host.ending("ann"):
+            ann.send(packets(payloads) + DISCONNECT)
+            await_answers(ann, PUBACK, len(payloads))
+            ann.sock.close()
+        assert are_sent(listener, payloads, host) == mended
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: bool) -> None:
+    """See `resets`."""
+    with running(mended) as host:
+        ann = connect(host, "ann", will=("gone", b"x"), will_retain=True)
+        with host.ending("ann"):
+            close_unread(ann, packets(LARGE) + DISCONNECT)
+        assert ("gone" not in host.broker.retained_messages) == mended
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_drops_what_came_before_a_connection_was_reset(mended: bool) -> None:
+    """See `resets`."""
+    with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
+        ann = connect(host, "ann")
+        with host.ending("ann"):
+            close_unread(ann, packets(LARGE))
+        assert are_sent(listener, LARGE, host) == mended
 
 
 @pytest.mark.parametrize("mended", BOTH)

@@ -1,0 +1,412 @@
+"""What a client was acknowledged is passed on, in order, however its connection ends and whatever else goes on."""
+
+import asyncio
+import contextlib
+import logging
+import re
+import signal
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from amqtt.contexts import Action, BaseContext
+from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
+from amqtt.session import Session
+from websockets.sync.client import connect as connect_websocket
+from websockets.typing import Subprotocol
+
+from amqtt_rest_bridge.broker.repairs import acknowledged, connections
+from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
+from tests.support.commands import Workplace
+from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.http_recorder import Recorder, recording
+from tests.support.http_target import AUTHORITY, CERTIFICATES
+from tests.support.publishing import (
+    DISCONNECT,
+    PUBACK,
+    PUBREC,
+    End,
+    await_answers,
+    await_requests,
+    close_unread,
+    flooded,
+    listening,
+    numbered,
+    packets,
+    publish,
+    pubrels,
+    route,
+)
+from tests.support.waiting import SECONDS, eventually
+
+CONNECTED = b"\x20\x02\x00\x00"
+
+
+class Names(BaseAuthPlugin):
+    """A user's password is his name."""
+
+    async def authenticate(self, *, session: Session) -> bool | None:
+        return session.username == session.password
+
+
+class Rights(BaseTopicPlugin):
+    """Users may publish on topics that end in their names; the ACL answers about `ann` when it `may`."""
+
+    may = threading.Event()
+    asked = threading.Event()
+
+    def __init__(self, context: BaseContext) -> None:
+        super().__init__(context)
+
+    async def topic_filtering(
+        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+    ) -> bool | None:
+        assert session is not None
+        assert topic is not None
+        if action is not Action.PUBLISH:
+            return True
+        if session.username == "ann":
+            self.asked.set()
+            while not self.may.is_set():
+                await asyncio.sleep(0.001)
+        return topic.endswith(str(session.username))
+
+
+NAMED: dict[str, Any] = {
+    "amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": False},
+    f"{__name__}.Names": {},
+    f"{__name__}.Rights": {},
+}
+
+
+@pytest.fixture
+def host(target: Recorder) -> Iterator[Host]:
+    with hosting(route(target)) as running:
+        yield running
+
+
+@pytest.fixture
+def named(target: Recorder) -> Iterator[Host]:
+    """A broker with `Rights`, which do not answer yet."""
+    Rights.may.clear()
+    Rights.asked.clear()
+    with hosting(route(target), NAMED) as running:
+        try:
+            yield running
+        finally:
+            Rights.may.set()
+
+
+def user(host: Host, name: str, client_id: str, **options: Any) -> Wire:
+    return Wire(host.mqtt_port, client_id, login=(name, name), timeout=SECONDS, **options)
+
+
+def publish_acknowledged(wire: Wire, payloads: list[bytes], topic: str) -> None:
+    """Publish and have all acknowledged; the connection stays."""
+    wire.send(packets(payloads, topic=topic))
+    await_answers(wire, PUBACK, len(payloads))
+
+
+@pytest.mark.parametrize(
+    ("count", "flooders"),
+    [
+        pytest.param(100, 0, id="100"),
+        pytest.param(100, 1, id="100 beside a flood"),
+        pytest.param(500, 0, id="500", marks=pytest.mark.long),
+        pytest.param(5000, 0, id="5000", marks=pytest.mark.long),
+        pytest.param(500, 1, id="500 beside a flood", marks=pytest.mark.long),
+        pytest.param(5000, 1, id="5000 beside a flood", marks=pytest.mark.long),
+    ],
+)
+@pytest.mark.parametrize("end", End)
+@pytest.mark.parametrize("qos", [1, 2])
+def test_what_was_acknowledged_reaches_routes_and_subscribers_in_order(
+    host: Host, target: Recorder, qos: int, end: End, count: int, flooders: int
+) -> None:
+    payloads = numbered(count)
+    with listening(host.mqtt_port) as listener, flooded(host.mqtt_port, flooders):
+        publish(host.mqtt_port, payloads, end, qos)
+        listener.await_messages(payloads)
+        await_requests(target, payloads)
+
+
+@pytest.mark.parametrize("last", [DISCONNECT, b""], ids=["DISCONNECT", "close"])
+def test_what_was_read_of_qos_0_before_the_end_reaches_routes_and_subscribers(
+    host: Host, target: Recorder, last: bytes
+) -> None:
+    payloads = numbered(100)
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher")
+        wire.send(packets(payloads, qos=0) + last)
+        wire.sock.close()
+        listener.await_messages(payloads)
+        await_requests(target, payloads)
+
+
+def test_what_was_released_of_qos_2_before_the_end_reaches_routes_and_subscribers(host: Host, target: Recorder) -> None:
+    payloads = numbered(100)
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher")
+        wire.send(packets(payloads, qos=2))
+        await_answers(wire, PUBREC, len(payloads))
+        with host.standing_still():
+            close_unread(wire, pubrels(len(payloads)))
+        listener.await_messages(payloads)
+        await_requests(target, payloads)
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("policy", ["lossless", "balanced"])
+@pytest.mark.parametrize("count", [pytest.param(100, id="100"), pytest.param(5000, id="5000", marks=pytest.mark.long)])
+def test_a_publisher_that_closes_at_once_with_unread_pubacks_loses_nothing(
+    tmp_path: Path, target: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    count: int, policy: str, loop: str,
+) -> None:  # fmt: skip
+    if loop == "uvloop":
+        monkeypatch.setattr(asyncio, "new_event_loop", uvloop.new_event_loop)
+    payloads = numbered(count)
+    with (
+        hosting(route(target, policy), spool=str(tmp_path / "spool.db")) as host,
+        listening(host.mqtt_port) as listener,
+    ):
+        close_unread(Wire(host.mqtt_port, "publisher", will=("in/will", b"gone")), packets(payloads))
+        listener.await_messages([*payloads, b"gone"])
+        await_requests(target, [*payloads, b"gone"])
+    assert [record.getMessage() for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+@contextlib.contextmanager
+def hosting_also(folder: Path, target: Recorder, **listener: Any) -> Iterator[tuple[Host, int]]:
+    """Run a broker with a second listener; give its port, too."""
+    (folder / "routes.lot").write_text(route(target))
+    config = configuration(folder / "routes.lot")
+    config["listeners"]["second"] = {"bind": "127.0.0.1:0", **listener}
+    host = Host(config)
+    try:
+        yield host, host.port_of("second")
+    finally:
+        host.stop()
+
+
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_what_came_over_tls_before_a_close_with_unread_pubacks_is_passed_on(
+    tmp_path: Path, target: Recorder, monkeypatch: pytest.MonkeyPatch, loop: str
+) -> None:
+    if loop == "uvloop":
+        monkeypatch.setattr(asyncio, "new_event_loop", uvloop.new_event_loop)
+    payloads, server = numbered(100), str(CERTIFICATES / "server.pem")
+    with (
+        hosting_also(tmp_path, target, type="tcp", ssl=True, certfile=server, keyfile=server) as (host, port),
+        listening(host.mqtt_port) as listener,
+    ):
+        context = ssl.create_default_context(cafile=AUTHORITY)
+        context.check_hostname = False
+        with context.wrap_socket(socket.create_connection(("127.0.0.1", port))) as peer:
+            peer.sendall(connect_packet("publisher"))
+            assert peer.recv(4) == CONNECTED
+            peer.sendall(packets(payloads))
+            peer.recv(1)  # all is one record, which the broker has read
+        listener.await_messages(payloads)
+        await_requests(target, payloads)
+
+
+def test_what_a_websocket_was_acknowledged_is_passed_on(tmp_path: Path, target: Recorder) -> None:
+    payloads = numbered(100)
+    with (
+        hosting_also(tmp_path, target, type="ws") as (host, port),
+        listening(host.mqtt_port) as listener,
+        connect_websocket(f"ws://127.0.0.1:{port}", subprotocols=[Subprotocol("mqtt")]) as peer,
+    ):
+        peer.send(connect_packet("publisher", will=("in/will", b"gone")))
+        assert peer.recv() == CONNECTED
+        peer.send(packets(payloads) + DISCONNECT)
+        peer.close()
+        listener.await_messages(payloads)
+        await_requests(target, payloads)
+        eventually(lambda: len(connections.handlers(host.broker)) == 1, "the connection does not end")
+        assert listener.payloads == payloads
+
+
+@pytest.mark.parametrize("qos", [0, 1], ids=["a close", "a close with unread PUBACKs"])
+def test_a_will_is_not_sent_where_a_disconnect_came_together_with_the_end(host: Host, qos: int) -> None:
+    payloads = numbered(100)
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
+        with host.ending("publisher"), host.standing_still():
+            close_unread(wire, packets(payloads, qos) + DISCONNECT)
+        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
+        listener.await_messages([*payloads, b"last"])
+
+
+def test_a_connection_that_sends_all_at_once_is_served_to_its_end(host: Host) -> None:
+    """Even its DISCONNECT comes before amqtt begins to serve it."""
+    payloads = numbered(100)
+    with listening(host.mqtt_port) as listener:
+        with socket.create_connection(("127.0.0.1", host.mqtt_port)) as sock:
+            sock.sendall(connect_packet("publisher", will=("in/will", b"gone")) + packets(payloads) + DISCONNECT)
+            listener.await_messages(payloads)
+            while sock.recv(10_000):
+                pass
+        eventually(lambda: len(connections.handlers(host.broker)) == 1, "the connection does not end")
+        assert listener.payloads == payloads
+
+
+def test_a_subscription_that_came_right_before_a_disconnect_holds(named: Host) -> None:
+    ann = user(named, "ann", "a", clean=False)
+    with named.ending("a"):
+        ann.send(subscribe_packet("out/#", 1) + DISCONNECT)
+        ann.sock.close()
+    assert "out/#" in named.broker.subscriptions
+
+
+def test_hardly_anything_is_read_behind_a_disconnect(host: Host) -> None:
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher")
+        with contextlib.suppress(ConnectionError):
+            wire.send(packets([b"before"]) + DISCONNECT + packets(numbered(5000)))
+        wire.sock.close()
+        eventually(lambda: len(connections.handlers(host.broker)) == 1, "the connection does not end")
+        assert listener.payloads[0] == b"before"
+        assert len(listener.payloads) < 200
+
+
+def test_what_was_acknowledged_before_and_behind_a_topic_that_ends_the_connection_is_passed_on(host: Host) -> None:
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
+        wire.send(packets([b"1"]) + publish_packet("$forbidden", b"", 2) + packets([b"3"]))
+        await_answers(wire, PUBACK, 3)
+        listener.await_messages([b"1", b"3", b"gone"])
+        with pytest.raises(ConnectionError):
+            wire.receive()
+        wire.sock.close()
+
+
+def test_messages_wait_for_a_slow_acl_and_their_will_behind_them(named: Host, target: Recorder) -> None:
+    payloads = numbered(20)
+    with listening(named.mqtt_port, login=("bob", "bob")) as listener:
+        ann = user(named, "ann", "a", will=("in/ann", b"gone"))
+        publish_acknowledged(ann, payloads, "in/ann")
+        ann.sock.close()
+        assert Rights.asked.wait(SECONDS)
+        publish_acknowledged(bob := user(named, "bob", "b"), [b"of bob"], "in/bob")
+        listener.await_messages([b"of bob"])
+        Rights.may.set()
+        listener.await_messages([b"of bob", *payloads, b"gone"])
+        await_requests(target, [b"of bob", *payloads, b"gone"])
+        bob.close()
+
+
+def test_an_acl_that_hangs_costs_its_publishers_messages_alone_and_the_log_counts_them(
+    named: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acknowledged, "_LOOK_SECONDS", 0.05)
+    with listening(named.mqtt_port, login=("bob", "bob")) as listener:
+        publish_acknowledged(ann := user(named, "ann", "a"), numbered(20), "in/ann")
+        ann.close()
+        assert Rights.asked.wait(SECONDS)
+        eventually(lambda: len(connections.handlers(named.broker)) == 1, "the connection does not end")
+        assert "a: 20 acknowledged message(s) are dropped: the ACL has not answered for 0.5 s" in caplog.messages
+        publish_acknowledged(bob := user(named, "bob", "b"), [b"of bob"], "in/bob")
+        listener.await_messages([b"of bob"])
+        bob.close()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
+def test_who_takes_over_waits_for_what_the_earlier_connection_was_acknowledged(named: Host, clean: bool) -> None:
+    payloads, later = numbered(20), numbered(20, "later ")
+    with listening(named.mqtt_port, login=("bob", "bob")) as listener:
+        first = user(named, "ann", "a", clean=clean)
+        publish_acknowledged(first, payloads, "in/ann")
+        assert Rights.asked.wait(SECONDS)
+        threading.Timer(0.1, Rights.may.set).start()
+        second = user(named, "ann", "a", clean=clean)
+        publish_acknowledged(second, later, "in/ann")
+        listener.await_messages([*payloads, *later])
+        with pytest.raises(ConnectionError):
+            first.receive()
+        first.sock.close()
+        second.close()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
+def test_a_take_over_that_cannot_wait_drops_nothing_and_gives_nobody_the_rights_of_the_next_user(
+    named: Host, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    monkeypatch.setattr(connections, "_TAKE_OVER_SECONDS", 0.1)
+    with listening(named.mqtt_port, login=("bob", "bob")) as listener:
+        ann = user(named, "ann", "a", clean=clean)
+        publish_acknowledged(ann, [b"1"], "in/ann")
+        publish_acknowledged(ann, [b"2"], "in/bob")
+        publish_acknowledged(ann, [b"3"], "in/ann")
+        assert Rights.asked.wait(SECONDS)
+        bob = user(named, "bob", "a", clean=clean)
+        publish_acknowledged(bob, [b"of bob"], "in/bob")
+        listener.await_messages([b"of bob"])
+        Rights.may.set()
+        listener.await_messages([b"of bob", b"1", b"3"])
+        ann.sock.close()
+        publish_acknowledged(bob, [b"of bob still"], "in/bob")
+        listener.await_messages([b"of bob", b"1", b"3", b"of bob still"])
+        bob.close()
+
+
+def test_what_comes_for_a_client_that_has_gone_waits_for_it_while_its_own_messages_are_passed_on(named: Host) -> None:
+    with listening(named.mqtt_port, login=("bob", "bob")) as listener:
+        ann = user(named, "ann", "a", clean=False)
+        ann.subscribe("out/#", 1)
+        publish_acknowledged(ann, [b"x"], "in/ann")
+        assert Rights.asked.wait(SECONDS)
+        session = named.broker._sessions["a"][0]
+        ann.close()
+        eventually(lambda: not session.transitions.is_connected(), "the broker does not notice")
+        bob = user(named, "bob", "b")
+        publish_acknowledged(bob, [b"result"], "out/bob")
+        eventually(lambda: session.retained_messages.qsize() == 1, "it is not kept")
+        Rights.may.set()
+        ann = user(named, "ann", "a", clean=False)
+        assert ann.messages() == [("out/bob", b"result")]
+        listener.await_messages([b"x"])
+        ann.close()
+        bob.close()
+
+
+def test_a_shutdown_passes_on_what_was_acknowledged(tmp_path: Path) -> None:
+    """What its route has no time to call is in the log."""
+    payloads = numbered(200)
+    with recording() as target:
+        place = Workplace(tmp_path)
+        place.write("routes.lot", route(target))
+        with place.serving() as running, listening(port := running.port) as listener:
+            publish(port, payloads, End.TOGETHER)
+            running.send(signal.SIGTERM)
+            assert running.end() == 0
+            listener.close()
+            assert listener.payloads == payloads
+            lost = re.findall(r"route Forward: (\d+) message\(s\) had not been answered", "".join(running.lines))
+            assert target.arrived.qsize() + sum(map(int, lost)) == len(payloads)
+
+
+def test_a_shutdown_does_not_wait_for_an_acl_that_hangs_and_counts_what_it_drops(
+    tmp_path: Path, target: Recorder, caplog: pytest.LogCaptureFixture
+) -> None:
+    Rights.may.clear()
+    (tmp_path / "routes.lot").write_text(route(target))
+    host = Host(configuration(tmp_path / "routes.lot", NAMED))
+    try:
+        gone, ann = user(host, "ann", "gone"), user(host, "ann", "a")
+        publish_acknowledged(gone, numbered(3), "in/ann")
+        publish_acknowledged(ann, numbered(5), "in/ann")
+        gone.close()
+    finally:
+        host.stop()
+    dropped = sorted(line for line in caplog.messages if "dropped" in line)
+    assert dropped == [
+        "a: 5 acknowledged message(s) are dropped: the broker ends",
+        "gone: 3 acknowledged message(s) are dropped: the broker ends",
+    ]
+    ann.sock.close()
