@@ -20,7 +20,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server
 from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received
-from amqtt_rest_bridge.http_client.origin import (
+from amqtt_rest_bridge.http.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
     Origin,
