@@ -141,6 +141,14 @@ class ConfigurationError(BridgeError):
     """A setting of the plugin or command line cannot be used; the message says which, why and what is allowed."""
 
 
+class BrokerAwayError(BridgeError):
+    """There is no connection to the broker, and the publication was not to wait for one."""
+
+
+class PublicationRefusedError(BridgeError):
+    """The broker refuses a publication for good; the message says why."""
+
+
 class RouteFilesError(BridgeError):
     """At least one route file has an error; `faults` holds all faults of all files, sorted."""
 

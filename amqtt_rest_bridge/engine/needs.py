@@ -11,7 +11,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.errors import BridgeError, CallError
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import (
     ClientEvent,
     EventName,
@@ -24,14 +24,6 @@ from amqtt_rest_bridge.model import (
     RunKey,
     Try,
 )
-
-
-class BrokerAwayError(BridgeError):
-    """There is no connection to the broker, and the publication was not to wait for one."""
-
-
-class PublicationRefusedError(BridgeError):
-    """The broker refuses a publication for good; the message says why."""
 
 
 class Publishes(Protocol):

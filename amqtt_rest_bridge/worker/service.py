@@ -200,11 +200,11 @@ class Worker:
         await self._clean_session.client.close()
 
     def _plan(self) -> Plan:
-        routes = (numbered.route for numbered in self._service.routes)
+        routes = self._service.by_name.values()
         return plan(routes, self._settings.group, int(self._settings.queue_bytes))
 
     def _use_routes(self) -> None:
-        routes = [numbered.route for numbered in self._service.routes]
+        routes = list(self._service.by_name.values())
         self._clean_session.prepare(routes)
         self.leases.use_routes(route_set_hash(routes), every(routes))
 
@@ -303,7 +303,7 @@ class Worker:
         workers = len(self._view.workers)
         if workers != self._sharing:
             self._sharing, self._ordered_until = workers, -math.inf
-            if any(numbered.route.route_config.rate_limit for numbered in self._service.routes):
+            if any(route.route_config.rate_limit for route in self._service.by_name.values()):
                 log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
 
     async def _end_unserved(self) -> None:
