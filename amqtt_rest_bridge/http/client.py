@@ -43,8 +43,15 @@ from amqtt_rest_bridge.http.origin import (
 from amqtt_rest_bridge.http.tls import Settings, TlsOptions, TlsSettings
 from amqtt_rest_bridge.masking import credentials_of
 from amqtt_rest_bridge.model import (
-    IDEMPOTENT, AuthScheme, HttpRequest, HttpResponse, Method, Pairs, RestApiConfig, values_of,
-)  # fmt: skip
+    IDEMPOTENT,
+    AuthScheme,
+    HttpRequest,
+    HttpResponse,
+    Method,
+    Pairs,
+    RestApiConfig,
+    values_of,
+)
 
 # Shorter than the 60 s after which common load balancers and servers close an idle connection, so that a request rarely
 # meets a connection that is just being closed.
@@ -377,6 +384,10 @@ class _Connections:
         if (connection := self._known.get(port)) is not None:
             connection.until = self._clock() + seconds
 
+    def forget(self, port: int) -> None:
+        """Leave a connection to libcurl alone."""
+        self._known.pop(port, None)
+
     def close(self) -> None:
         """Close all connections once no request is under way."""
         if self._timer is not None:
@@ -483,7 +494,8 @@ class _Transfer:
         )
 
     def _keep_connection(self, head: Head) -> None:
-        if not head.is_http_1:
+        if not head.is_http_1:  # on which much comes unasked
+            self._connections.forget(self._port)
             return
         seconds = LONGEST_IDLE
         for value in values_of(head.fields, "keep-alive"):

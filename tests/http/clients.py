@@ -21,9 +21,9 @@ LIMIT = 1_000  # bytes that a response to `call` may have
 class Client:
     """A client whose `send` returns when there is a response."""
 
-    def __init__(self, options: ClientOptions, **others: Any) -> None:
+    def __init__(self, client: HttpClient) -> None:
         self.loop = asyncio.new_event_loop()
-        self.client = HttpClient(options, **others)
+        self.client = client
 
     def send(self, request: HttpRequest, *, turn: Turn | None = None) -> HttpResponse:
         return self.loop.run_until_complete(self.client.send(request, turn=turn))
@@ -72,7 +72,7 @@ def client_of(
     **others: Any,
 ) -> Iterator[Client]:
     config = RestApiConfig(base_address=base, request_timeout=seconds)
-    client = Client(options_of(config, max_response_bytes=limit, addresses=addresses), **others)
+    client = Client(HttpClient(options_of(config, max_response_bytes=limit, addresses=addresses), **others))
     try:
         yield client
     finally:
@@ -99,7 +99,7 @@ def client_by(config: RestApiConfig, environment: dict[str, str] | None = None) 
     ports = (80, 443)
     addresses: dict[tuple[str, int], tuple[str, ...]] = {("target.test", port): ("127.0.0.1",) for port in ports}
     options = options_of(replace(config, request_timeout=5), environment=environment, addresses=addresses)
-    client = Client(options)
+    client = Client(HttpClient(options))
     try:
         yield client
     finally:

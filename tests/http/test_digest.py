@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqtt_rest_bridge.http.digest import Challenge, DigestLogin, RequestLogin, strongest
 from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.http.digest import Challenge, DigestLogin, RequestLogin, strongest
 from amqtt_rest_bridge.model import RestApiConfig
 
 MUFASA = RestApiConfig(username="Mufasa", password="Circle of Life")
