@@ -142,7 +142,11 @@ class ConfigurationError(BridgeError):
 
 
 class BrokerAwayError(BridgeError):
-    """There is no connection to the broker, and the publication was not to wait for one."""
+    """The broker is away or does not acknowledge, and the publication was not to wait; it may have been published."""
+
+
+class NoRoomError(BridgeError):
+    """There is no room for a publication that was not to wait; it is not published."""
 
 
 class PublicationRefusedError(BridgeError):

@@ -32,6 +32,8 @@ class Publishes(Protocol):
     def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> Awaitable[None]:
         """Publish, and return once the broker has acknowledged it. What is published is bounded: this waits for room.
 
+        A publication whose caller is cancelled before it has been sent is never sent.
+
         Args:
             publication: What is published.
             hops: Routes that its message has passed through, this one included.
@@ -39,7 +41,9 @@ class Publishes(Protocol):
             wait: Wait for the broker where it is away, and publish again after a reconnect, however long that takes.
 
         Raises:
-            BrokerAwayError: The broker is away, or the connection is lost before it acknowledges. Without `wait` only.
+            BrokerAwayError: The broker is away, the connection is lost before it acknowledges, or it does not within 10
+                seconds. Without `wait` only.
+            NoRoomError: No room has come within a second. Without `wait` only.
             PublicationRefusedError: The broker refuses this publication for good.
         """
         ...
