@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.shown import shown
-from amqtt_rest_bridge.http_server.event_stream import RETRY, Pulse, event_of
+from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, LiveRecords, Record, WantLive
 from amqtt_rest_bridge.topics import filter_matches
 

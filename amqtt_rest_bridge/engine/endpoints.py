@@ -123,7 +123,8 @@ def decode_path(path: str) -> tuple[str, ...]:
     if "#" in path:
         raise RefusedError(refuse(catalogue.FRAGMENT, "The request's path holds a fragment"))
     if _BAD_ESCAPE.search(path):
-        raise RefusedError(refuse(catalogue.BAD_ESCAPE, "The request's path holds a '%' without two hexadecimal digits"))
+        message = "The request's path holds a '%' without two hexadecimal digits"
+        raise RefusedError(refuse(catalogue.BAD_ESCAPE, message))
     try:
         decoded = tuple(_unquote(segment) for segment in path[1:].split("/"))
     except UnicodeError:

@@ -28,7 +28,7 @@ class Caller(Protocol):
     """The peer that waits for an answer."""
 
     has_left: bool
-    """It has closed its side: it may be gone, or still wait for its answer (RFC 9293 section 3.6). TCP does not tell."""
+    """It has closed its side: it is gone, or still waits for its answer (RFC 9293 section 3.6); TCP does not tell."""
 
     def when_left(self, action: Callable[[], None]) -> None:
         """Call `action` once it has left. The last action that was given counts."""

@@ -25,7 +25,7 @@ What is ours, and why:
   then waits for its peer on the thread that serves all; it adds TLS and limits on slow callers.
 """
 
-from amqtt_rest_bridge.http_server.access_log import AccessLog
+from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http_server.exchange import (
     Application,
     Pending,

@@ -22,7 +22,7 @@ from typing import Any, Final
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
-from amqtt_rest_bridge.http_server.access_log import AccessLog
+from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 from amqtt_rest_bridge.http_server.connection import ServerConnection
 from amqtt_rest_bridge.http_server.exchange import (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_server.access_log import AccessLog
+from amqtt_rest_bridge.http.access_log import AccessLog
 from tests.support.http_ports import get, post, served
 
 ENTRY = {"request_id": "id", "path": "/x", "status": 200}
