@@ -86,3 +86,27 @@ class LineLimit:
                 return 0
             count, self._count, self._written = self._count, 0, now
             return count
+
+
+class LoopClock:
+    """The time of this machine, and timers of the running event loop."""
+
+    def time(self) -> float:
+        """Return Unix seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Return seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
+        return lease_time()
+
+    def later(self, seconds: float, action: Callable[[], object]) -> "asyncio.TimerHandle":
+        """Call `action` on the running loop, so many seconds from now."""
+        import asyncio
+
+        return asyncio.get_running_loop().call_later(seconds, action)
+
+    async def sleep(self, seconds: float) -> None:
+        """Return so many seconds from now."""
+        import asyncio
+
+        await asyncio.sleep(seconds)

@@ -6,6 +6,7 @@ method without `async` may block.
 """
 
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -21,9 +22,11 @@ from amqtt_rest_bridge.model import (
     Publication,
     RestApiConfig,
     Route,
+    RunIds,
     RunKey,
     Try,
 )
+from amqtt_rest_bridge.settings import Settings
 
 
 class Publishes(Protocol):
@@ -148,7 +151,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that nothing sets."""
+        """Return seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
         ...
 
     def later(self, seconds: float, action: Callable[[], object]) -> Cancels:
@@ -188,7 +191,7 @@ class CallRun(Struct, frozen=True, gc=False):
         status: Of the last response, None without one.
         skipped: Code and sentence of why nothing was sent, with `SKIPPED`.
         failure: Why it failed, without secrets.
-        attempts: The last ones that were sent, at most 20.
+        attempts: The last ones that were sent, at most 20; none of a call that has succeeded with its first one.
         attempted: How many were sent.
         waited: Seconds in which none of its requests was under way.
         took: Seconds of its requests.
@@ -229,3 +232,38 @@ class Records(Protocol):
     def note_unmatched(self, message: Message) -> None:
         """Note a message that concerns no event."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings of these names; sizes are bytes."""
+
+    workers: int = Settings.workers
+    max_body_bytes: int = int(Settings.max_body_bytes)
+    max_message_bytes: int = int(Settings.max_message_bytes)
+    queue_bytes: int = int(Settings.queue_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """All of it: what a program hands to the engine.
+
+    Args:
+        publisher: Where results and requests go.
+        connect: Makes what sends requests.
+        keeps: Has the keys of DEDUPE_KEY.
+        clock: The time.
+        chance: Returns a number from 0 to 1, for the jitter of retries and the first run of EVERY.
+        limits: Bounds.
+        runs: Makes the ids of calls.
+        records: Of the admin port; None where there is none.
+    """
+
+    publisher: Publishes
+    connect: Connects
+    keeps: Keeps
+    clock: Clock
+    chance: Callable[[], float]
+    limits: Limits = field(default_factory=Limits)
+    runs: RunIds = field(default_factory=RunIds)
+    records: Records | None = None
