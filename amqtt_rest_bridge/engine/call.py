@@ -19,7 +19,7 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.admission import Outside
+from amqtt_rest_bridge.engine.admission import AT_ONCE, Outside
 from amqtt_rest_bridge.engine.event import LARGE, PreparedEvent
 from amqtt_rest_bridge.engine.needs import Delivery, Host, Sends
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes, note_attempt
@@ -210,10 +210,8 @@ class RouteCalls:
         elif is_of_batch:
             self._batches.add(call)
         else:
-            if call.has_payload:
-                call.built = None  # made again when its turn comes
-            else:
-                call.has_begun = True
+            call.discard_request()
+            call.has_begun = call.has_begun or not call.has_payload
             self._turns.wait(call)
 
     # It has a place: an attempt, and what follows.
@@ -304,12 +302,15 @@ class RouteCalls:
     def _without_target(self, call: Call) -> Verdict:
         """Keep a lossless call, or one that was tried before, until the target is up; fail any other one."""
         if call.event.is_lossless or call.attempted:
+            call.discard_request()
             self._breaker.hold(call)
             raise HeldError
         return call.event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
 
     def _try_again(self, call: Call, verdict: Verdict) -> None:
         """Queue a call again when it is time for its next attempt."""
+        if self._drop(call):
+            return
         when = f"retry in {verdict.seconds:.1f} s"
         if self._breaker.hold(call):
             when = "retry by the breaker"  # which has its own time between two probes
@@ -386,16 +387,22 @@ class RouteCalls:
             present = definition.events.get(name)
             if present is None or form_of(present) != form_of(batch[0].event):
                 self._batches.close(name)
+        removed = []
         for call in self._outside.empty():
-            self._admit_again(call)
+            present = definition.events.get(call.event.event.name)
+            if present is None:
+                removed.append(call)
+            else:
+                call.event = present
+                self._admit(call)
+        if removed:
+            self._start(self._refuse_removed(removed))
 
-    def _admit_again(self, call: Call) -> None:
-        present = self.definition.events.get(call.event.event.name)
-        if present is None:
+    async def _refuse_removed(self, calls: list[Call]) -> None:
+        for number, call in enumerate(calls):
             self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
-        else:
-            call.event = present
-            self._admit(call)
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def share(self, workers: int) -> None:
         """Share RATE_LIMIT and the probes of a target that is down with other workers."""
@@ -405,27 +412,27 @@ class RouteCalls:
     def withdraw(self) -> None:
         """Drop the calls that wait and whose source has taken their message back; close open batches."""
         for call in list(self._open.values()):
-            if call.has_ended or call.has_place or call.carrier is not None:
-                continue
-            dropped = [one for one in call.batch if one.delivery is not None and one.delivery.is_dropped]
-            kept = [one for one in call.batch if one not in dropped]
-            if call in dropped and kept:
-                self._carry_on(kept, call)
-            elif dropped and kept:
-                carrying(kept, call)
-            for one in dropped:
-                self._give_up(one)
+            if not (call.has_ended or call.has_place or call.carrier is not None):
+                self._drop(call)
         for name in self._batches.by_event:
             self._batches.close(name)
 
-    def _carry_on(self, kept: list[Call], call: Call) -> None:
-        """Continue with the calls of a batch without the one that carried them."""
-        first = carrying(kept, call)
-        if call.is_behind:
-            self._order.replace(call, first)
-        else:
-            self._queue(first)
-        call.line = call.riders = None
+    def _drop(self, call: Call) -> bool:
+        """Drop a call, or those of its batch, whose source has taken their message back; return whether it goes."""
+        dropped = [one for one in call.batch if one.delivery is not None and one.delivery.is_dropped]
+        kept = [one for one in call.batch if one not in dropped]
+        if call in dropped and kept:  # another one carries the others
+            first = carrying(kept, call)
+            if call.is_behind:
+                self._order.replace(call, first)
+            else:
+                self._queue(first)
+            call.line = call.riders = None
+        elif dropped and kept:
+            carrying(kept, call)
+        for one in dropped:
+            self._give_up(one)
+        return call in dropped
 
     def _give_up(self, call: Call) -> None:
         """Forget a call that has not begun, or waits for its next attempt: its source keeps the message."""

@@ -118,8 +118,7 @@ class PreparedEvent:
         """Return what follows an attempt, for the response to its request or for what prevented one."""
         built, response = call.built, None
         request = None if built is None else built.request
-        if call.has_payload:
-            call.built = None
+        call.discard_request()
         if isinstance(reply, CallError) or built is None:
             failure = reply if isinstance(reply, CallError) else catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED)
         else:

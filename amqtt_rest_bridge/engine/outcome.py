@@ -267,7 +267,7 @@ def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
 class FailureQueue:
     """Publishes the failures of messages that have no place of their route, some at a time.
 
-    Those that wait are bounded. Decision: beyond the bound a failure is not published; log and status have it.
+    They are bounded in number and bytes. Decision: beyond the bound a failure is not published; log and status have it.
 
     Args:
         publisher: Publishes.
@@ -298,12 +298,12 @@ class FailureQueue:
     async def _run(self) -> None:
         while self._waiting:
             publication, hops, name, delivery = self._waiting.popleft()
-            self._bytes -= len(publication.payload)
             try:
                 await self._publisher.publish(publication, hops=hops, route=name[0])
             except PublicationRefusedError as refused:
                 self._outcomes.not_published(name, publication.topic, str(refused))
             except Exception:
                 log.exception("route %s: a failure was not published", name[0])
+            self._bytes -= len(publication.payload)
             if delivery is not None:
                 delivery.release()

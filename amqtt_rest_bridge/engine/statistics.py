@@ -148,8 +148,8 @@ class RouteStatistics:
     def caller_refused(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
 
-        Decision: that is not a fault of the route: it makes its health Yellow, never Red, counts as no error, and leaves
-        `last_error` as it is.
+        Decision: that is not a fault of the route. It makes its health Yellow, never Red, counts as no error, and
+        leaves `last_error` as it is.
         """
         self._others += 1
         self.refused += 1

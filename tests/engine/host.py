@@ -6,6 +6,7 @@
 import asyncio
 import heapq
 import itertools
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +16,7 @@ from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, PublicationRefusedError
 from amqtt_rest_bridge.model import (
     EventName,
     HttpRequest,
@@ -145,11 +146,14 @@ class Network:
         self.clock = clock
         self.answer: Callable[[HttpRequest], HttpResponse | Exception] | None = None
         self.repeat: int | None = None
+        self.is_unusable = False
         self.waiting: list[Sent] = []
         self.seen: list[Sent] = []
         self.clients: list[FakeClient] = []
 
     def connect(self, config: RestApiConfig, server: str) -> FakeClient:
+        if self.is_unusable:
+            raise ConfigurationError("HTTP_PROXY is not the address of a proxy")
         client = FakeClient(self, server)
         self.clients.append(client)
         return client
@@ -269,6 +273,15 @@ def parsed(*texts: str) -> tuple[Route, ...]:
     return loaded.routes
 
 
+class _Lines(logging.Handler):
+    def __init__(self, lines: list[str]) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.append(record.getMessage())
+
+
 class Rig:
     """Client mode between a broker and servers of the test."""
 
@@ -277,6 +290,9 @@ class Rig:
         self.clock = VirtualClock()
         self.broker, self.network = Broker(), Network(self.clock)
         self.healths: list[str] = []
+        self.logged: list[str] = []
+        self._handler = _Lines(self.logged)
+        logging.getLogger("amqtt_rest_bridge.engine").addHandler(self._handler)
         self.leads = True
         self.host = Host(
             self.broker, self.network.connect, Seen(self.clock), self.clock, lambda: 0.0,
@@ -346,6 +362,7 @@ class Rig:
             self.mode.stop()
         self.run(self.mode.drain(0))
         self.loop.close()
+        logging.getLogger("amqtt_rest_bridge.engine").removeHandler(self._handler)
 
     # What it sees.
 

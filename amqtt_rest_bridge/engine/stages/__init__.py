@@ -150,6 +150,11 @@ class Call(Struct, eq=False):
         """Return the calls that it carries, itself first."""
         return [self, *self.riders] if self.riders else [self]
 
+    def discard_request(self) -> None:
+        """Forget the request that was built, which is built again; not where the payload was released for it."""
+        if self.has_payload:
+            self.built = None
+
     def waited(self, now: float) -> float:
         """Return the seconds since the broker received the message in which no request of the call was under way.
 

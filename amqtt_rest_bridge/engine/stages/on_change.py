@@ -22,16 +22,12 @@ class OnChange(Stage):
         text: What is compared.
         seconds: After which the same text is sent again, None for never.
         monotonic: Returns the time that nothing sets.
-        most: Topics that are known.
     """
 
-    def __init__(
-        self, text: PlaceholderText, seconds: int | None, monotonic: Callable[[], float], most: int = MOST_TOPICS
-    ) -> None:
+    def __init__(self, text: PlaceholderText, seconds: int | None, monotonic: Callable[[], float]) -> None:
         self._text = text
         self._seconds = seconds
         self._monotonic = monotonic
-        self._most = most
         self._last: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()  # by topic; the one sent last at the end
 
     def enter(self, call: Call, values: MessageValues) -> None:
@@ -49,7 +45,7 @@ class OnChange(Stage):
             topic = digest(call.message.topic.encode())
             self._last.pop(topic, None)
             self._last[topic] = call.text, self._monotonic()
-            if len(self._last) > self._most:
+            if len(self._last) > MOST_TOPICS:
                 self._last.popitem(last=False)
         return verdict
 

@@ -9,11 +9,11 @@ from importlib.metadata import PackageNotFoundError
 import pytest
 from msgspec import structs
 
-from amqtt_rest_bridge.calls.call import OpenCall, Verdict
-from amqtt_rest_bridge.calls.requests import BuiltRequest
-from amqtt_rest_bridge.calls.stages import prepare
+from amqtt_rest_bridge.engine.event import PreparedEvent, prepare
+from amqtt_rest_bridge.engine.requests import BuiltRequest
+from amqtt_rest_bridge.engine.stages import Call
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, Signature
+from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, RunIds, Signature
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 
 MESSAGE = Message("home/kitchen/temp", b'{"v": 21.50, "id": "a/b", "bad": "x\\r\\ny", "dots": ".."}', 1_767_225_600.5)
@@ -53,16 +53,17 @@ def build(
     key: str | None = None,
     max_body_bytes: int = 1_000,
 ) -> BuiltRequest:
-    prepared = prepare(Route("route", config), made, max_body_bytes=max_body_bytes)
-    return begin(OpenCall(0, prepared, message, key))
+    prepared = prepare(Route("route", config), made, RunIds(), max_body_bytes=max_body_bytes)
+    return begin(prepared, message, key)
 
 
-def begin(call: OpenCall) -> BuiltRequest:
-    begun = call.event.begin(call)
-    if isinstance(begun, Verdict):
-        assert begun.failure is not None
-        raise begun.failure
-    return begun
+def begin(prepared: PreparedEvent, message: Message, key: str | None = None) -> BuiltRequest:
+    call = Call(1, lambda _: None, prepared, message, len(message.payload), key=key)
+    verdict = prepared.begin(call)
+    if verdict is not None and verdict.failure is not None:
+        raise verdict.failure
+    assert call.built is not None
+    return call.built
 
 
 def values(call: BuiltRequest, name: str) -> list[str]:
@@ -276,9 +277,10 @@ def test_destination_is_filled() -> None:
 
 
 def test_prepared_event_gives_each_message_its_own_request() -> None:
-    prepared = prepare(Route("route", CONFIG), event(body="{payload}", headers=(("X", "1"),)), max_body_bytes=99)
-    calls = [OpenCall(number, prepared, structs.replace(MESSAGE, payload=b"%d" % number)) for number in range(3)]
-    assert [begin(call).request.body for call in calls] == [b"0", b"1", b"2"]
+    made = event(body="{payload}", headers=(("X", "1"),))
+    prepared = prepare(Route("route", CONFIG), made, RunIds(), max_body_bytes=99)
+    messages = [structs.replace(MESSAGE, payload=b"%d" % number) for number in range(3)]
+    assert [begin(prepared, message).request.body for message in messages] == [b"0", b"1", b"2"]
 
 
 def test_base_address_that_cannot_be_used_is_refused_at_load() -> None:

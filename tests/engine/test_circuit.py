@@ -3,7 +3,7 @@
 import pytest
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.calls.breaker import PROBE_SECONDS, Circuit
+from amqtt_rest_bridge.engine.stages.breaker import PROBE_SECONDS, Circuit
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import BreakerRule, HttpResponse
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.calls.trace_context import trace_in, trace_of
+from amqtt_rest_bridge.engine.trace_context import trace_in, trace_of
 
 PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 STATE = "rojo=00f067aa0ba902b7,fw529a3039@dt=FfAaBb 09"

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.calls.oauth2 import AccessTokens, authorized
-from amqtt_rest_bridge.calls.requests import has_own_authorization
+from amqtt_rest_bridge.engine.requests import has_own_authorization
+from amqtt_rest_bridge.engine.stages.oauth2 import AccessTokens, authorized
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 

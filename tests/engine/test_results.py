@@ -7,13 +7,14 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.calls import retries
-from amqtt_rest_bridge.calls.call import envelope, failure_of, failure_publication, result_of
+from amqtt_rest_bridge.engine.results import envelope, failure_of, failure_publication, result_of
+from amqtt_rest_bridge.engine.stages import retries
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
 from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
 
 RUN = "a run"
+NAME = "route", "event"
 MESSAGE = Message("home/kitchen", b"payload", 1_767_225_600.25)
 REQUEST = HttpRequest(Method.POST, "http://host.test/path?key=secret")
 NOW = 1_767_225_600.0
@@ -79,7 +80,7 @@ def test_envelope_of_binary_is_base64() -> None:
 
 
 def test_failure_payload_tells_what_where_and_for_which_message() -> None:
-    made = failure_publication(RUN, "route", event("out"), MESSAGE, FAILED)
+    made = failure_publication(RUN, NAME, event("out"), MESSAGE, FAILED)
     assert made is not None
     assert made.topic == "out"
     assert made.payload == (
@@ -97,14 +98,14 @@ def test_failure_payload_tells_what_where_and_for_which_message() -> None:
     ],
 )
 def test_failure_payload_holds_the_response_when_there_was_one(body: bytes, members: dict[str, object]) -> None:
-    made = failure_publication(RUN, "route", event("out"), MESSAGE, FAILED, response(500, body))
+    made = failure_publication(RUN, NAME, event("out"), MESSAGE, FAILED, response(500, body))
     assert made is not None
     payload = json.loads(made.payload)
     assert {name: payload[name] for name in members} == members
 
 
 def test_failure_is_not_retained() -> None:
-    made = failure_publication(RUN, "route", event("out", retain=True), MESSAGE, FAILED)
+    made = failure_publication(RUN, NAME, event("out", retain=True), MESSAGE, FAILED)
     assert made is not None
     assert not made.retain
 
@@ -121,7 +122,7 @@ def test_failure_is_not_retained() -> None:
     ],
 )
 def test_failures_go_to_error_topic_or_destination(made: ClientEvent, expected: str | None) -> None:
-    published = failure_publication(RUN, "route", made, MESSAGE, FAILED)
+    published = failure_publication(RUN, NAME, made, MESSAGE, FAILED)
     assert (None if published is None else published.topic) == expected
 
 
