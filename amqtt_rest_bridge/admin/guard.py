@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.http.exchange import refuse
 from amqtt_rest_bridge.http_server import Refusal, Request
-from amqtt_rest_bridge.http_server.refusals import refuse
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="UTF-8"'),)

@@ -33,9 +33,9 @@ from amqtt_rest_bridge.admin.queries import (
 )
 from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, shown, unmatched_members, whole_run
+from amqtt_rest_bridge.http.exchange import refuse, too_large
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream, takes_gzip
 from amqtt_rest_bridge.http_server.exchange import refused
-from amqtt_rest_bridge.http_server.refusals import refuse, too_large
 from amqtt_rest_bridge.http_server.wrong_credentials import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.link.admin_frames import (
     BROKER_FULL,

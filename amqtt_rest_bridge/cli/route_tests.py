@@ -15,7 +15,6 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from amqtt_rest_bridge.bridge.server.callers import sign
 from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.calls.call import Step, Verdict
 from amqtt_rest_bridge.cli.route_test_files import (
@@ -33,6 +32,7 @@ from amqtt_rest_bridge.cli.route_test_files import (
     octets,
     read,
 )
+from amqtt_rest_bridge.engine.server.callers import sign
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, visible
 from amqtt_rest_bridge.http_server import Request
 from amqtt_rest_bridge.masking import Masker

@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http.exchange import Refusal, Request, Response
 from amqtt_rest_bridge.model import (
     ClientEvent,
     EventName,
@@ -24,6 +25,7 @@ from amqtt_rest_bridge.model import (
     Route,
     RunIds,
     RunKey,
+    ServerEvent,
     Try,
 )
 from amqtt_rest_bridge.settings import Settings
@@ -170,6 +172,8 @@ class Outcome(StrEnum):
     FAILED = "failed"
     REFUSED = "refused"
     """A message that was not taken, or a request that is its caller's fault."""
+    UNANSWERED = "unanswered"
+    """A request that came while the bridge or its port closed, which counts nowhere."""
     SKIPPED = "skipped"
     """There was nothing to send; `CallRun.skipped` says why."""
     RETRIED = "retried"
@@ -222,11 +226,49 @@ class CallRun(Struct, frozen=True, gc=False):
     retry_of: str | None = None
 
 
+class RequestRun(Struct, frozen=True, gc=False):
+    """What is known of a request of server mode when it has been answered.
+
+    Args:
+        time: When that was, Unix seconds.
+        outcome: What it came to.
+        port: That it came to.
+        route: The definition that it was answered by; None, as `event` is, where it led to no endpoint.
+        event: The event of that definition.
+        request: As it came, with secrets; its id is the run's.
+        answer: With secrets.
+        refusal: Why it was refused or failed, without secrets; None for one that was answered well.
+        skipped: Code and sentence of why nothing was published, with `SKIPPED`.
+        publication: What it published, or would have; None where it was refused before that was known.
+        took: Seconds until its answer.
+        retry_of: The id of the run that this one repeats.
+        label: METHOD and ENDPOINT of the event as the log shows them.
+    """
+
+    time: float
+    outcome: Outcome
+    port: int
+    route: Route | None
+    event: ServerEvent | None
+    request: Request
+    answer: Response
+    refusal: Refusal | None = None
+    skipped: tuple[str, str] | None = None
+    publication: Publication | None = None
+    took: float = 0.0
+    retry_of: str | None = None
+    label: str = ""
+
+
 class Records(Protocol):
-    """Keeps what the admin port shows. Each method is called for every message or call, so it has to be quick."""
+    """Keeps what the admin port shows. A method is called for every message, call or request, so it is to be quick."""
 
     def note_call(self, run: CallRun) -> None:
         """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRIED`)."""
+        ...
+
+    def note_request(self, run: RequestRun) -> None:
+        """Note a request that has been answered."""
         ...
 
     def note_unmatched(self, message: Message) -> None:
@@ -240,6 +282,7 @@ class Limits:
 
     workers: int = Settings.workers
     max_body_bytes: int = int(Settings.max_body_bytes)
+    max_response_bytes: int = int(Settings.max_response_bytes)
     max_message_bytes: int = int(Settings.max_message_bytes)
     queue_bytes: int = int(Settings.queue_bytes)
 

@@ -21,6 +21,7 @@ from amqtt_rest_bridge.engine.needs import (
     Host,
     Outcome,
     Publishes,
+    RequestRun,
 )
 from amqtt_rest_bridge.engine.stages import Call, Step, Verdict
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
@@ -222,6 +223,37 @@ class Outcomes:
         """Note that the broker has refused a result, or the message of a request: an error of its route."""
         self.quiet.note(logging.WARNING, name, "the broker refuses what is published on %s: %s", loggable(topic), why)
         self.error(name[0], "not_published", why)
+
+    def request_answered(self, run: RequestRun) -> None:
+        """Note a request of server mode that has been answered."""
+        if self._records is not None:
+            self._records.note_request(run)
+        route, event = run.route, run.event
+        if route is None or event is None:
+            return
+        level = logging.WARNING if run.outcome is Outcome.FAILED else logging.INFO
+        if log.isEnabledFor(level):
+            code = "" if run.refusal is None else f" {run.refusal.code}"
+            status, name = run.answer.status[:3], (route.name, event.name)
+            self.quiet.note(level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id)
+        statistics = self.statistics.get(route.name)
+        if statistics is None:
+            return
+        if run.outcome is Outcome.SUCCEEDED:
+            statistics.request_served(run.took, run.time)
+        elif run.outcome is Outcome.SKIPPED:
+            statistics.request_skipped()
+        elif run.outcome is Outcome.FAILED and run.refusal is not None:
+            statistics.request_failed(run.refusal.code, run.refusal.message, run.time)
+        elif run.outcome is Outcome.REFUSED and run.refusal is not None:
+            statistics.caller_refused(f"{run.answer.status[:3]} {run.refusal.code}")
+        self.noted(statistics)
+
+    def message_dropped(self, name: EventName, message: Message, failure: CallError) -> None:
+        """Note a message that a server event does not take as an answer: an error of its route."""
+        topic = loggable(message.topic)
+        self.quiet.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
+        self.error(name[0], failure.code.value, failure.message, of_server=True)
 
     def unmatched(self, message: Message) -> None:
         """Note a message that concerns no event."""

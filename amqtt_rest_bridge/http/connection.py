@@ -103,6 +103,11 @@ class Port:
         """Return whether no more answers may wait."""
         return len(self.waiting) >= self.limits.waiting or self.waiting_bytes >= self.limits.waiting_bytes
 
+    def forget(self, connection: "Connection") -> None:
+        """Note that a connection has ended."""
+        self.connections.discard(connection)
+        self.aborted.discard(connection)
+
     def request_id(self) -> str:
         """Return the id of the next request, a UUID that no other request has."""
         return f"{self._prefix}{next(self._numbers):012x}"
@@ -183,15 +188,15 @@ class Connection(asyncio.BufferedProtocol):
     def abandon(self) -> None:
         """Close at once."""
         self._port.connections.discard(self)
+        self._port.aborted.add(self)
         if self.transport is not None:
-            self._port.aborted.add(self)
             self.transport.abort()
         elif self.handshake is not None:
             self.handshake.cancel()
 
     def end(self) -> None:
         """Close at once; a request of which a part has come is answered before."""
-        if self._reader.has_begun and self._request_id is None:
+        if self._request_id is None and self._reader.has_begun:
             self._refuse(self._port.closing or shutting_down())
             if self.transport is not None and not self._is_full:
                 self.transport.close()
@@ -231,13 +236,12 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
         self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is not one
-        transport.set_write_buffer_limits(0)  # `pause_writing` says that something has not left
+        transport.set_write_buffer_limits(1)  # `pause_writing` says that something has not left; with TLS 0 is always
         self.began = time.monotonic()
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Release what is held. An answer that is being made goes on: its request may have been published."""
-        self._port.connections.discard(self)
-        self._port.aborted.discard(self)
+        self._port.forget(self)
         self._unread = b""
         if self._stream is not None:
             self._stream.close()
@@ -256,10 +260,10 @@ class Connection(asyncio.BufferedProtocol):
         elif self._stream is None:  # a stream is the last answer on its connection
             self.active = time.monotonic()
             self._unread += bytes(self._port.buffer[:count])
-            if self._request_id is None and not self._is_full and not self._is_queued:
-                self._queue()
-            else:
+            if self._request_id is not None or self._is_full or self._is_queued:
                 self._pause()  # one read at most waits
+            else:
+                self._queue()
 
     def eof_received(self) -> bool:
         """Note that the peer has closed its side; return whether the connection stays open for what it has asked."""
@@ -277,7 +281,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_full, self.active = False, time.monotonic()
         if self._stream is not None:
             self._stream.wake()
-        elif self._request_id is None and self._lingers is None:
+        if self._request_id is None:
             self._go_on()
 
     # Requests.
@@ -386,8 +390,8 @@ class Connection(asyncio.BufferedProtocol):
         except ValueError:
             log.exception("The application failed on request %s", request_id)
             _let_go(response)
-            response = refused(internal_error())
-            head = write_head(response, request_id, int(now), reader.version, close=close)
+            self._send(refused(internal_error()))
+            return
         if port.access_log is not None:
             self._log_access(port.access_log, response, now)
         self._request_id, self._has_served, self._was_refused = None, True, response.code is not None
@@ -401,44 +405,37 @@ class Connection(asyncio.BufferedProtocol):
             transport.write(head)
             transport.write(body)
         self.active = time.monotonic()
-        if close:
-            self._unread = b""
+        is_refused = reader.refusal is not None
+        reader.begin()
         if response.stream is not None:
             self._stream = _StreamSender(response.stream, self, transport, port)
-            self._resume()  # to notice that the peer goes
-            return
-        self._answered(transport, close=close)
-
-    def _answered(self, transport: asyncio.Transport, *, close: bool) -> None:
-        """Go on after an answer that was written."""
-        reader = self._reader
-        if reader.refusal is not None:  # the peer may still send, and is to read the refusal
+        elif is_refused:  # the peer may still send, and is to read the refusal
             self._lingers = self.active
             if transport.can_write_eof():
                 transport.write_eof()
-            self._resume()
         elif close:
             transport.close()
-        else:
-            reader.begin()
-            if not self._is_full:
-                self._go_on()
+            return
+        if not self._is_full:
+            self._go_on()
 
     def _go_on(self) -> None:
-        """Begin the next request."""
+        """Begin the next request, or throw away what comes behind the last one."""
+        if self._stream is not None or self._lingers is not None:
+            self._unread = b""
         if self._unread:
             self._queue()
-        elif self.has_left:
-            if self.transport is not None:
-                self.transport.close()
-        else:
+        elif not self.has_left:
             self._resume()
+        elif self.transport is not None:
+            self.transport.close()
 
     def _queue(self) -> None:
         """Wait for a turn."""
-        self._is_queued = True
-        (self._port.refused if self._was_refused else self._port.ready).append(self)
-        self._port.schedule()
+        if not self._is_queued:
+            self._is_queued = True
+            (self._port.refused if self._was_refused else self._port.ready).append(self)
+            self._port.schedule()
 
     def _pause(self) -> None:
         if not self._is_paused and self.transport is not None:
@@ -489,7 +486,7 @@ class _StreamSender:
         self.wake()
 
     def wake(self) -> None:
-        """Have the next piece sent, in one of the next turns; once for any number of calls."""
+        """Send the next piece in one of the next turns; once for any number of calls."""
         if not self._is_due:
             self._is_due = True
             self._port.streaming.append(self)

@@ -211,7 +211,7 @@ def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Res
 
 def invalid_request(message: str) -> Refusal:
     """Refuse a request that is not HTTP."""
-    return refuse(catalogue.INVALID_REQUEST, f"The request is not valid HTTP: {message}")
+    return refuse(catalogue.INVALID_REQUEST, message)
 
 
 def request_timeout(seconds: float) -> Refusal:

@@ -1,8 +1,8 @@
 """Reads the requests of one connection, one after the other. No I/O.
 
-llhttp (httptools) reads fields, lengths and chunks, and refuses what is no HTTP. Here is what it leaves open: where a
-request ends among the bytes that came, so that the next one waits; bounds for head, body and chunks; the request line,
-of which llhttp knows only some methods and targets; Host; what two servers could read differently.
+llhttp (httptools) reads fields, lengths and chunks, and refuses what is not HTTP. This module adds what llhttp leaves
+open: the end of a request among the bytes that came, so that the next one waits; bounds for head, body and chunks; the
+request line, of which llhttp knows only some methods and targets; Host; what two servers could read differently.
 """
 
 import re
@@ -79,7 +79,7 @@ class RequestReader:
             while data and not self.is_complete:
                 data = self._read_chunked(data) if self._is_chunked else self._read_body(data)
         except httptools.HttpParserError as error:
-            self.refuse(invalid_request(str(error)))  # words of llhttp, never the caller's
+            self.refuse(_invalid(str(error)))  # words of llhttp, never the caller's
         return data
 
     def _read_head(self, data: bytes) -> bytes:
@@ -91,13 +91,13 @@ class RequestReader:
             if len(held) >= HEADER_BYTES:
                 self.refuse(headers_too_large(HEADER_BYTES))
             elif b"\n\n" in held or (b"\n" in held and line is None):
-                self.refuse(invalid_request("its first line is not one of HTTP/1.1"))
+                self.refuse(_invalid("its first line is not one of HTTP/1.1"))
             return b""
         self._held = b""
         if end > HEADER_BYTES:
             self.refuse(headers_too_large(HEADER_BYTES))
         elif line is None:
-            self.refuse(invalid_request("its first line is not one of HTTP/1.1"))
+            self.refuse(_invalid("its first line is not one of HTTP/1.1"))
         else:
             method, target, version = line.groups()
             self.method, self.target, self.version = method.decode(), target.decode("latin-1"), f"1.{version.decode()}"
@@ -160,11 +160,11 @@ class RequestReader:
         self._is_chunked = coding is not None
         self._left = int(headers.get("content-length", 0))
         if not _IS_HOST.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
-            self.refuse(invalid_request("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
+            self.refuse(_invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
         elif not self.target.startswith("/") and not _IS_TARGET.fullmatch(self.target):
-            self.refuse(invalid_request("the request target holds a user name, or no address"))
+            self.refuse(_invalid("the request target holds a user name, or no address"))
         elif coding is not None and self.version == "1.0":
-            self.refuse(invalid_request("HTTP/1.0 has no Transfer-Encoding"))
+            self.refuse(_invalid("HTTP/1.0 has no Transfer-Encoding"))
         elif coding is not None and coding.lower() != "chunked":
             self.refuse(refuse(NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported"))
         else:
@@ -193,3 +193,7 @@ class RequestReader:
         """Note the end of the request."""
         if self.refusal is None:
             self.is_complete, self.is_last = True, not self._llhttp.should_keep_alive()
+
+
+def _invalid(why: str) -> Refusal:
+    return invalid_request(f"The request is not valid HTTP: {why}")

@@ -18,6 +18,7 @@ import struct
 import sys
 import time
 from dataclasses import dataclass
+from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
@@ -26,6 +27,8 @@ from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.connection import Connection, Limits, Port
 from amqtt_rest_bridge.http.exchange import Application, Refusal, overloaded, refused, shutting_down, write_head
 from amqtt_rest_bridge.system import regular_file
+
+__all__ = ["HttpServer", "Limits", "TlsFiles"]
 
 log = logging.getLogger(__name__)
 
@@ -116,10 +119,6 @@ class HttpServer:
         self._loop = asyncio.get_running_loop()
         self._look()
 
-    def replace_app(self, app: Application) -> None:
-        """Use another application from the next request on; what has begun stays with its own."""
-        self._port.app = app
-
     def reload_tls(self) -> None:
         """Read the certificate files again, for connections from now on.
 
@@ -204,7 +203,8 @@ class HttpServer:
                 continue
             connection = Connection(self._port, address[0])
             self._port.connections.add(connection)
-            connection.handshake = self._loop.create_task(self._connect(connection, sock))
+            handshake = connection.handshake = self._loop.create_task(self._connect(connection, sock))
+            handshake.add_done_callback(partial(self._connected, connection, sock))
 
     async def _connect(self, connection: Connection, sock: socket.socket) -> None:
         """Hand an accepted connection to the loop, which shakes hands first where the port speaks HTTPS."""
@@ -218,12 +218,12 @@ class HttpServer:
             await self._loop.connect_accepted_socket(lambda: connection, sock, ssl=self._context, **seconds)
         except OSError as error:  # gone already, or no TLS
             log.debug("A connection from %s ended at once: %s", connection.remote, error)
-            self._port.connections.discard(connection)
+
+    def _connected(self, connection: Connection, sock: socket.socket, _: "asyncio.Task[None]") -> None:
+        connection.handshake = None
+        if connection.transport is None:
+            self._port.forget(connection)
             sock.close()
-        except asyncio.CancelledError:
-            self._port.connections.discard(connection)
-            sock.close()
-            raise
 
     def _make_room(self) -> bool:
         """Close the connections that have been idle for longest, or else send or read slowest; False without any."""

@@ -26,6 +26,7 @@ What is ours, and why:
 """
 
 from amqtt_rest_bridge.http.access_log import AccessLog
+from amqtt_rest_bridge.http.exchange import Headers, Refusal
 from amqtt_rest_bridge.http_server.exchange import (
     Application,
     Pending,
@@ -36,7 +37,6 @@ from amqtt_rest_bridge.http_server.exchange import (
     path_of,
     takes_gzip,
 )
-from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
 from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles
 from amqtt_rest_bridge.http_server.wsgi import WsgiDoor, path_info

@@ -17,8 +17,8 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from amqtt_rest_bridge.http.exchange import Headers, Refusal, internal_error, overloaded
 from amqtt_rest_bridge.http_server.channel_loop import Timer
-from amqtt_rest_bridge.http_server.refusals import Headers, Refusal, internal_error, overloaded
 
 log = logging.getLogger(__name__)
 

@@ -20,8 +20,8 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec.structs import replace
 
+from amqtt_rest_bridge.http.exchange import Refusal, internal_error
 from amqtt_rest_bridge.http_server.exchange import Refuse, Request, Response, path_of
-from amqtt_rest_bridge.http_server.refusals import Refusal, internal_error
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from amqtt_rest_bridge.engine.client_mode import ClientMode
-from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, Turn
+from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
@@ -43,7 +43,7 @@ class Timer:
         self.due, self.action, self.is_cancelled = due, action, False
 
     def cancel(self) -> None:
-        self.is_cancelled = True
+        self.is_cancelled, self.action = True, bool
 
 
 class VirtualClock:
@@ -70,8 +70,11 @@ class VirtualClock:
             await asyncio.sleep(0)
             return
         done = asyncio.Event()
-        self.later(seconds, done.set)
-        await done.wait()
+        timer = self.later(seconds, done.set)
+        try:
+            await done.wait()
+        finally:
+            timer.cancel()
 
     def pass_to(self, time: float) -> bool:
         """Go on to the first timer that is due by a time, and run it; return False where there is none."""
@@ -242,10 +245,14 @@ class Runs:
 
     def __init__(self) -> None:
         self.calls: list[CallRun] = []
+        self.requests: list[RequestRun] = []
         self.unmatched: list[Message] = []
 
     def note_call(self, run: CallRun) -> None:
         self.calls.append(run)
+
+    def note_request(self, run: RequestRun) -> None:
+        self.requests.append(run)
 
     def note_unmatched(self, message: Message) -> None:
         self.unmatched.append(message)

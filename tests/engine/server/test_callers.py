@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.callers import verifier_of
-from amqtt_rest_bridge.bridge.server.request import RefusedError
+from amqtt_rest_bridge.engine.server.callers import verifier_of
+from amqtt_rest_bridge.http.exchange import RefusedError
 from amqtt_rest_bridge.model import Signature
-from tests.support.server_mode import Port, error_code, event, port, route
+from tests.support.answering import Answering, port
+from tests.support.server_mode import error_code, event, route
 
 
 def basic(text: str, charset: str = "utf-8") -> str:
@@ -81,7 +82,7 @@ def test_half_a_pair_of_credentials_does_not_open_a_route(settings: dict[str, st
 
 
 def test_routes_on_one_port_ask_for_different_credentials() -> None:
-    both = Port(route(event(), name="A", **SERVER_ONLY), route(event(endpoint="/open", name="B"), name="B"))
+    both = Answering(route(event(), name="A", **SERVER_ONLY), route(event(endpoint="/open", name="B"), name="B"))
     assert both.ask("POST", "/hook", "1").status_code == 401
     assert both.ask("POST", "/open", "1").status_code == 200
 
@@ -141,7 +142,7 @@ def test_a_wrong_signature_is_answered_with_401_and_publishes_nothing() -> None:
 
 def test_a_read_event_with_a_signature_refuses_callers_without_it() -> None:
     last = port(event("GET", destination=None, source="in", signature=Signature("key")))
-    last.broker.changed("in", "in", b"21.5")
+    last.broker.changed("in", b"21.5")
     good = hmac.digest(b"key", b"", hashlib.sha256).hex()
     assert error_code(last.ask("GET", "/hook")) == "invalid_signature"
     assert last.ask("GET", "/hook", X_Hub_Signature_256=good).content == b"21.5"

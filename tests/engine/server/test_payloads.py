@@ -3,13 +3,13 @@
 import json
 
 import pytest
+from msgspec.structs import replace
 
-from amqtt_rest_bridge.bridge.server.broker_access import ShuttingDownError
-from amqtt_rest_bridge.bridge.server.responders import HOLD_SECONDS
-from amqtt_rest_bridge.http_server import Response
-from amqtt_rest_bridge.http_server.refusals import overloaded
+from amqtt_rest_bridge.errors import BrokerAwayError, PublicationRefusedError
+from amqtt_rest_bridge.http.exchange import overloaded
 from amqtt_rest_bridge.placeholders import Place
-from tests.support.server_mode import NOW, REQUEST_ID, error_code, event, payload, port
+from tests.support.answering import answer_of, port
+from tests.support.server_mode import NOW, REQUEST_ID, error_code, event, payload
 
 
 @pytest.mark.parametrize(
@@ -172,18 +172,16 @@ def test_an_encoded_body_is_refused(encoding: str, status: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("outcomes", "code", "waited"),
+    ("outcome", "code", "waited"),
     [
-        pytest.param([False, False], "overloaded", [HOLD_SECONDS], id="no room"),
-        pytest.param([ShuttingDownError("closing")], "shutting_down", [], id="closing"),
-        pytest.param([False, ShuttingDownError("closing")], "shutting_down", [], id="closing before it waits"),
+        pytest.param(False, "overloaded", [1.0], id="no room"),
+        pytest.param(BrokerAwayError("away"), "broker_unavailable", [], id="the broker is away"),
+        pytest.param(PublicationRefusedError("not authorized"), "broker_unavailable", [], id="the broker refuses it"),
     ],
 )
-def test_a_publication_without_room_is_answered_with_503(
-    outcomes: list[bool | Exception], code: str, waited: list[float]
-) -> None:
+def test_what_is_not_published_is_answered_with_503(outcome: bool | Exception, code: str, waited: list[float]) -> None:
     hooks = port(event())
-    hooks.broker.outcomes.extend(outcomes)
+    hooks.broker.outcomes.append(outcome)
     result = hooks.ask("POST", "/hook", b"x")
     assert (result.status_code, error_code(result), result.headers["retry-after"]) == (503, code, "1")
     assert (hooks.waited, hooks.published, hooks.broker.queued) == (waited, [], [])
@@ -192,33 +190,25 @@ def test_a_publication_without_room_is_answered_with_503(
 
 def test_a_publication_that_waits_is_answered_once_the_broker_has_it() -> None:
     hooks = port(event())
-    hooks.broker.outcomes.extend([False, False])
-    pending = hooks.begin("POST", "/hook", b"x")
-    assert not isinstance(pending, Response)
-    assert pending.resume() == HOLD_SECONDS
-    assert hooks.broker.counted == []  # it is not answered yet
-    hooks.broker.make_room()
-    answer = pending.resume()
-    assert isinstance(answer, Response)
-    assert answer.status == "200 OK"
-    assert hooks.published == [("hook/received", b"x")]
-
-
-def test_a_publication_that_may_not_even_wait_is_not_begun() -> None:
-    hooks = port(event())
     hooks.broker.outcomes.append(False)
-    pending = hooks.begin("POST", "/hook", b"x")
-    assert not isinstance(pending, Response)
-    assert pending.refuse(overloaded()).code == "overloaded"
-    assert (hooks.published, hooks.broker.queued) == ([], [])
-    assert hooks.broker.counted == [("Hooks", "overloaded")]
+    task = hooks.start(hooks.begin("POST", "/hook", b"x"))
+    assert (task.done(), hooks.broker.counted) == (False, [])  # it is not answered yet
+    hooks.broker.make_room()
+    assert hooks.finish(task).status == "200 OK"
+    assert (hooks.published, hooks.waited) == ([("hook/received", b"x")], [])
+
+
+def test_a_request_for_which_there_is_no_room_is_refused_by_its_endpoint() -> None:
+    hooks = port(event(), enable_cors=True)
+    answer = answer_of(hooks.app.answer(replace(hooks.request("POST", "/hook", b"x"), refusal=overloaded())))
+    assert (answer.code, dict(answer.headers)["Vary"]) == ("overloaded", "Origin")
+    assert (hooks.published, hooks.broker.counted) == ([], [("Hooks", "overloaded")])
 
 
 def test_a_publication_whose_waiting_is_cancelled_is_never_sent() -> None:
     hooks = port(event())
-    hooks.broker.outcomes.extend([False, False])
-    pending = hooks.begin("POST", "/hook", b"x")
-    assert not isinstance(pending, Response)
-    pending.resume()
-    pending.cancel()
-    assert hooks.broker.queued == []
+    hooks.broker.outcomes.append(False)
+    task = hooks.start(hooks.begin("POST", "/hook", b"x"))
+    task.cancel()
+    hooks.settle()
+    assert (hooks.broker.queued, hooks.published) == ([], [])

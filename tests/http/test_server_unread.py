@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.http_server import Limits, TlsFiles
+from amqtt_rest_bridge.http.server import Limits, TlsFiles
 from tests.support.http_ports import Raw, Served, error_code_of, get, post, served
 from tests.support.http_target import CERTIFICATES
 from tests.support.waiting import eventually
@@ -32,7 +32,7 @@ def port(
     context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem")) if tls else None
     server = TlsFiles(str(CERTIFICATES / "server.pem"), str(CERTIFICATES / "server.pem")) if tls else None
     with served(tls=server, limits=limits) as hooks:
-        hooks.broker.changed("last", "last", payload)
+        hooks.broker.changed("last", payload)
         hooks.broker.on_wait = lambda _topic: bytes(bytearray(payload))
         yield hooks, context
 
@@ -40,7 +40,7 @@ def port(
 def stalled(hooks: Served, count: int = 1) -> bool:
     """Return whether so many connections wait for their peers to read."""
     connections = hooks.connections
-    return sum(1 for each in connections if each._output and each._unparsed) == count
+    return sum(1 for each in connections if each._is_full and each._unread) == count
 
 
 @schemes
@@ -105,7 +105,7 @@ def test_a_port_stops_although_a_caller_does_not_read() -> None:
         unread.send(get("/last") * BURST)
         eventually(lambda: stalled(hooks))
         hooks.server.stop(0.1)
-        assert not hooks.server._thread.is_alive()
+        assert not hooks.connections
 
 
 def test_with_too_many_connections_one_that_does_not_read_makes_room() -> None:
@@ -126,9 +126,9 @@ SERVE = """
 import sys
 from collections import deque
 from tests.support.waiting import eventually
-from tests.http_server.test_unread import port, resident_mb, stalled
+from tests.http.test_server_unread import port, resident_mb, stalled
 with port(tls=sys.argv[1] == "tls") as (hooks, _):
-    for kept in ("published", "counted", "log"):
+    for kept in ("published", "runs", "log"):
         setattr(hooks.broker, kept, deque(maxlen=1))
     print(hooks.port, flush=True)
     for line in sys.stdin:

@@ -10,22 +10,32 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.http_server import HttpServer
-from tests.support.http_ports import PATIENCE, Answer, Raw, hook_route, listening_socket, post, served
-from tests.support.server_mode import FakeBroker
+from tests.support.answering import FakeBroker, RealClock
+from tests.support.http_ports import (
+    PATIENCE,
+    Answer,
+    Loop,
+    Raw,
+    RunningServer,
+    event_loop,
+    hook_route,
+    listening_socket,
+    post,
+    served,
+)
 from tests.support.waiting import eventually
 
 
-def server_on(sock: object, broker: FakeBroker) -> HttpServer:
-    return HttpServer(sock, RouteApplication([hook_route()], broker))  # type: ignore[arg-type]  # a socket
+def server_on(loop: Loop, sock: socket.socket, broker: FakeBroker) -> RunningServer:
+    broker.mode.use_routes([hook_route()])
+    return RunningServer(loop, sock, broker.mode.application(8080))
 
 
 def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None:
-    with listening_socket() as sock:
+    with event_loop() as loop, listening_socket() as sock:
         for turn in range(3):
-            broker = FakeBroker()
-            server = server_on(sock, broker)
+            broker = FakeBroker(RealClock())
+            server = server_on(loop, sock, broker)
             server.start()
             with Raw(sock.getsockname()[1]) as raw:
                 assert raw.ask(post(body=b"%d" % turn)).status == 200
@@ -35,13 +45,13 @@ def test_a_quiet_listener_stops_at_once_and_its_socket_serves_the_next() -> None
 
 
 def test_a_connection_that_came_between_two_listeners_is_served_by_the_second() -> None:
-    with listening_socket() as sock:
-        first = server_on(sock, FakeBroker())
+    with event_loop() as loop, listening_socket() as sock:
+        first = server_on(loop, sock, FakeBroker(RealClock()))
         first.start()
         first.stop(PATIENCE)
         with Raw(sock.getsockname()[1]) as raw:
             raw.send(post())
-            second = server_on(sock, FakeBroker())
+            second = server_on(loop, sock, FakeBroker(RealClock()))
             second.start()
             assert raw.answer().status == 200
             second.stop(PATIENCE)
@@ -79,7 +89,7 @@ def test_after_the_grace_everything_is_closed() -> None:
 def test_a_half_sent_request_is_answered_that_the_bridge_closes() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(post()[:-1])
-        eventually(lambda: any(connection.request for connection in hooks.connections))
+        eventually(lambda: any(connection._reader.has_begun for connection in hooks.connections))
         hooks.server.stop(0.05)
         answer = raw.answer()
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "shutting_down")
@@ -87,9 +97,9 @@ def test_a_half_sent_request_is_answered_that_the_bridge_closes() -> None:
 
 
 def test_a_listener_that_never_started_can_be_stopped() -> None:
-    with listening_socket() as sock:
-        server_on(sock, FakeBroker()).stop(0)
-        server = server_on(sock, FakeBroker())
+    with event_loop() as loop, listening_socket() as sock:
+        server_on(loop, sock, FakeBroker(RealClock())).stop(0)
+        server = server_on(loop, sock, FakeBroker(RealClock()))
         server.start()
         server.stop(0)
         server.stop(0)  # twice is once
@@ -97,9 +107,9 @@ def test_a_listener_that_never_started_can_be_stopped() -> None:
 
 @pytest.mark.parametrize("servers", [2, 3])
 def test_servers_share_a_socket_and_every_request_is_served_once(servers: int) -> None:
-    brokers = [FakeBroker() for _ in range(servers)]
-    with listening_socket() as sock:
-        running = [server_on(sock, broker) for broker in brokers]
+    brokers = [FakeBroker(RealClock()) for _ in range(servers)]
+    with event_loop() as loop, listening_socket() as sock:
+        running = [server_on(loop, sock, broker) for broker in brokers]
         for server in running:
             server.start()
 
@@ -125,7 +135,7 @@ def test_a_server_that_leaves_its_port_to_others_serves_who_has_connected_once_m
     with served() as hooks, hooks.connect() as used, hooks.connect() as fresh, ThreadPoolExecutor(1) as threads:
         assert used.ask(post(body=b"before")).status == 200
         stopping = threads.submit(hooks.server.stop, PATIENCE, serve_seconds=PATIENCE)
-        eventually(lambda: hooks.server._port.leaving)
+        eventually(lambda: hooks.server.port.leaving)
         for number, raw in enumerate((used, fresh)):
             answer = raw.ask(post(body=b"%d" % number))
             assert (answer.status, answer.headers["Connection"]) == (200, "close")
@@ -147,12 +157,12 @@ def assert_that(is_so: bool) -> None:
 
 def test_connections_that_wait_in_the_socket_of_a_server_that_leaves_are_served() -> None:
     count = 50
-    with shared_socket() as sock, contextlib.ExitStack() as callers:
-        broker = FakeBroker()
-        server = server_on(sock, broker)
+    with event_loop() as loop, shared_socket() as sock, contextlib.ExitStack() as callers:
+        broker = FakeBroker(RealClock())
+        server = server_on(loop, sock, broker)
         server.start()
         blocked = threading.Event()
-        server.on_turn(lambda: assert_that(blocked.wait(PATIENCE)))
+        loop.loop.call_soon_threadsafe(lambda: assert_that(blocked.wait(PATIENCE)))
         raws = [callers.enter_context(Raw(sock.getsockname()[1])).send(post()) for _ in range(count)]
         sock.close()  # so that the server has the last one
         with ThreadPoolExecutor(1) as threads:
@@ -173,13 +183,14 @@ def answers_of(raw: Raw) -> Iterator[Answer]:
 
 @pytest.mark.parametrize("turns", [5, pytest.param(100, marks=pytest.mark.long)])
 def test_callers_notice_nothing_while_the_servers_of_a_port_are_replaced_one_by_one(turns: int) -> None:
-    broker = FakeBroker()
+    broker = FakeBroker(RealClock())
     failures: list[Answer] = []
     is_over = threading.Event()
+    loop = Loop()
 
-    def start(port: int = 0) -> tuple[HttpServer, int]:
+    def start(port: int = 0) -> tuple[RunningServer, int]:
         with shared_socket(port) as sock:
-            server = server_on(sock, broker)
+            server = server_on(loop, sock, broker)
             server.start()
             return server, sock.getsockname()[1]
 
@@ -204,4 +215,5 @@ def test_callers_notice_nothing_while_the_servers_of_a_port_are_replaced_one_by_
             one.result(PATIENCE)
     for server in servers:
         server.stop(0)
+    loop.close()
     assert failures == []

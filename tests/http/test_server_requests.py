@@ -8,11 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker_access import Wake
-from amqtt_rest_bridge.http_server import Limits, Request, Response
-from tests.support.http_ports import Raw, error_code_of, get, hook_route, post, served
-from tests.support.server_mode import FakeBroker, event, route
+from amqtt_rest_bridge.http.exchange import Request, Response
+from amqtt_rest_bridge.http.server import Limits
+from tests.support.http_ports import Raw, error_code_of, get, hook_route, post, served, serving
+from tests.support.server_mode import event, route
 from tests.support.waiting import eventually
 
 
@@ -134,18 +133,16 @@ def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
 def test_routes_are_replaced_for_the_next_request() -> None:
     with served() as hooks, hooks.connect() as raw:
         assert raw.ask(post()).status == 200
-        broker = FakeBroker()
-        hooks.server.replace_app(RouteApplication([route(event(endpoint="/new"))], broker))
+        hooks.use(route(event(endpoint="/new")))
         assert [raw.ask(post()).status, raw.ask(post("/new", b"2")).status] == [404, 200]
-        assert [publication.payload for publication in broker.published] == [b"2"]
-        assert hooks.bodies == [b"x"]
+        assert hooks.bodies == [b"x", b"2"]
 
 
 def test_a_request_that_waits_keeps_the_routes_it_came_with() -> None:
     with served() as hooks, hooks.connect() as raw:
         raw.send(post("/ask"))
         reply = hooks.waiting()
-        hooks.server.replace_app(RouteApplication([], FakeBroker()))
+        hooks.use()
         reply.arrive(b"reply")
         assert raw.answer().body == b"reply"
 
@@ -205,7 +202,7 @@ def test_more_waiting_requests_than_allowed_are_answered_at_once() -> None:
 
 def test_a_publication_without_room_is_held_until_there_is_some() -> None:
     with served() as hooks, hooks.connect() as raw:
-        hooks.broker.outcomes.extend([False, False])
+        hooks.broker.outcomes.append(False)
         raw.send(post())
         eventually(lambda: bool(hooks.broker.queued))
         assert hooks.ask(get("/last"), "GET").status == 200
@@ -216,7 +213,7 @@ def test_a_publication_without_room_is_held_until_there_is_some() -> None:
 
 def test_a_publication_that_never_gets_room_is_answered_with_503() -> None:
     with served() as hooks, hooks.connect() as raw:
-        hooks.broker.outcomes.extend([False, False])
+        hooks.broker.outcomes.append(False)
         answer = raw.ask(post())
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "overloaded")
         assert raw.ask(post(body=b"2")).status == 200
@@ -256,17 +253,15 @@ def test_many_callers_at_once_lose_nothing_and_repeat_nothing() -> None:
 @pytest.mark.parametrize("value", ["a\r\nSet-Cookie: x", "a\nb", "\u2713"])
 def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: pytest.LogCaptureFixture) -> None:
     class Bad:
-        def answer(self, _request: Request, _wake: Wake) -> Response:
+        def answer(self, _request: Request) -> Response:
             return Response("200 OK", (("X-Bad", value),), b"x")
 
-    with served() as hooks, hooks.connect() as raw:
-        hooks.server.replace_app(Bad())
+    with serving(Bad()) as server, Raw(server.bound_port) as raw:
         answer = raw.ask(post())
         assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
         assert "Set-Cookie" not in answer.headers
         assert answer.headers["X-Request-ID"] in caplog.text
-        hooks.use(hook_route())
-        assert raw.ask(post()).status == 200  # the connection lives on
+        assert raw.ask(post()).status == 500  # the connection lives on
 
 
 def test_an_application_that_fails_while_waiting_is_answered_too() -> None:

@@ -1,4 +1,4 @@
-"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures. Pure; any thread.
+"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures. Pure.
 
 Every scheme of a signature is an HMAC-SHA256 with SIGNATURE_SECRET. Those beside `hmac` also sign the time of sending,
 so that a request that was recorded cannot be sent again later: it is refused when it is more than five minutes off.
@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.bridge.server.request import WrongCredentialError, error
 from amqtt_rest_bridge.catalogue import (
     INVALID_SCHEME,
     INVALID_SIGNATURE,
@@ -22,11 +21,15 @@ from amqtt_rest_bridge.catalogue import (
     SIGNED_TOO_LONG_AGO,
     UNAUTHORIZED,
 )
-from amqtt_rest_bridge.http_server import Headers
+from amqtt_rest_bridge.http.exchange import Headers, RefusedError, refuse
 from amqtt_rest_bridge.model import RestApiConfig, Signature, SignatureScheme
 
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _PREFLIGHT_SECONDS: Final = "600"
+
+
+class WrongCredentialError(RefusedError):
+    """A request is refused for a password, token or signature that it holds; one that holds none was no guess."""
 
 
 class _Password:
@@ -80,10 +83,10 @@ class Credentials:
         """
         if sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
             return
-        failure = error(UNAUTHORIZED, self._message, self._challenges, hint=self._hint)
+        refusal = refuse(UNAUTHORIZED, self._message, self._challenges, hint=self._hint)
         if headers.get("authorization") or any(one.header and headers.get(one.header) for one in self._checks):
-            raise WrongCredentialError(failure.refusal)
-        raise failure
+            raise WrongCredentialError(refusal)
+        raise RefusedError(refusal)
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
@@ -141,7 +144,7 @@ class CorsPolicy:
             return _ANY_ORIGIN
         if _normal(origin) not in self.origins:
             message = "Pages of this origin may not call this endpoint; nothing was published"
-            raise error(ORIGIN_NOT_ALLOWED, message, _VARY)
+            raise RefusedError(refuse(ORIGIN_NOT_ALLOWED, message, _VARY))
         return (("Access-Control-Allow-Origin", origin),)
 
 
@@ -197,8 +200,8 @@ def verifier_of(signature: Signature) -> Verify:
             what = "HMAC-SHA256 of the request's body" if time is None else "signature of the request"
             message = f"The {header} header does not hold the {what}"
         # A 401 names a scheme, RFC 9110 section 15.5.2.
-        failure = error(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
-        raise WrongCredentialError(failure.refusal) if headers.get(header.lower()) else failure
+        refusal = refuse(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+        raise (WrongCredentialError if headers.get(header.lower()) else RefusedError)(refusal)
 
     return verify
 

@@ -5,12 +5,13 @@ import uuid
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server import request as endpoints
-from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.request import EndpointTable, RefusedError
+from amqtt_rest_bridge.engine.server import endpoint_table as endpoints
+from amqtt_rest_bridge.engine.server.endpoint_table import EndpointTable
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http.exchange import RefusedError
+from tests.support.answering import Answering, port
 from tests.support.http_ports import get, post, served
-from tests.support.server_mode import REQUEST_ID, FakeBroker, Port, error_code, event, payload, port, route
+from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route
 
 
 def test_a_published_request_is_answered_with_its_topic() -> None:
@@ -22,7 +23,7 @@ def test_a_published_request_is_answered_with_its_topic() -> None:
 
 
 def test_routes_share_a_port() -> None:
-    both = Port(route(event(), name="A"), route(event("PUT", "/other", "other"), name="B"))
+    both = Answering(route(event(), name="A"), route(event("PUT", "/other", "other"), name="B"))
     assert both.ask("POST", "/hook", "1").status_code == both.ask("PUT", "/other", "2").status_code == 200
     assert both.published == [("hook/received", b"1"), ("other", b"2")]
     assert both.broker.counted == [("A", None), ("B", None)]
@@ -47,7 +48,7 @@ def test_only_endpoints_with_parameters_are_compared_one_by_one(monkeypatch: pyt
 
 
 def test_a_route_without_server_mode_exposes_nothing() -> None:
-    closed = Port(route(event(), enable_server=False))
+    closed = Answering(route(event(), enable_server=False))
     assert error_code(closed.ask("POST", "/hook", "1")) == "not_found"
 
 
@@ -229,7 +230,7 @@ def test_the_callers_own_request_id_is_not_taken() -> None:
 
 def test_the_same_method_and_path_twice_is_a_configuration_error() -> None:
     with pytest.raises(ConfigurationError, match=r"GET /a/\{y\} is defined twice"):
-        RouteApplication([route(event("GET", "/a/{x}", name="A"), event("GET", "/a/{y}", name="B"))], FakeBroker())
+        port(event("GET", "/a/{x}", name="A"), event("GET", "/a/{y}", name="B"))
 
 
 def test_a_failure_of_our_own_tells_the_caller_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.http_server import Limits
+from amqtt_rest_bridge.http.server import Limits
 from tests.support.http_ports import Raw, error_code_of, post, served
 from tests.support.waiting import eventually
 
@@ -50,14 +50,14 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room() -> Non
     with served(limits=limits) as hooks, hooks.connect() as slow, hooks.connect() as slower:
         slower.send(HEAD)
         slow.send(HEAD)
-        eventually(lambda: sum(1 for each in hooks.connections if each.request) == 2)
+        eventually(lambda: sum(1 for each in hooks.connections if each._reader.has_begun) == 2)
         assert hooks.ask(post()).status == 200
         assert slower.is_closed_by_peer()
 
 
 OUT_OF_DESCRIPTORS = """
 import resource, sys
-from amqtt_rest_bridge.http_server import Limits
+from amqtt_rest_bridge.http.server import Limits
 from tests.support.http_ports import served
 with served(limits=Limits(connections=1000)) as hooks:
     print(hooks.port, flush=True)

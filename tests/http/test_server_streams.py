@@ -1,16 +1,17 @@
 """Answers that come piece by piece: how they are framed, paced and ended."""
 
+import asyncio
 import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Request, Response
-from tests.support.http_ports import PATIENCE, Raw, get, listening_socket
+from amqtt_rest_bridge.http.exchange import Request, Response
+from amqtt_rest_bridge.http.server import Limits
+from tests.support.http_ports import PATIENCE, Raw, RunningServer, get, serving
 from tests.support.waiting import eventually
 
 PIECE = bytes(65_536)
@@ -19,16 +20,21 @@ PIECE = bytes(65_536)
 class Pieces:
     """A stream of what a test puts into it; b"" ends it."""
 
-    def __init__(self, wake: Callable[[], None], seconds: float = PATIENCE) -> None:
+    def __init__(self, seconds: float = PATIENCE) -> None:
         self.taken = 0
         self.closed = threading.Event()
-        self._wake = wake
+        self._loop = asyncio.get_running_loop()
+        self._wake: Callable[[], None] = lambda: None
         self._seconds = seconds
         self._pieces: deque[bytes] = deque()
 
     def put(self, *pieces: bytes) -> None:
+        """Add pieces; from a test's thread."""
         self._pieces.extend(pieces)
-        self._wake()
+        self._loop.call_soon_threadsafe(self._wake)
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
 
     def take(self) -> bytes | float:
         if not self._pieces:
@@ -63,16 +69,16 @@ class Streaming:
         self.streams: deque[Pieces] = deque()
         self._kind = kind
 
-    def answer(self, request: Request, wake: Callable[[], None]) -> Response | Pending:
+    def answer(self, request: Request) -> Response:
         if request.target != "/stream":
             return Response("200 OK", (), b"at once")
-        stream = self._kind(wake)
+        stream = self._kind()
         self.streams.append(stream)
         return Response("200 OK", (("Content-Type", "text/event-stream"),), stream=stream)
 
 
 class Port:
-    def __init__(self, port: int, app: Streaming, server: HttpServer) -> None:
+    def __init__(self, port: int, app: Streaming, server: RunningServer) -> None:
         self.port, self.app, self.server = port, app, server
 
     def open(self, *headers: str) -> tuple[Raw, Pieces]:
@@ -97,13 +103,8 @@ def exactly(raw: Raw, count: int) -> bytes:
 @contextmanager
 def streaming(limits: Limits | None = None, kind: type[Pieces] = Pieces) -> Iterator[Port]:
     app = Streaming(kind)
-    with listening_socket() as sock:
-        server = HttpServer(sock, app, limits=limits or Limits())
-        server.start()
-        try:
-            yield Port(sock.getsockname()[1], app, server)
-        finally:
-            server.stop(0)
+    with serving(app, limits=limits) as server:
+        yield Port(server.bound_port, app, server)
 
 
 def test_pieces_arrive_as_they_come_and_the_end_closes_the_connection() -> None:
@@ -119,18 +120,14 @@ def test_pieces_arrive_as_they_come_and_the_end_closes_the_connection() -> None:
 
 def test_a_stream_whose_head_cannot_be_written_is_closed_and_nothing_follows_the_error() -> None:
     class Misnamed(Streaming):
-        def answer(self, request: Request, wake: Callable[[], None]) -> Response | Pending:
-            answer = super().answer(request, wake)
+        def answer(self, request: Request) -> Response:
+            answer = super().answer(request)
             self.streams[-1].put(b"never sent", b"")
-            return replace(answer, headers=(("X-Name", "a\nb"),)) if isinstance(answer, Response) else answer
+            return replace(answer, headers=(("X-Name", "a\nb"),))
 
     app = Misnamed(Pieces)
-    with listening_socket() as sock:
-        server = HttpServer(sock, app)
-        server.start()
-        with Raw(sock.getsockname()[1]).send(get("/stream")) as raw:
-            head, _, body = raw.read_to_the_end().partition(b"\r\n\r\n")
-        server.stop(0)
+    with serving(app) as server, Raw(server.bound_port).send(get("/stream", "Connection: close")) as raw:
+        head, _, body = raw.read_to_the_end().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 500 ")
     assert f"Content-Length: {len(body)}\r\n".encode() in head + b"\r\n"
     assert app.streams.pop().closed.is_set()
@@ -154,7 +151,7 @@ def test_a_stream_that_is_woken_often_while_its_port_is_busy_is_asked_once() -> 
             stream.put(b"first")
             assert exactly(raw, 5) == b"first"
             gate = threading.Event()
-            port.server.on_turn(partial(assert_set, gate))
+            port.server.loop.loop.call_soon_threadsafe(assert_set, gate)
             for _ in range(1000):
                 stream.put()
             gate.set()

@@ -1,7 +1,7 @@
 """Wrong credentials: many from one address are answered late, right ones never, and no caller waits for another."""
 
+import asyncio
 import base64
-import json
 import logging
 import socket
 import struct
@@ -12,23 +12,21 @@ from time import time
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.callers import sign
-from amqtt_rest_bridge.http_server import Pending, Refusal, Response
-from amqtt_rest_bridge.http_server.exchange import refused
-from amqtt_rest_bridge.http_server.wrong_credentials import (
+from amqtt_rest_bridge.engine.server.callers import sign
+from amqtt_rest_bridge.engine.server.wrong_credentials import (
     DELAY_SECONDS,
     FREE_GUESSES,
     MINUTE_SECONDS,
-    MOST_ADDRESSES,
     MOST_LATE,
     WrongCredentials,
 )
+from amqtt_rest_bridge.http.exchange import Caller, Present, Refusal
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 from tests.support.admin_client import TOKEN, admin_of
-from tests.support.clock import Clock
+from tests.support.answering import Answering, VirtualClock, port, result_of
 from tests.support.embedded_broker import hosting
 from tests.support.http_ports import Raw, Served, error_code_of, get, hook_route, post, served
-from tests.support.server_mode import Port, error_code, event, port, result_of, route
+from tests.support.server_mode import error_code, event, route
 from tests.support.waiting import eventually
 
 BASIC = {"username": "bob", "password": "right"}
@@ -42,59 +40,75 @@ def basic(text: str) -> str:
     return "Basic " + base64.b64encode(text.encode()).decode()
 
 
-def answer(instead: Refusal | None) -> Response:
-    return refused(instead) if instead is not None else Response("401 Unauthorized")
+class Guesses:
+    """Guesses of callers, whose time passes when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.wrong_credentials = WrongCredentials(self.clock)
+        self._loop = asyncio.new_event_loop()
+
+    def __enter__(self) -> "Guesses":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            task.cancel()
+        self.advance(0)
+        self._loop.close()
+
+    def guess(self, address: str = ATTACKER, caller: Caller | None = None) -> "asyncio.Task[Refusal | None]":
+        """Make a guess; its answer is not late where the task is done."""
+        task = self._loop.create_task(self.wrong_credentials.delay(address, 8080, caller or Present()))
+        self.advance(0)
+        return task
+
+    def is_late(self, address: str = ATTACKER) -> bool:
+        return not self.guess(address).done()
+
+    def use_up(self, address: str = ATTACKER) -> None:
+        """Make as many guesses as are answered at once."""
+        assert not any(self.is_late(address) for _ in range(FREE_GUESSES))
+
+    def advance(self, seconds: float) -> None:
+        async def advanced() -> None:
+            self.clock.advance(seconds)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        self._loop.run_until_complete(advanced())
 
 
-def guess(wrong_credentials: WrongCredentials, address: str = ATTACKER) -> Response | Pending:
-    return wrong_credentials.refuse(address, 8080, answer)
+@pytest.fixture
+def guesses() -> Iterator[Guesses]:
+    with Guesses() as made:
+        yield made
 
 
-def use_up(wrong_credentials: WrongCredentials, address: str = ATTACKER) -> None:
-    """Make as many guesses as are answered at once."""
-    assert all(isinstance(guess(wrong_credentials, address), Response) for _ in range(FREE_GUESSES))
+def test_the_eleventh_guess_within_a_minute_is_answered_after_a_second(guesses: Guesses) -> None:
+    guesses.use_up()
+    late = guesses.guess()
+    guesses.advance(0.75)
+    assert not late.done()
+    guesses.advance(0.25)
+    assert late.result() is None
 
 
-def late(outcome: Response | Pending) -> Pending:
-    assert not isinstance(outcome, Response)
-    return outcome
-
-
-def status(outcome: Response | float) -> str:
-    assert isinstance(outcome, Response)
-    return outcome.status[:3]
-
-
-def test_the_eleventh_guess_within_a_minute_is_answered_after_a_second() -> None:
-    clock = Clock()
-    wrong_credentials = WrongCredentials(clock)
-    use_up(wrong_credentials)
-    pending = late(guess(wrong_credentials))
-    assert pending.resume() == DELAY_SECONDS
-    clock.advance(0.75)
-    assert pending.resume() == pytest.approx(0.25)
-    clock.advance(0.25)
-    assert status(pending.resume()) == "401"
-
-
-def test_a_minute_after_the_first_of_them_a_guess_is_answered_at_once() -> None:
-    clock = Clock()
-    wrong_credentials = WrongCredentials(clock)
+def test_a_minute_after_the_first_of_them_a_guess_is_answered_at_once(guesses: Guesses) -> None:
     for _ in range(FREE_GUESSES):
-        assert isinstance(guess(wrong_credentials), Response)
-        clock.advance(1)
-    clock.now = MINUTE_SECONDS - 0.1
-    late(guess(wrong_credentials)).cancel()
-    clock.now = MINUTE_SECONDS + 1.5  # two of the first ten are gone, one came since
-    assert isinstance(guess(wrong_credentials), Response)
-    late(guess(wrong_credentials))
+        assert not guesses.is_late()
+        guesses.advance(1)
+    guesses.advance(MINUTE_SECONDS - FREE_GUESSES - 0.1)
+    assert guesses.is_late()
+    guesses.advance(1.6)  # two of the first ten are gone, one came since
+    assert not guesses.is_late()
+    assert guesses.is_late()
 
 
-def test_another_address_is_not_late() -> None:
-    wrong_credentials = WrongCredentials(Clock())
-    use_up(wrong_credentials)
-    late(guess(wrong_credentials))
-    assert isinstance(guess(wrong_credentials, "203.0.113.8"), Response)
+def test_another_address_is_not_late(guesses: Guesses) -> None:
+    guesses.use_up()
+    assert guesses.is_late()
+    assert not guesses.is_late("203.0.113.8")
 
 
 @pytest.mark.parametrize(
@@ -108,95 +122,78 @@ def test_another_address_is_not_late() -> None:
         pytest.param("", "", True, id="none"),
     ],
 )
-def test_an_ipv6_address_counts_as_its_network(first: str, second: str, is_same: bool) -> None:
-    wrong_credentials = WrongCredentials(Clock())
-    use_up(wrong_credentials, first)
-    assert isinstance(guess(wrong_credentials, second), Response) is not is_same
+def test_an_ipv6_address_counts_as_its_network(guesses: Guesses, first: str, second: str, is_same: bool) -> None:
+    guesses.use_up(first)
+    assert guesses.is_late(second) is is_same
 
 
-def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free() -> None:
-    clock = Clock()
-    wrong_credentials = WrongCredentials(clock)
-    use_up(wrong_credentials)
-    waiting = [late(guess(wrong_credentials)) for _ in range(MOST_LATE)]
-    refusal = guess(wrong_credentials)
-    assert isinstance(refusal, Response)
-    assert refusal.status == "503 Service Unavailable"
+def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free(guesses: Guesses) -> None:
+    guesses.use_up()
+    waiting = [guesses.guess() for _ in range(MOST_LATE)]
+    refusal = guesses.guess().result()
+    assert refusal is not None
+    assert (refusal.code, refusal.status) == ("overloaded", "503 Service Unavailable")
     assert dict(refusal.headers)["Retry-After"] == "1"
-    assert json.loads(refusal.body)["error"]["code"] == "overloaded"
     waiting[0].cancel()
-    waiting[0].cancel()  # frees one place all the same
-    waiting.append(late(guess(wrong_credentials)))
-    assert isinstance(guess(wrong_credentials), Response)
-    clock.advance(DELAY_SECONDS)
-    assert {status(pending.resume()) for pending in waiting[1:]} == {"401"}
-    assert len([late(guess(wrong_credentials)) for _ in range(MOST_LATE)]) == MOST_LATE
-    assert isinstance(guess(wrong_credentials), Response)
+    guesses.advance(0)
+    waiting[0] = guesses.guess()
+    assert guesses.guess().done()
+    guesses.advance(DELAY_SECONDS)
+    assert [each.result() for each in waiting] == [None] * MOST_LATE
+    assert not any(guesses.guess().done() for _ in range(MOST_LATE))
+    assert guesses.guess().done()
 
 
-def test_a_caller_that_closes_its_side_frees_its_place_and_is_answered_no_sooner() -> None:
-    clock = Clock()
-    wrong_credentials = WrongCredentials(clock)
-    use_up(wrong_credentials)
-    closed = [late(guess(wrong_credentials)) for _ in range(MOST_LATE)]
-    for pending in closed:
-        pending.caller_left()
-        assert pending.resume() == DELAY_SECONDS
-    others = [late(guess(wrong_credentials)) for _ in range(MOST_LATE)]
-    others[0].caller_left()  # more than that do not wait without a place
-    assert status(others[0].resume()) == "503"
-    others[0].cancel()
-    clock.advance(DELAY_SECONDS)
-    assert {status(pending.resume()) for pending in [*closed, *others[1:]]} == {"401"}
-    assert len([late(guess(wrong_credentials)) for _ in range(MOST_LATE)]) == MOST_LATE
+class Left(Present):
+    """A caller that has closed its side."""
+
+    has_left = True
 
 
-def test_an_answer_that_the_port_has_no_room_for_frees_its_place() -> None:
-    wrong_credentials = WrongCredentials(Clock())
-    use_up(wrong_credentials)
-    full = Refusal("overloaded", "503 Service Unavailable", "full", "later")
-    for _ in range(MOST_LATE + 1):
-        assert status(late(guess(wrong_credentials)).refuse(full)) == "503"
+def test_a_caller_that_closes_its_side_frees_its_place_and_is_answered_no_sooner(guesses: Guesses) -> None:
+    guesses.use_up()
+    closed = [guesses.guess(caller=Left()) for _ in range(MOST_LATE)]
+    others = [guesses.guess() for _ in range(MOST_LATE)]
+    assert not any(each.done() for each in (*closed, *others))
+    refusal = guesses.guess(caller=Left()).result()  # more than that do not wait without a place
+    assert refusal is not None
+    guesses.advance(DELAY_SECONDS)
+    assert [each.result() for each in (*closed, *others)] == [None] * 2 * MOST_LATE
 
 
 @pytest.mark.parametrize("count", [10_000, pytest.param(100_000, marks=pytest.mark.long)])
-def test_many_thousand_addresses_take_bounded_memory_and_forget_none(count: int) -> None:
-    clock = Clock()
-    wrong_credentials = WrongCredentials(clock)
-    use_up(wrong_credentials, ATTACKER)
+def test_many_thousand_addresses_take_bounded_memory_and_forget_none(guesses: Guesses, count: int) -> None:
+    guesses.use_up()
     tracemalloc.start()
     try:
         for number in range(count):
-            outcome = guess(wrong_credentials, f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-            if number > MOST_ADDRESSES + FREE_GUESSES and not isinstance(outcome, Response):
-                outcome.cancel()
+            guesses.guess(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}").cancel()
+        guesses.advance(0)
         held, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert held < 8 << 20
-    late(guess(wrong_credentials, ATTACKER))
-    late(guess(wrong_credentials, "198.51.100.1"))  # counts with all for which there was no room
-    clock.advance(MINUTE_SECONDS)
-    assert isinstance(guess(wrong_credentials, "198.51.100.1"), Response)
-    assert isinstance(guess(wrong_credentials, ATTACKER), Response)
+    assert guesses.is_late()
+    assert guesses.is_late("198.51.100.1")  # counts with all for which there was no room
+    guesses.advance(MINUTE_SECONDS)
+    assert not guesses.is_late("198.51.100.1")
+    assert not guesses.is_late()
 
 
-def test_the_log_names_address_and_port_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Clock()
-    wrong_credentials = WrongCredentials(clock)
-    use_up(wrong_credentials)
+def test_the_log_names_address_and_port_once_a_minute(guesses: Guesses, caplog: pytest.LogCaptureFixture) -> None:
+    guesses.use_up()
     assert caplog.messages == []
     for _ in range(100):
-        guess(wrong_credentials)
+        guesses.guess()
     told = "port 8080: more than 10 wrong credentials from 203.0.113.7 within a minute; further ones are answered late"
     assert caplog.messages == [told]
     assert caplog.records[0].levelno == logging.WARNING
-    clock.advance(59)
-    guess(wrong_credentials)
+    guesses.advance(59)
+    guesses.guess()
     assert caplog.messages == [told]
-    clock.advance(1)
-    use_up(wrong_credentials)
-    guess(wrong_credentials)
+    guesses.advance(1)
+    for _ in range(FREE_GUESSES):
+        guesses.guess()
     assert caplog.messages == [told, f"{told} (the last of 101)"]
 
 
@@ -220,7 +217,7 @@ def test_wrong_credentials_of_a_route_are_late_and_right_ones_never(
     settings: dict[str, object], wrong: dict[str, str], right: dict[str, str], method: str
 ) -> None:
     hooks = port(event("GET", "/last", None, source="last"), **settings)
-    hooks.broker.changed("last", "last", b"21.5")
+    hooks.broker.changed("last", b"21.5")
     answers = [hooks.ask(method, "/last", **wrong) for _ in range(FREE_GUESSES)]
     assert hooks.waited == []
     answers.append(hooks.ask(method, "/last", **wrong))
@@ -253,7 +250,7 @@ def test_wrong_signatures_are_late_and_right_ones_never(scheme: SignatureScheme)
         pytest.param(port(event(), enable_cors=True, **BASIC), {"Origin": "https://a.example"}, id="an origin"),
     ],
 )
-def test_requests_without_a_credential_are_never_late(hooks: Port, headers: dict[str, str]) -> None:
+def test_requests_without_a_credential_are_never_late(hooks: Answering, headers: dict[str, str]) -> None:
     for _ in range(3 * FREE_GUESSES):
         assert hooks.ask("POST", "/hook", "1", **headers).status_code in (401, 403)
     assert hooks.waited == []
@@ -263,7 +260,7 @@ def test_the_endpoints_of_all_ports_count_together_and_a_reload_forgets_nothing(
     hooks = port(event(), **BASIC)
     for _ in range(FREE_GUESSES):
         hooks.ask("POST", "/hook", Authorization=basic("a:b"))
-    hooks.app = hooks.application(route(event(endpoint="/other"), **BASIC), port=9090)
+    hooks.app = hooks.use(route(event(endpoint="/other"), server_port=9090, **BASIC), port=9090)
     hooks.ask("POST", "/other", Authorization=basic("a:b"))
     assert hooks.waited == [DELAY_SECONDS]
     assert hooks.ask("POST", "/other", "1", Authorization=basic("bob:right")).status_code == 200
@@ -272,25 +269,19 @@ def test_the_endpoints_of_all_ports_count_together_and_a_reload_forgets_nothing(
 def test_a_guess_that_is_refused_for_want_of_a_place_counts_as_a_wrong_credential() -> None:
     hooks = port(event(), **BASIC)
     for _ in range(FREE_GUESSES + MOST_LATE + 1):
-        last = hooks.begin("POST", "/hook", Authorization=basic("a:b"))
-    assert isinstance(last, Response)
-    assert error_code(result_of(last)) == "overloaded"
+        last = hooks.start(hooks.begin("POST", "/hook", Authorization=basic("a:b")))
+    assert error_code(result_of(last.result())) == "overloaded"
     assert hooks.broker.counted[-1] == ("Hooks", "unauthorized")
     assert hooks.broker.lines[-1] == "answered POST /hook with 503 Service Unavailable"
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def guarded(clock: Clock) -> Iterator[Served]:
+def guarded() -> Iterator[Served]:
     """A port with credentials, whose late answers are due when the test says so, and open routes beside them."""
     with served(
         hook_route(server_token=("a-long-token",)),
         route(event(endpoint="/open"), event(endpoint="/slow", reply="answers/{request_id}", name="Slow"), name="Open"),
-        wrong_credentials=WrongCredentials(clock),
+        clock=VirtualClock(),
     ) as port:
         for _ in range(FREE_GUESSES):
             assert port.ask(post("/hook", b"x", WRONG)).status == 401
@@ -305,7 +296,7 @@ def guessing(port: Served, stack: ExitStack, count: int) -> list[Raw]:
     return connections
 
 
-def test_sixty_four_guesses_wait_and_no_other_caller_does(guarded: Served, clock: Clock) -> None:
+def test_sixty_four_guesses_wait_and_no_other_caller_does(guarded: Served) -> None:
     with ExitStack() as stack:
         waiting = guessing(guarded, stack, MOST_LATE)
         refusal = guarded.ask(post("/hook", b"x", WRONG))
@@ -316,20 +307,20 @@ def test_sixty_four_guesses_wait_and_no_other_caller_does(guarded: Served, clock
         guarded.waiting().arrive(b"reply")
         assert slow.answer().body == b"reply"
         assert guarded.in_turn == MOST_LATE
-        clock.advance(DELAY_SECONDS)
+        guarded.advance(DELAY_SECONDS)
         assert {raw.answer().status for raw in waiting} == {401}
         assert guarded.in_turn == 0
 
 
 def test_one_connection_guesses_once_a_second_and_a_right_credential_behind_it_is_answered_at_once(
-    guarded: Served, clock: Clock
+    guarded: Served,
 ) -> None:
     with guarded.connect() as raw:
         raw.send(post("/hook", b"1", WRONG) * 3 + post("/hook", b"2", RIGHT))
         for _ in range(3):
             eventually(lambda: guarded.in_turn == 1)
             assert guarded.bodies == []
-            clock.advance(DELAY_SECONDS)
+            guarded.advance(DELAY_SECONDS)
             assert raw.answer().status == 401
         assert raw.answer().status == 200
         assert raw.ask(post("/hook", b"3", RIGHT)).status == 200
@@ -337,7 +328,7 @@ def test_one_connection_guesses_once_a_second_and_a_right_credential_behind_it_i
 
 
 @pytest.mark.parametrize("how", ["closed", "reset", "half closed"])
-def test_a_connection_that_closes_frees_its_place(guarded: Served, clock: Clock, how: str) -> None:
+def test_a_connection_that_closes_frees_its_place(guarded: Served, how: str) -> None:
     with ExitStack() as stack:
         for raw in guessing(guarded, stack, MOST_LATE):
             if how == "half closed":
@@ -356,12 +347,12 @@ def test_a_connection_that_closes_frees_its_place(guarded: Served, clock: Clock,
             return guarded.in_turn > MOST_LATE
 
         eventually(waits)
-        clock.advance(DELAY_SECONDS)
+        guarded.advance(DELAY_SECONDS)
         assert taken[-1].answer().status == 401
         eventually(lambda: guarded.in_turn == 0)
 
 
-def test_a_wrong_signature_of_a_body_in_chunks_is_late_and_the_right_one_is_not(clock: Clock) -> None:
+def test_a_wrong_signature_of_a_body_in_chunks_is_late_and_the_right_one_is_not() -> None:
     signed = route(event(signature=SIGNED))
     valid = next(iter(sign(SIGNED, b"hello", time()).items()))
     chunks = b"2\r\nhe\r\n3\r\nllo\r\n0\r\n\r\n"
@@ -370,23 +361,21 @@ def test_a_wrong_signature_of_a_body_in_chunks_is_late_and_the_right_one_is_not(
         head = post("/hook", b"", "Transfer-Encoding: chunked", signature)
         return head.replace(b"Content-Length: 0\r\n", b"") + chunks
 
-    with served(signed, wrong_credentials=WrongCredentials(clock)) as port, port.connect() as raw:
+    with served(signed, clock=VirtualClock()) as port, port.connect() as raw:
         for _ in range(FREE_GUESSES):
             assert raw.ask(request(f"{valid[0]}: sha256=00")).status == 401
         raw.send(request(f"{valid[0]}: sha256=00"))
         eventually(lambda: port.in_turn == 1)
         assert port.ask(request(": ".join(valid))).status == 200
-        clock.advance(DELAY_SECONDS)
+        port.advance(DELAY_SECONDS)
         assert raw.answer().status == 401
         assert raw.ask(request(": ".join(valid))).status == 200
 
 
-def test_an_answer_that_waits_holds_no_body(clock: Clock) -> None:
+def test_an_answer_that_waits_holds_no_body() -> None:
     request = post("/hook", bytes(200_000), "X-Hub-Signature-256: sha256=00")
     with (
-        served(
-            route(event(signature=SIGNED)), max_body_bytes=262_144, wrong_credentials=WrongCredentials(clock)
-        ) as port,
+        served(route(event(signature=SIGNED)), max_body_bytes=262_144, clock=VirtualClock()) as port,
         ExitStack() as stack,
     ):
         for _ in range(FREE_GUESSES):
@@ -402,7 +391,7 @@ def test_an_answer_that_waits_holds_no_body(clock: Clock) -> None:
     assert held < MOST_LATE * 50_000
 
 
-def test_the_address_of_the_peer_counts_whatever_its_headers_say(guarded: Served, clock: Clock) -> None:
+def test_the_address_of_the_peer_counts_whatever_its_headers_say(guarded: Served) -> None:
     with ExitStack() as stack:
         (waiting,) = guessing(guarded, stack, 1)  # 127.0.0.1 has used up its guesses
         for address in ("127.0.0.2", "127.9.9.9"):
@@ -410,7 +399,7 @@ def test_the_address_of_the_peer_counts_whatever_its_headers_say(guarded: Served
                 sock.sendall(post("/hook", b"x", WRONG, "X-Forwarded-For: 127.0.0.1", "Forwarded: for=127.0.0.1"))
                 assert sock.recv(1000).startswith(b"HTTP/1.1 401 ")
         assert guarded.in_turn == 1
-        clock.advance(DELAY_SECONDS)
+        guarded.advance(DELAY_SECONDS)
         assert waiting.answer().status == 401
 
 

@@ -3,7 +3,8 @@
 import pytest
 
 from amqtt_rest_bridge.model import Signature
-from tests.support.server_mode import Port, error_code, event, port, route
+from tests.support.answering import Answering, port
+from tests.support.server_mode import error_code, event, route
 
 SERVER_ONLY = {"username": "bob", "password": "secret"}
 PAGE = "https://app.example.net"
@@ -100,7 +101,7 @@ def test_headers_that_are_none_are_not_given_back() -> None:
 
 
 def test_routes_on_one_port_and_path_differ_in_their_origins() -> None:
-    both = Port(
+    both = Answering(
         route(event(), name="A", **LISTED),
         route(event("PUT", name="B"), name="B"),
     )

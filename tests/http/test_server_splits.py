@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, RequestParser, raw_limit
+from amqtt_rest_bridge.http.request_reader import RequestReader
 from tests.support.http_ports import Raw, Served, get, post, served
 
 CHUNKED = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -14,32 +14,20 @@ CHUNKED += b"2\r\nab\r\n1;x=y\r\nc\r\n0\r\nT: x\r\n\r\n"
 STREAM = post(body=b"first") + CHUNKED + get("/last") + b"\r\n" + post(body=b"") + get("/none", "Connection: close")
 
 
-class Adjustments:
-    """The settings that waitress's parser reads."""
-
-    max_body_bytes = 1000
-    max_request_body_size = raw_limit(1000)
-    max_request_header_size = HEADER_BYTES
-    inbuf_overflow = 524_288
-    url_scheme = "http"
-
-
 def outcome_of(pieces: list[bytes]) -> list[tuple[str, str, str, bytes]]:
-    """Parse a stream that comes in pieces: method, path, error and body of each request."""
+    """Read a stream that comes in pieces: method, path, code of an error, and body of each request."""
     found = []
-    parser = RequestParser(Adjustments())
+    reader = RequestReader(1000)
     for piece in pieces:
         data = piece
         while data:
-            data = data[parser.received(data) :]
-            if parser.completed:
-                if not parser.empty:
-                    error = getattr(parser.error, "code", "")
-                    body = b"" if error else parser.get_body_stream().read()
-                    found.append((parser.command, getattr(parser, "path", ""), str(error), body))
-                if parser.error:
+            data = reader.read(data)
+            if reader.is_complete:
+                code = "" if reader.refusal is None else reader.refusal.code
+                found.append((reader.method, reader.target, code, reader.take_body()))
+                if reader.is_last:
                     return found
-                parser = RequestParser(Adjustments())
+                reader.begin()
     return found
 
 

@@ -1,22 +1,22 @@
 """Answers that come from topics: read events, and request and reply."""
 
 import json
-import socket
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, content_type_of, entity_tag_of, is_not_modified
-from amqtt_rest_bridge.bridge.server.responders import ReplyTurns
-from amqtt_rest_bridge.http_server import Pending, Response
-from amqtt_rest_bridge.http_server.refusals import overloaded
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd
-from tests.support.server_mode import REQUEST_ID, Port, error_code, event, payload, port
+from amqtt_rest_bridge.engine.server.newest import TopicPayload, content_type_of
+from amqtt_rest_bridge.engine.server.reads import is_not_modified
+from amqtt_rest_bridge.model import Message, MessageProperties, Publication
+from tests.support.answering import Answering, port, result_of
+from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
-def reading(payloads: dict[str, bytes]) -> Port:
+def reading(payloads: dict[str, bytes]) -> Answering:
     room = port(event("GET", "/room", None, source="room/1"))
     for topic, latest in payloads.items():
-        room.broker.changed(topic, topic, latest)
+        room.broker.changed(topic, latest)
     return room
 
 
@@ -45,7 +45,7 @@ def test_a_caller_that_has_the_payload_gets_304() -> None:
     tag = room.ask("GET", "/room").headers["etag"]
     result = room.ask("GET", "/room", If_None_Match=f'"x", W/{tag}')
     assert (result.status_code, result.content, result.headers["etag"]) == (304, b"", tag)
-    room.broker.changed("room/1", "room/1", b"21.6")
+    room.broker.changed("room/1", b"21.6")
     assert room.ask("GET", "/room", If_None_Match=tag).status_code == 200
 
 
@@ -63,7 +63,8 @@ def test_if_none_match_is_compared_by_entity_tag(if_none_match: str | None, expe
 
 
 def test_entity_tags_are_the_same_for_the_same_payload_only() -> None:
-    assert entity_tag_of(b"a") == entity_tag_of(b"a") != entity_tag_of(b"b")
+    tags = [TopicPayload(payload).entity_tag for payload in (b"a", b"a", b"b")]
+    assert tags[0] == tags[1] != tags[2]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +91,7 @@ def test_the_media_type_follows_the_content(content: bytes, expected: str) -> No
     assert content_type_of(content) == expected
 
 
-def asking(reply: str = "answers/{request_id}") -> Port:
+def asking(reply: str = "answers/{request_id}") -> Answering:
     return port(
         event(endpoint="/ask", destination="questions", reply=reply, sends=payload('["{request_id}", "{body}"]')),
         request_timeout=7,
@@ -142,31 +143,42 @@ def test_a_reply_topic_that_cannot_be_filled_publishes_nothing() -> None:
     assert things.published == []
 
 
-def test_a_request_that_may_not_wait_publishes_nothing() -> None:
-    questions = asking()
-    pending = questions.begin("POST", "/ask", "what?")
-    assert not isinstance(pending, Response)
-    assert pending.refuse(overloaded()).code == "overloaded"
-    assert questions.broker.log == []
-
-
 def test_a_reply_that_comes_at_once_is_taken_and_a_second_one_is_not() -> None:
-    with socket.socket() as sock:
-        inbound, woken = BrokerAccess(BridgeEnd(sock)), []
-    with inbound.expect("t", lambda: woken.append(1)) as reply:
-        inbound.seen("t", b"first")
-        inbound.seen("t", b"second")
-    inbound.seen("t", b"late")
-    assert (reply.payload, reply.dismissed, woken) == (b"first", False, [1])
+    questions = asking()
+
+    def reply_twice(_: Publication) -> None:
+        for reply in (b"first", b"second"):
+            questions.broker.reply(f"answers/{REQUEST_ID}", reply)
+
+    questions.broker.on_publish = reply_twice
+    assert questions.ask("POST", "/ask", "what?").content == b"first"
+    questions.broker.reply(f"answers/{REQUEST_ID}", b"late")
+    assert questions.waited == []
 
 
-def test_a_request_that_waits_when_the_bridge_closes_is_dismissed() -> None:
-    with socket.socket() as sock:
-        inbound = BrokerAccess(BridgeEnd(sock))
-    with inbound.expect("t", lambda: None) as reply:
-        inbound.dismiss()
-        inbound.seen("t", b"late")
-    assert (reply.payload, reply.dismissed) == (None, True)
+def test_a_request_that_waits_when_the_bridge_closes_is_answered() -> None:
+    questions = asking()
+    task = questions.start(questions.begin("POST", "/ask", "what?"))
+    questions.mode.stop()
+    questions.broker.reply(f"answers/{REQUEST_ID}", b"late")
+    result = result_of(questions.finish(task))
+    assert (result.status_code, error_code(result)) == (504, "reply_timeout")
+    assert "shut down before a reply came" in result.text
+
+
+def test_with_mqtt_5_a_reply_is_known_by_its_correlation_data() -> None:
+    event_of = event(endpoint="/ask", destination="questions", reply="answers")
+    questions = Answering(route(event_of), is_mqtt_5=True)
+    tasks = [questions.start(questions.begin("POST", "/ask", text)) for text in ("1", "2")]
+    properties = [publication.properties for publication in questions.broker.published]
+    assert [one and one.response_topic for one in properties] == ["answers", "answers"]
+    for text, one in reversed(list(zip((b"to 1", b"to 2"), properties, strict=True))):
+        assert one is not None
+        questions.mode.see(Message("answers", b"to nobody", 0.0))
+        questions.mode.see(Message("answers", text, 0.0, MessageProperties((("traceparent", TRACE),), one.correlation)))
+    answers = [questions.finish(task) for task in tasks]
+    assert [answer.body for answer in answers] == [b"to 1", b"to 2"]
+    assert dict(answers[0].headers)["traceparent"] == TRACE
 
 
 def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
@@ -175,51 +187,50 @@ def test_head_of_a_request_with_reply_neither_publishes_nor_waits() -> None:
     assert questions.broker.log == []
 
 
-def begin(questions: Port, body: str) -> Pending:
-    """Begin a request that waits."""
-    pending = questions.begin("POST", "/ask", body)
-    assert not isinstance(pending, Response)
-    assert pending.resume() == 7
-    return pending
-
-
 def test_requests_of_one_reply_topic_without_id_are_served_one_after_the_other() -> None:
     questions = asking("answers/all")
-    pending = [begin(questions, str(number)) for number in range(3)]
+    tasks = [questions.start(questions.begin("POST", "/ask", str(number))) for number in range(3)]
     assert [json.loads(body)[1] for _, body in questions.published] == ["0"]
-    for number, each in enumerate(pending):
-        each.resume()  # its turn, or nothing new
+    for number, task in enumerate(tasks):
         questions.broker.waiting.get_nowait().arrive(b"reply %d" % number)
-        answer = each.resume()
-        assert isinstance(answer, Response)
-        assert answer.body == b"reply %d" % number
+        questions.settle()
+        assert task.result().body == b"reply %d" % number
     assert questions.broker.log == ["expect answers/all", "publish questions", "done answers/all"] * 3
+    assert questions.waited == []
 
 
 def test_a_request_that_does_not_get_its_turn_publishes_nothing() -> None:
-    questions = asking("answers/all")
-    first = begin(questions, "1")
-    second = questions.ask("POST", "/ask", "2")
+    events = [event(endpoint=f"/{name}", destination=name, reply="answers/all") for name in ("patient", "hasty")]
+    questions = Answering(
+        route(events[0], name="Patient", request_timeout=30), route(events[1], name="Hasty", request_timeout=7)
+    )
+    first = questions.start(questions.begin("POST", "/patient", "1"))
+    second = questions.ask("POST", "/hasty", "2")
     assert (second.status_code, error_code(second), questions.waited) == (503, "overloaded", [7])
-    assert [json.loads(body)[1] for _, body in questions.published] == ["1"]
-    first.cancel()
+    assert questions.published == [("patient", b"1")]
+    questions.broker.reply("answers/all", b"reply")
+    assert questions.finish(first).body == b"reply"
 
 
 def test_a_request_that_gives_up_before_its_turn_keeps_the_others_order() -> None:
-    turns, woken = ReplyTurns(), []
-    with turns.turn("t", lambda: woken.append("first")) as first:
-        with turns.turn("t", lambda: woken.append("second")) as second:
-            third = turns.turn("t", lambda: woken.append("third"))
-            turn = third.__enter__()
-            assert (first.is_on, second.is_on, turn.is_on, woken) == (True, False, False, [])
-        assert woken == []
-    assert (turn.is_on, woken) == (True, ["third"])
-    third.__exit__(None, None, None)
+    questions = asking("answers/all")
+    first, second, third = [questions.start(questions.begin("POST", "/ask", str(number))) for number in range(3)]
+    second.cancel()
+    questions.settle()
+    assert len(questions.published) == 1
+    first.cancel()
+    questions.settle()
+    assert [json.loads(body)[1] for _, body in questions.published] == ["0", "2"]
+    third.cancel()
+    questions.settle()
+    assert questions.mode._replies._turns == {}
 
 
 def test_topics_do_not_wait_for_each_other_and_nothing_is_kept() -> None:
-    turns = ReplyTurns()
-    with turns.turn("a", lambda: None) as a, turns.turn("b", lambda: None) as b:
-        assert a.is_on
-        assert b.is_on
-    assert turns._queues == {}
+    questions = port(event(endpoint="/ask/{id}", destination="questions", reply="answers/{path.id}"))
+    tasks = [questions.start(questions.begin("POST", f"/ask/{name}", name)) for name in ("a", "b")]
+    assert [body for _, body in questions.published] == [b"a", b"b"]
+    for task in tasks:
+        task.cancel()
+    questions.settle()
+    assert questions.mode._replies._turns == questions.mode._replies._awaited == {}

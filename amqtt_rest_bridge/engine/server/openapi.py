@@ -8,7 +8,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
-from amqtt_rest_bridge.bridge.server.broker_access import TopicPayload
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import NO_CONTENT, Method, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Placeholder
@@ -43,8 +42,8 @@ _ERROR_SCHEMA: Final[_Json] = {
 }
 
 
-def describe(routes: Sequence[Route]) -> TopicPayload:
-    """Return the description of the routes that share a port."""
+def describe(routes: Sequence[Route]) -> bytes:
+    """Return the description of the routes that share a port, JSON in UTF-8."""
     paths: dict[str, _Json] = {}
     schemes: _Json = {}
     for route in routes:
@@ -66,7 +65,7 @@ def describe(routes: Sequence[Route]) -> TopicPayload:
         },
     }
     # A schema may hold halves of surrogate pairs, which have no form in UTF-8 but their escapes.
-    return TopicPayload(json.dumps(document, indent=2).encode())
+    return json.dumps(document, indent=2).encode()
 
 
 def _security(config: RestApiConfig) -> dict[str, _Json]:

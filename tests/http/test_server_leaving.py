@@ -49,7 +49,7 @@ def test_a_caller_that_leaves_once_it_is_published_keeps_its_turn_so_that_its_re
     with served() as hooks:
         first, second = wait_in_turn(hooks, b"1", b"2")
         leave(first)
-        eventually(lambda: any(each._caller_left for each in hooks.connections))
+        eventually(lambda: any(each.has_left for each in hooks.server.port.waiting))
         assert hooks.bodies == [b"1"]
         hooks.waiting().arrive(b"one")
         hooks.waiting().arrive(b"two")
@@ -76,7 +76,7 @@ def test_requests_sent_behind_one_that_waits_are_held_in_bounds() -> None:
         reply = hooks.waiting()
         raw.send(post(body=b"x" * 900) * 100)
         (connection,) = hooks.connections
-        eventually(lambda: bool(connection._unparsed) and not connection.readable())
-        assert len(connection._unparsed) <= 16_384
+        eventually(lambda: bool(connection._unread) and connection._is_paused)
+        assert len(connection._unread) <= 2 * 16_384
         reply.arrive(b"reply")
         assert [raw.answer().status for _ in range(102)] == [200] * 102

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
-from amqtt_rest_bridge.bridge.server.openapi import describe
+from amqtt_rest_bridge.engine.server.openapi import describe
+from tests.support.answering import Answering
 from tests.support.embedded_broker import hosting
 from tests.support.route_text import load_text
-from tests.support.server_mode import Port, event, route, topic
+from tests.support.server_mode import event, route, topic
 
 ROUTES = """DEFINE ROUTE Home WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
@@ -34,7 +35,7 @@ DEFINE ROUTE Guarded WITH TYPE REST_API
 def description(text: str) -> dict[str, Any]:
     loaded = load_text(text)
     assert not loaded.has_errors, loaded.faults
-    document: dict[str, Any] = json.loads(describe(loaded.routes).payload)
+    document: dict[str, Any] = json.loads(describe(loaded.routes))
     assert list(OpenAPIV31SpecValidator(document).iter_errors()) == []
     return document
 
@@ -56,7 +57,7 @@ def test_the_description_is_valid_and_names_what_each_endpoint_takes_and_answers
 
 def test_each_operation_has_an_id_of_its_own_also_where_names_hold_points() -> None:
     events = [event(endpoint=f"/{number}", name=name) for number, name in enumerate(("A", "X.A"))]
-    document = json.loads(describe([route(events[0], name="H.X"), route(events[1], name="H")]).payload)
+    document = json.loads(describe([route(events[0], name="H.X"), route(events[1], name="H")]))
     ids = [operations["post"]["operationId"] for operations in document["paths"].values()]
     assert len(set(ids)) == 2
 
@@ -93,24 +94,24 @@ def test_a_schema_with_half_a_surrogate_pair_costs_no_port(tmp_path: Path) -> No
 
 
 def test_it_is_served_where_the_setting_is_on_and_to_any_caller() -> None:
-    made = Port(*load_text(ROUTES).routes, openapi=True)
+    made = Answering(*load_text(ROUTES).routes, openapi=True)
     answer = made.ask("GET", "/openapi.json")
     assert (answer.status_code, answer.headers["content-type"]) == (200, "application/json")
     assert answer.json["openapi"] == "3.1.0"
     assert made.ask("HEAD", "/openapi.json").status_code == 200
     assert made.ask("POST", "/openapi.json").status_code == 404
-    assert Port(*load_text(ROUTES).routes).ask("GET", "/openapi.json").status_code == 404
+    assert Answering(*load_text(ROUTES).routes).ask("GET", "/openapi.json").status_code == 404
 
 
 def test_an_endpoint_with_its_path_wins() -> None:
-    made = Port(route(event("GET", "/openapi.json", None, source="own")), openapi=True)
-    made.broker.changed("own", "own", b"mine")
+    made = Answering(route(event("GET", "/openapi.json", None, source="own")), openapi=True)
+    made.broker.changed("own", b"mine")
     assert made.ask("GET", "/openapi.json").content == b"mine"
 
 
 def test_a_segment_that_may_be_anything_and_another_method_leave_the_description_where_it_is() -> None:
     read = event("GET", "/{x}", None, source="own/{path.x}", read_topic=topic("own/{path.x}"))
-    made = Port(route(read, event("POST", "/openapi.json", name="Post"), server_token=("t0ken",)), openapi=True)
+    made = Answering(route(read, event("POST", "/openapi.json", name="Post"), server_token=("t0ken",)), openapi=True)
     assert made.ask("GET", "/openapi.json").json["openapi"] == "3.1.0"
     assert [made.ask(*asked).status_code for asked in (("POST", "/openapi.json"), ("GET", "/other"))] == [401, 401]
 

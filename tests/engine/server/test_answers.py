@@ -12,13 +12,13 @@ from urllib.request import Request, urlopen
 
 import pytest
 
-from amqtt_rest_bridge.bridge.server.callers import TOLERANCE_SECONDS, verifier_of
-from amqtt_rest_bridge.bridge.server.request import RefusedError
-from amqtt_rest_bridge.http_server import Response
+from amqtt_rest_bridge.engine.server.callers import TOLERANCE_SECONDS, verifier_of
+from amqtt_rest_bridge.http.exchange import RefusedError
 from amqtt_rest_bridge.model import Signature, SignatureScheme
 from amqtt_rest_bridge.placeholders import Place
+from tests.support.answering import port
 from tests.support.embedded_broker import hosting
-from tests.support.server_mode import error_code, event, payload, port
+from tests.support.server_mode import error_code, event, payload
 
 
 def test_the_answer_is_what_response_makes_of_the_request() -> None:
@@ -53,18 +53,6 @@ def test_a_status_alone_keeps_the_usual_body_where_it_may_have_one(status: int, 
     hooks = port(event(response_status=status))
     assert hooks.ask("POST", "/hook", "1").content == (b'{"status": "published", "topic": "hook/received"}' * body)
     assert hooks.broker.lines == [f"answered POST /hook with {line}"]
-
-
-def test_an_answer_waits_for_room_like_any_other() -> None:
-    hooks = port(event(response=payload('"done"')))
-    hooks.broker.outcomes.extend([False, False])
-    pending = hooks.begin("POST", "/hook", "1")
-    assert not isinstance(pending, Response)
-    assert not isinstance(pending.resume(), Response)
-    hooks.broker.make_room()
-    answer = pending.resume()
-    assert isinstance(answer, Response)
-    assert answer.body == b'"done"'
 
 
 TOKENS = {"server_token": ("new-token", "old-token"), "server_token_header": "X-API-Key"}
