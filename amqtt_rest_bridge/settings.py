@@ -16,9 +16,11 @@ from amqtt_rest_bridge.model import Capture, OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
+WRITE_VALUE: Final = "write the value itself, or have a program such as envsubst put it in before the start"
 _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
 _HIGHEST_PORT: Final = 65_535
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
+_UNFILLED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 SettingFault = tuple[tuple[str, ...], str]
@@ -46,8 +48,11 @@ class Row:
 
     def fault(self, name: str, value: Any) -> str | None:
         """Return what is wrong with a value of the right type, None if nothing is."""
-        if any(isinstance(text, str) and "\0" in text for text in (value if isinstance(value, list) else [value])):
+        texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
+        if any("\0" in text for text in texts):
             return f"the setting {name} holds NUL, which no file, host or password has"
+        if unfilled := next(filter(None, map(unfilled_variable, texts)), None):
+            return f"the setting {name} holds {unfilled}, which nothing replaces here: {WRITE_VALUE}"
         if self.high is None or value is None:
             return None
         if isinstance(value, bool):  # which Python counts as 0 and 1
@@ -63,6 +68,12 @@ class Row:
 def _setting(default: Any, meaning: str, example: str, **rest: Any) -> Any:
     row = Row(meaning, example, **rest)
     return field(default=default, repr=not row.is_secret, metadata={"row": row})
+
+
+def unfilled_variable(text: str) -> str | None:
+    """Return the first `${NAME}` in a text, None without one; of `${NAME:-secret}` the name alone."""
+    found = _UNFILLED.search(text)
+    return None if found is None else f"${{{found[1]}}}"
 
 
 def row_of(setting: "Field[Any]") -> Row:

@@ -6,14 +6,19 @@ Any thread.
 import contextlib
 import ctypes
 import errno
+import faulthandler
+import logging
 import os
 import stat
 from typing import Final
+
+log = logging.getLogger(__name__)
 
 NO_BLOCKS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """Errors of a disk, a quota or a limit that has no room."""
 _NO_ROOM: Final = frozenset({10, 13, 14})  # SQLITE_IOERR, SQLITE_FULL, SQLITE_CANTOPEN: with EFBIG, ENOSPC, no -shm
 
+_STANDARD_ERROR: Final = 2
 _MMAP_THRESHOLD: Final = (-3, "MALLOC_MMAP_THRESHOLD_")
 _TRIM_THRESHOLD: Final = (-1, "MALLOC_TRIM_THRESHOLD_")
 _ARENA_MAX: Final = (-8, "MALLOC_ARENA_MAX")
@@ -53,6 +58,20 @@ def return_large_blocks(*, few_arenas: bool = False) -> None:
                 mallopt(parameter, value)
 
 
+def leave_no_core_file() -> None:
+    """Keep this process, and those that it starts, from leaving a core file: it would hold payloads and secrets.
+
+    The stack of the thread that crashed goes to standard error in its place: names of files, lines and functions.
+    Called once, at the start of a process. `prlimit --core=unlimited --pid PID` allows a core file all the same.
+    """
+    import resource  # which Windows does not have, and its commands do not need
+
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    # One byte has room for no file. Linux starts a program of core_pattern with 0 and not with 1 (fs/coredump.c).
+    resource.setrlimit(resource.RLIMIT_CORE, (1 if most else 0, most))
+    faulthandler.enable(_STANDARD_ERROR, all_threads=False)
+
+
 def sqlite_code(error: Exception) -> int:
     """Return SQLite's primary result code of an error, 0 where it has none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
@@ -87,6 +106,35 @@ def regular_file(path: str | os.PathLike[str]) -> os.stat_result:
         number = errno.EISDIR if stat.S_ISDIR(status.st_mode) else errno.EINVAL
         raise OSError(number, f"it is {_kind(status.st_mode)}, not a regular file")
     return status
+
+
+_OWNER_ALONE: Final = 0o600
+
+
+def open_private(path: str | os.PathLike[str]) -> int:
+    """Open a file to read and write, which is made where there is none, and return its descriptor.
+
+    From now on its owner alone may read, write or lock it, whatever its mode was. The same holds for the files that
+    SQLite has left beside it; those that it makes get the mode of the database.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _OWNER_ALONE)
+    _restrict(file, os.fspath(path))
+    for suffix in ("-wal", "-shm", "-journal"):
+        beside = f"{os.fspath(path)}{suffix}"
+        with contextlib.suppress(FileNotFoundError):
+            _restrict(beside, beside)
+    return file
+
+
+def _restrict(file: int | str, name: str) -> None:
+    if os.stat(file).st_mode & 0o777 & ~_OWNER_ALONE:  # noqa: PTH116  # a descriptor or a path
+        try:
+            os.chmod(file, _OWNER_ALONE)  # noqa: PTH101  # as above
+        except PermissionError:  # it belongs to another account, or to a file system without modes
+            log.warning("%s may hold payloads, and other accounts can use it: its mode cannot be changed", name)
 
 
 def _kind(mode: int) -> str:

@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 _PAGES = ("/", "/templates/{id_or_slug}", "/docs", "/playground")
-_NAMED = ("/api/templates/{id_or_slug}", "/templates/{id_or_slug}", "/static/{name}")
 _FAILURES: dict[str | None, ErrorRow] = {
     "/api/templates": errors.SEARCH_FAILED,
     "/api/templates/{id_or_slug}": errors.TEMPLATE_UNAVAILABLE,
@@ -39,18 +38,7 @@ _FAILURES: dict[str | None, ErrorRow] = {
     "/templates/{id_or_slug}": errors.TEMPLATE_UNAVAILABLE,
 }
 REQUEST_ID = "X-Request-ID"
-CORS_FIELDS = (
-    ("Access-Control-Allow-Origin", "*"),
-    (
-        "Access-Control-Expose-Headers",
-        f"ETag, Link, Retry-After, X-Ignored-Parameters, X-Search-Corrected, X-Total-Count, {REQUEST_ID}",
-    ),
-)
-_PREFLIGHT_FIELDS = (
-    ("Access-Control-Allow-Methods", "GET, HEAD, POST"),
-    ("Access-Control-Allow-Headers", f"Content-Type, If-None-Match, {REQUEST_ID}"),
-    ("Access-Control-Max-Age", "86400"),
-)
+_EXPOSED = "ETag, Link, Retry-After, X-Ignored-Parameters, X-Search-Corrected, X-Total-Count, X-Request-ID"
 _VALID_ID = re.compile(r"[A-Za-z0-9._-]{1,128}")
 
 
@@ -87,13 +75,13 @@ def create_app(
         "/metrics": Metrics(library, searches),
         **pages.resources(),
     }
-    middleware: list[Any] = [CommonFields()]
+    middleware: list[Any] = [RequestId(), falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)]
     if access_log is not None:
         middleware.append(AccessLog(access_log))
     app = falcon.App(middleware=middleware)
     for path, resource in resources.items():
         app.add_route(path, resource)
-    handler = _ErrorHandler(resources, pages)
+    handler = _ErrorHandler(pages)
     for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
         app.add_error_handler(kind, handler.handle)
     return app
@@ -102,8 +90,7 @@ def create_app(
 class _ErrorHandler:
     """Map each exception of a request to the error body of the specification."""
 
-    def __init__(self, resources: dict[str, object], pages: Pages) -> None:
-        self._resources = resources
+    def __init__(self, pages: Pages) -> None:
         self._pages = pages
 
     def handle(self, req: falcon.Request, resp: falcon.Response, exc: Exception, _params: dict[str, object]) -> None:
@@ -118,8 +105,15 @@ class _ErrorHandler:
         resp.set_headers(error.headers)
 
     def _translated(self, req: falcon.Request, exc: Exception) -> ApiError:
+        if isinstance(exc, falcon.HTTPNotFound):
+            return errors.NOT_FOUND.error()
+        if isinstance(exc, falcon.HTTPMethodNotAllowed):
+            allowed = dict(exc.headers or ())["Allow"]
+            return errors.METHOD_NOT_ALLOWED.error(
+                f"{req.method} is not allowed here", hint=f"Use one of {allowed}.", headers=(("Allow", allowed),)
+            )
         if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return self._refusal(req, exc)
+            return errors.INVALID_REQUEST.error("The request is not well-formed")
         if isinstance(exc, IndexNotReadyError):
             return errors.SEARCH_NOT_READY.error(headers=(("Retry-After", "1"),))
         asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
@@ -129,38 +123,13 @@ class _ErrorHandler:
             log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
         return _FAILURES.get(req.uri_template, errors.INTERNAL_ERROR).error()
 
-    def _refusal(self, req: falcon.Request, exc: falcon.HTTPError) -> ApiError:
-        """Return Falcon's own refusals as our errors: an unknown path, a method that the path or HTTP does not have."""
-        # Falcon refuses some requests before it looks up their path.
-        folder, _, name = req.path.rpartition("/")
-        path = next((each for each in _NAMED if name and each.rpartition("/")[0] == folder), req.path)
-        resource = self._resources.get(path)
-        if exc.status_code == HTTPStatus.NOT_FOUND or resource is None:
-            return errors.NOT_FOUND.error()
-        if exc.status_code == HTTPStatus.METHOD_NOT_ALLOWED or req.method not in falcon.HTTP_METHODS:
-            allowed = ", ".join(allowed_methods(resource))
-            return errors.METHOD_NOT_ALLOWED.error(
-                f"{req.method} is not allowed here", hint=f"Use one of {allowed}.", headers=(("Allow", allowed),)
-            )
-        return errors.INVALID_REQUEST.error("The request is not well-formed")
 
-
-class CommonFields:
-    """Add its id to each response, and open the API to websites of every origin, for GET and POST (Fetch, "CORS")."""
-
-    def process_resource(
-        self, req: falcon.Request, resp: falcon.Response, resource: object, _params: dict[str, object]
-    ) -> None:
-        """Answer OPTIONS on a path that exists, a preflight or not, with 204."""
-        if req.method == "OPTIONS":
-            resp.status = falcon.HTTP_204
-            resp.set_header("Allow", ", ".join(allowed_methods(resource)))
-            resp.set_headers(_PREFLIGHT_FIELDS)
-            resp.complete = True
+class RequestId:
+    """Add its id to each response."""
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
-        """Name the id that the log names too, and allow every origin to read the response."""
-        resp.set_headers(((REQUEST_ID, request_id(req)), *CORS_FIELDS))
+        """Name the id that the log names too."""
+        resp.set_header(REQUEST_ID, request_id(req))
 
 
 class AccessLog:
@@ -197,16 +166,5 @@ def request_id(req: falcon.Request) -> str:
     """Return the id of a request: the caller's own when it sent a plain one, else a fresh one."""
     if not hasattr(req.context, "id"):
         sent = req.get_header(REQUEST_ID)
-        req.context.id = sent if sent and _VALID_ID.fullmatch(sent) else new_request_id()
+        req.context.id = sent if sent and _VALID_ID.fullmatch(sent) else str(uuid.uuid4())
     return str(req.context.id)
-
-
-def new_request_id() -> str:
-    """Return a fresh request id."""
-    return str(uuid.uuid4())
-
-
-def allowed_methods(resource: object) -> tuple[str, ...]:
-    """Return the methods that a resource answers."""
-    methods = [method for method in ("GET", "HEAD", "POST") if hasattr(resource, f"on_{method.lower()}")]
-    return (*methods, "OPTIONS")

@@ -44,8 +44,7 @@ to other users of the machine.
 
 --host 0.0.0.0 opens the API to the network.
 
-Limits: request bodies 64 KiB, headers 64 KiB, 30 s for a request to arrive, 1000 connections;
-a client that reads nothing of its response for 30 s is disconnected.
+Limits: request bodies 64 KiB, headers 64 KiB, 1000 connections; one on which nothing moves for 30 s is closed.
 SIGTERM and SIGINT: running requests get 5 s to finish. Any number of processes may serve one database; all of them
 show a change made by import, publish, hide or draft within 2 s.
 
@@ -110,6 +109,7 @@ def _application() -> Any:
         ("publish", state_command(Status.PUBLISHED), "make templates visible through the API", _STATES_EPILOG),
         ("hide", state_command(Status.HIDDEN), "take templates out of the API: not found", _STATES_EPILOG),
         ("draft", state_command(Status.DRAFT), "mark templates as unfinished: not found", _STATES_EPILOG),
+        ("delete", delete_templates, "delete templates with all versions of their notebooks", _STATES_EPILOG),
         ("list", list_templates, "show the templates of the library, in every state", _STATES_EPILOG),
     ):
         description = summary[0].upper() + summary[1:] + "."
@@ -250,22 +250,50 @@ def state_command(status: Status) -> Callable[..., int]:
     """Return the command that brings templates into a state."""
 
     def run(templates: Slugs, database_url: DatabaseUrl = None) -> int:
-        from template_api.library import require_database, set_status
+        from template_api.library import set_status
 
-        url = read_settings({"database_url": database_url}, os.environ).database_url
-        require_database(url)
-        failed = False
-        for name in templates:
-            try:
-                changed = set_status(url, name, status)
-            except TemplateApiError as exc:
-                print(f"template-api: {exc}", file=sys.stderr)
-                failed = True
-            else:
-                print(f"{name}: {'now' if changed else 'already'} {status.value}")
-        return 1 if failed else 0
+        def bring(url: str, name: str) -> str:
+            return f"{'now' if set_status(url, name, status) else 'already'} {status.value}"
+
+        return _for_each(templates, database_url, bring)
 
     return run
+
+
+def delete_templates(
+    templates: Slugs,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+    database_url: DatabaseUrl = None,
+) -> int:
+    """Delete templates, after a question on a terminal."""
+    from template_api.library import delete_template
+
+    # Decision: without a terminal nothing is deleted unless --yes says so.
+    if not yes and not (sys.stdin.isatty() and typer.confirm(f"Delete {', '.join(map(visible, templates))} for good?")):
+        print("template-api: nothing was deleted; --yes deletes without a question", file=sys.stderr)
+        return 1
+
+    def delete(url: str, name: str) -> str:
+        delete_template(url, name)
+        return "deleted"
+
+    return _for_each(templates, database_url, delete)
+
+
+def _for_each(templates: Sequence[str], database_url: str | None, act: Callable[[str, str], str]) -> int:
+    """Do something with each template of a library that exists; print what was done, and each error."""
+    from template_api.library import require_database
+
+    url = read_settings({"database_url": database_url}, os.environ).database_url
+    require_database(url)
+    failed = False
+    for name in templates:
+        try:
+            print(f"{visible(name)}: {act(url, name)}")
+        except TemplateApiError as exc:
+            print(f"template-api: {exc}", file=sys.stderr)
+            failed = True
+    return 1 if failed else 0
 
 
 def list_templates(

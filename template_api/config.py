@@ -76,13 +76,12 @@ class Settings:
         None, "folder or `.jsonl` file to import when the database is empty", "conf/library", "none"
     )
     base_url: str | None = _setting(
-        None, "public address; templates without a `url` of their own get `{base_url}/api/templates/{slug}`",
+        None, "public address; templates without a `url` of their own get `{base_url}/templates/{slug}`",
         "https://library.example", "`http://{host}:{port}`",
     )  # fmt: skip
     index_dir: str | None = _setting(
-        None, "folder to keep the search index in", "/var/cache/templates",
-        "`template-api` in the user's cache folder",
-    )  # fmt: skip
+        None, "has no effect any more: the search index is in memory", "/var/cache/templates", "none"
+    )
     log_empty_searches: bool = _setting(
         False, "log the searches that find nothing, one line each, so that synonyms can be added", "true", "`false`"
     )
@@ -90,7 +89,7 @@ class Settings:
     playground: bool = _setting(True, "serve `/playground`, where callers try definitions", "false", "`true`")
 
     def value_faults(self) -> Iterator[SettingFault]:
-        """Return what is wrong with the values; database, library and index are not looked at."""
+        """Return what is wrong with the values; database and library are not looked at."""
         yield from self._simple_faults()
         if not self.host.strip():
             yield ("host",), "host must not be empty; write 127.0.0.1, or 0.0.0.0 for every network"
@@ -126,7 +125,7 @@ class Settings:
         yield from self.value_faults()
         from template_api.library import place_faults  # brings SQLAlchemy, which only the check needs here
 
-        yield from place_faults(self.database_url, self.library, self.index_dir)
+        yield from place_faults(self.database_url, self.library)
 
     def check(self) -> None:
         """Raise `SettingsError` for the first value that cannot be used."""

@@ -38,10 +38,6 @@ class DatabaseUnavailableError(TemplateApiError):
     """The library's database cannot be read or written now; it may come back."""
 
 
-class DamagedIndexError(TemplateApiError):
-    """The search index cannot be read or written; it can be rebuilt from the database."""
-
-
 class IndexNotReadyError(TemplateApiError):
     """A first search index is being built; there is none to search in yet."""
 
@@ -99,7 +95,6 @@ class ErrorRow:
 _FORM: Final = "See /openapi.json for the parameters of this API."
 _LOGGED: Final = "Try again later; the log of the server has the reason."
 _FAILED: Final = HTTPStatus.INTERNAL_SERVER_ERROR
-_BUSY: Final = HTTPStatus.SERVICE_UNAVAILABLE
 
 INVALID_REQUEST: Final = ErrorRow(
     HTTPStatus.BAD_REQUEST, "invalid_request", "Send a well-formed HTTP/1.1 request (RFC 9112)."
@@ -128,22 +123,10 @@ UNSUPPORTED_MEDIA_TYPE: Final = ErrorRow(
     HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
     "unsupported_media_type",
     "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding.",
-)
-HEADERS_TOO_LARGE: Final = ErrorRow(  # RFC 6585 section 5
-    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE,
-    "headers_too_large",
-    "Send a request line and headers of less than 65536 bytes together; long queries go to POST /api/search.",
-)
-REQUEST_TIMEOUT: Final = ErrorRow(HTTPStatus.REQUEST_TIMEOUT, "request_timeout", "Send the request in one go.")
-OVERLOADED: Final = ErrorRow(_BUSY, "overloaded", "Try again in a second.", "Too many connections are open")
-SHUTTING_DOWN: Final = ErrorRow(_BUSY, "shutting_down", "Try again in a second.", "The server is shutting down")
-UNSUPPORTED_TRANSFER: Final = ErrorRow(  # RFC 9112 section 6.1
-    HTTPStatus.NOT_IMPLEMENTED,
-    "not_implemented",
-    "Send the body with Content-Length, or with Transfer-Encoding: chunked alone.",
+    "The body is not sent as application/json",
 )
 SEARCH_NOT_READY: Final = ErrorRow(
-    _BUSY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
     "search_not_ready",
     "Try again in a second; lists and single templates are answered meanwhile.",
     "The search index is being built",
@@ -158,10 +141,9 @@ ROWS: Final[Mapping[str, ErrorRow]] = MappingProxyType(
         row.code: row
         for row in (
             INVALID_REQUEST, INVALID_PARAMETER, INVALID_BODY, TEMPLATE_NOT_FOUND, NOT_FOUND, METHOD_NOT_ALLOWED,
-            PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, HEADERS_TOO_LARGE, REQUEST_TIMEOUT, OVERLOADED, SHUTTING_DOWN,
-            UNSUPPORTED_TRANSFER, SEARCH_NOT_READY, SEARCH_FAILED, TEMPLATE_UNAVAILABLE, LIBRARY_UNAVAILABLE,
-            INTERNAL_ERROR,
+            PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, SEARCH_NOT_READY, SEARCH_FAILED, TEMPLATE_UNAVAILABLE,
+            LIBRARY_UNAVAILABLE, INTERNAL_ERROR,
         )
     }
 )  # fmt: skip
-"""The codes of error responses; those that the HTTP server refuses requests with are among them."""
+"""The codes of error responses."""

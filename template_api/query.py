@@ -1,35 +1,52 @@
 """From a query string or a JSON body to what is asked for: pure functions, run by the thread that serves the request.
 
-Values are read by the rows of `parameters`, from which the schemas of `openapi.json` are made too. A cursor is the
-place where a page ended, with a checksum that holds for one search only, so that it cannot be used for another one.
+Requests are read by the schema of `parameters`. A cursor is the place where a page ended, with a checksum that holds
+for one search only, so that it cannot be used for another one.
 """
 
 import json
-import struct
+import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, wraps
+from datetime import UTC, datetime, timedelta
+from functools import cache
 from hashlib import blake2b
 from importlib import resources
-from typing import Any, Final, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar, cast
 from urllib.parse import parse_qsl, quote, urlencode
 
+import msgspec
+
 from template_api.errors import INVALID_BODY, INVALID_PARAMETER, ApiError, did_you_mean
-from template_api.parameters import MOST_OFFSET, Operation, parameters_of, shown, time_text
+from template_api.parameters import (
+    MOST_OFFSET,
+    Filters,
+    ListParameters,
+    Parameters,
+    SearchBody,
+    SearchParameters,
+    SuggestParameters,
+)
 from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
-MAX_BODY_BYTES = 65536
 ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
-_CACHED_LENGTH = 512  # longer requests are rare and parsed each time, so that the caches stay small
 _CHECKSUM_BYTES: Final = 6
-_MOST_SHOWN: Final = 2**31  # before the place of a cursor; a forged one at the end of 32 bits has no next one
+_MOST_SHOWN: Final = 10**9  # before the place of a cursor: more were forged
 _MOST_NAMES = 20  # of ignored parameters, in a header
 _LONGEST_NAME = 60
 _HEADER_LENGTH = 4096  # a longer header would not pass every proxy
-_Given = TypeVar("_Given", str, bytes)
+_BLANKS: Final = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
+    map(chr, range(0x2000, 0x200B))
+)
+_FLAGS: Final = {"true": True, "false": False}
+_PATH: Final = re.compile(r"(?:field `(?P<missing>\w+)`.*|.* - at `\$\.(?P<path>[\w.]+).*)", re.DOTALL)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_YEARS: Final = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""The years 1 to 9999, in microseconds since 1970."""
+_Request = TypeVar("_Request", bound=msgspec.Struct)
 
 
 class View(NamedTuple):
@@ -49,40 +66,28 @@ class Asked:
     ignored: tuple[str, ...] = ()
 
 
-def _remembered(read: Callable[[_Given], Asked]) -> Callable[[_Given], Asked]:
-    """Keep the queries that were read last: most callers ask for the same ones."""
-    cached = lru_cache(maxsize=1024)(read)
-
-    @wraps(read)
-    def read_or_recall(given: _Given) -> Asked:
-        return cached(given) if len(given) <= _CACHED_LENGTH else read(given)
-
-    return read_or_recall
-
-
-@_remembered
 def list_query(query_string: str) -> Asked:
     """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1).
 
     Raises:
         ApiError: a parameter breaks its rule.
     """
-    given, ignored = _parameters(Operation.LIST, query_string)
+    given, ignored = _parameters(ListParameters, query_string)
+    asked = _asked(given.q, given, given, ignored)
+    if asked.wanted.text:
+        return asked
     # Without q the specification applies neither the tag, nor the route, nor the version filter.
-    rows = parameters_of(Operation.LIST)
-    usable = {name: value for name, value in given.items() if given.get("q") or not rows[name].needs_text}
-    return _asked(given.get("q", ""), usable, ignored)
+    return _asked("", given, Filters(category_id=given.category_id, difficulty=given.difficulty), ignored)
 
 
-@_remembered
 def search_query(query_string: str) -> Asked:
     """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1).
 
     Raises:
         ApiError: `q` is missing or blank, or a parameter breaks its rule.
     """
-    given, ignored = _parameters(Operation.SEARCH, query_string)
-    return _asked(given["q"], given, ignored)
+    given, ignored = _parameters(SearchParameters, query_string)
+    return _asked(given.q, given, given, ignored)
 
 
 def page_query(query_string: str) -> TemplateQuery:
@@ -91,8 +96,8 @@ def page_query(query_string: str) -> TemplateQuery:
     Raises:
         ApiError: a parameter breaks its rule.
     """
-    given, _ = _parameters(Operation.LIST, query_string)
-    return replace(_asked(given.get("q", ""), given, ()).wanted, limit=DEFAULT_LIMIT)
+    given, _ = _parameters(ListParameters, query_string)
+    return replace(_asked(given.q, given, given, ()).wanted, limit=DEFAULT_LIMIT)
 
 
 def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
@@ -101,8 +106,8 @@ def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
     Raises:
         ApiError: `q` is missing or breaks its rule.
     """
-    given, ignored = _parameters(Operation.SUGGEST, query_string)
-    return given["q"], ignored
+    given, ignored = _parameters(SuggestParameters, query_string)
+    return given.q.strip(_BLANKS), ignored
 
 
 def unknown_names(query_string: str) -> tuple[str, ...]:
@@ -123,7 +128,7 @@ def query_string(wanted: TemplateQuery, view: View | None = None) -> str:
     if wanted.sort is not Sort.RELEVANCE:
         given["sort"] = wanted.sort.value
     if wanted.updated_since is not None:
-        given["updated_since"] = time_text(wanted.updated_since)
+        given["updated_since"] = _time_text(wanted.updated_since)
     if view is not None:
         given |= {name: "true" for name in ("meta", "highlight") if getattr(view, name)}
         given |= {"fields": ",".join(sorted(view.fields))} if view.fields else {}
@@ -132,41 +137,46 @@ def query_string(wanted: TemplateQuery, view: View | None = None) -> str:
     return urlencode(given)
 
 
-@_remembered
-def body_query(body: bytes) -> Asked:
-    """Read the JSON body of POST /api/search.
+def body_query(document: Any) -> Asked:
+    """Read the body of POST /api/search.
 
     Raises:
-        ApiError: the body is not JSON, or a member breaks its rule.
-        ApiError: there is no filter of a name in `filters`.
+        ApiError: a member breaks its rule, or there is no filter of a name in `filters`.
     """
-    document = _json(body)
     if not isinstance(document, dict):
         raise INVALID_BODY.error("the body must be an object")
-    rows = parameters_of(Operation.POST)
     filters = document.get("filters")
-    if not isinstance(filters, dict | None):
-        raise INVALID_BODY.error("filters must be an object")
-    known = [name for name, row in rows.items() if row.filters]
-    for name in filters or ():
+    known = Filters.__struct_fields__
+    for name in filters if isinstance(filters, dict) else ():
         if name not in known:
             near = did_you_mean(name[:_LONGEST_NAME].lower(), known) or ""
             raise INVALID_PARAMETER.error(
-                f"there is no filter {shown(name)}{near}", hint=f"Filters are {', '.join(known)}."
+                f"there is no filter {_shown(name)}{near}", hint=f"Filters are {', '.join(known)}."
             )
-    given: dict[str, Any] = {}
-    for name, row in rows.items():
-        held = (filters or {}) if row.filters else document
-        if name not in held and row.required:
-            raise INVALID_BODY.error(f"{name} is required")
-        try:
-            given[name] = row.of_json(held.get(name))
-        except ValueError as exc:
-            raise INVALID_BODY.error(f"{'filters.' if row.filters else ''}{exc}") from None
-        if not _is_unicode(given[name]):
-            raise INVALID_BODY.error("the body holds a lone surrogate, which is not Unicode text")
-    ignored = tuple(name for name in document if name != "filters" and (name not in rows or rows[name].filters))
-    return _asked(given.pop("query"), given, ignored)
+    # 1.0 is an integer of JSON Schema.
+    whole: dict[str, Any] = {
+        name: int(value) if isinstance(value, float) and value.is_integer() else value
+        for name, value in document.items()
+    }
+    if isinstance(whole.get("fields"), str):
+        whole["fields"] = _listed(whole["fields"])
+    given = _read(SearchBody, whole, INVALID_BODY.error)
+    ignored = tuple(name for name in document if name not in SearchBody.__struct_fields__)
+    return _asked(given.query, given, given.filters or Filters(), ignored)
+
+
+def json_body(body: bytes) -> Any:
+    """Parse a body.
+
+    Raises:
+        ApiError: it is not JSON, or nested too deeply.
+    """
+    try:
+        return msgspec.json.decode(body)
+    except RecursionError as exc:
+        raise INVALID_BODY.error("the body is nested too deeply") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise INVALID_BODY.error(f"the body is not JSON: {exc}") from exc
 
 
 def ignored_header(names: Iterable[str]) -> str:
@@ -194,8 +204,7 @@ def cursor_text(wanted: TemplateQuery) -> str:
     """Return the cursor that leads to the place of a query, in the search that it belongs to."""
     place = wanted.place
     assert place is not None  # noqa: S101  # of a page that is not the last one
-    packed = struct.pack(f">BI{len(place.seen)}I", place.after is not None, place.shown, *place.seen)
-    packed += " ".join(place.after or ()).encode()
+    packed = " ".join([str(place.shown), *place.keys]).encode()
     return urlsafe_b64encode(_checksum(wanted, packed) + packed).rstrip(b"=").decode()
 
 
@@ -206,20 +215,16 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
         ApiError: it is not a cursor of this search.
     """
     try:
-        packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
-        checksum, packed = packed[:_CHECKSUM_BYTES], packed[_CHECKSUM_BYTES:]
-        is_list, number = struct.unpack_from(">BI", packed)
-        rest = packed[struct.calcsize(">BI") :]
-        if is_list:
-            date, id_ = rest.decode("ascii").split(" ")
-            place = Place(number, (), (date, id_))
-        else:
-            place = Place(number, struct.unpack(f">{len(rest) // 4}I", rest))
-    except (ValueError, struct.error):
+        packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:]
+        shown, *keys = packed.decode("ascii").split(" ")
+        place = Place(int(shown), tuple(keys))
+    except ValueError:
         raise _foreign_cursor() from None
-    is_whole = checksum == _checksum(wanted, packed) and cursor_text(replace(wanted, place=place)) == cursor
-    is_possible = number <= _MOST_SHOWN and bool(is_list) == wanted.is_listed
-    if not is_whole or not is_possible or not all(map(str.isprintable, place.after or ())):
+    if (
+        place.shown > _MOST_SHOWN
+        or not all(map(str.isprintable, place.keys))
+        or cursor_text(replace(wanted, place=place)) != cursor
+    ):
         raise _foreign_cursor()
     return place
 
@@ -239,40 +244,113 @@ def _checksum(wanted: TemplateQuery, packed: bytes) -> bytes:
     return blake2b(packed + search, digest_size=_CHECKSUM_BYTES, person=b"cursor").digest()
 
 
-def _asked(text: str, given: Mapping[str, Any], ignored: tuple[str, ...]) -> Asked:
-    """Return what a request asks for, of the values that it gave."""
+def _asked(
+    text: str, options: Parameters | SearchBody, filters: Parameters | Filters, ignored: tuple[str, ...]
+) -> Asked:
+    """Return what a request asks for; null is as good as left out, and so is a blank category."""
+    since = None if options.updated_since is None else _microseconds(options.updated_since)
     wanted = TemplateQuery(
-        text=text,
-        sort=Sort(given.get("sort") or Sort.RELEVANCE),
-        exact=given.get("exact") or False,
-        **{name: given[name] for name in ("limit", "offset", "updated_since") if given.get(name) is not None},
-        **{name: given[name] for name in ("category_id", "difficulty", *ID_LISTS) if given.get(name)},
+        text=text.strip(_BLANKS),
+        limit=options.limit or DEFAULT_LIMIT,
+        offset=options.offset or 0,
+        category_id=(filters.category_id or "").strip().lower() or None,
+        difficulty=filters.difficulty,
+        tag_ids=_ids(filters.tag_ids),
+        route_ids=_ids(filters.route_ids),
+        broker_version_ids=_ids(filters.broker_version_ids),
+        exact=options.exact or False,
+        sort=options.sort or Sort.RELEVANCE,
+        updated_since=since,
     )
-    if given.get("cursor"):
-        wanted = replace(wanted, place=_place(wanted, given["cursor"]))
-    view = View(given.get("meta") or False, given.get("highlight") or False, given.get("fields"))
+    if options.cursor:
+        wanted = replace(wanted, place=_place(wanted, options.cursor))
+    fields: Any = options.fields  # type: ignore[union-attr]  # both requests with options have it
+    view = View(options.meta or False, options.highlight or False, None if fields is None else frozenset(fields))
     return Asked(wanted, view, ignored)
 
 
-def _parameters(operation: Operation, query_string: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return the values of the known parameters, and the names of the others; of a repeated one the last counts."""
-    rows = parameters_of(operation)
-    pairs = _pairs(query_string)
+def _ids(items: Iterable[str] | None) -> frozenset[str]:
+    """Return ids in lower case; blank ones are left out."""
+    return frozenset(item.strip().lower() for item in items or () if item.strip())
+
+
+def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tuple[str, ...]]:
+    """Return the known parameters, and the names of the others; of a repeated one the last counts."""
     given: dict[str, Any] = {}
-    for name, row in rows.items():
-        if name in pairs:
-            if not _is_unicode(pairs[name]):
-                hint = "Percent-encode the UTF-8 bytes of the value."
-                raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint)
-            try:
-                given[name] = row.of_text(pairs[name])
-            except ValueError as exc:
-                raise INVALID_PARAMETER.error(str(exc)) from None
-        elif row.required:
-            raise INVALID_PARAMETER.error(
-                f"{name} is required", hint=f"Add the search text as the query parameter {name}."
-            )
-    return given, tuple(name for name in pairs if name and name not in rows)
+    pairs = _pairs(query_string)
+    for name in schema.__struct_fields__:
+        if name not in pairs:
+            continue
+        text = pairs[name]
+        if not text.isprintable() and not _is_unicode(text):
+            hint = "Percent-encode the UTF-8 bytes of the value."
+            raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint)
+        match _kinds(schema)[name]:
+            case (
+                "integer"
+            ):  # "plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take
+                given[name] = int(text[:9]) if text.isascii() and text.isdigit() else text
+            case "boolean":
+                given[name] = _FLAGS.get(text, text)
+            case "array":
+                given[name] = _listed(text)
+            case _:
+                given[name] = text
+    return _read(schema, given, INVALID_PARAMETER.error), tuple(
+        name for name in pairs if name and name not in schema.__struct_fields__
+    )
+
+
+def _listed(text: str) -> list[str]:
+    return [item.strip() for item in text.split(",") if item.strip()]
+
+
+def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Request:
+    """Return a request that keeps its schema; else raise an error that says what is wrong, and what is allowed."""
+    try:
+        return msgspec.convert(given, schema)
+    except msgspec.ValidationError as exc:
+        found = _PATH.search(str(exc))
+        if found is None or found["missing"]:
+            name = "" if found is None else found["missing"]
+            raise error(f"{name} is required", hint=f"Add the search text as {name}.") from None
+        path = found["path"]
+    value: Any = given
+    for part in path.split("."):
+        value, allowed = value[part], _rules(schema)[part]
+    wrong = next((each for each in value if str(each) not in allowed), None) if isinstance(value, list) else value
+    ending = "" if not isinstance(wrong, str) else f", not {_shown(wrong)}{_near(wrong, allowed)}"
+    raise error(f"{path} must be {allowed}{ending}")
+
+
+def _near(wrong: str, allowed: str) -> str:
+    """Return the question for the word that was meant, where words are allowed."""
+    _, of, words = allowed.partition(" of ")
+    names = re.findall(r"\w+", words) if of and not allowed.startswith("text") else []
+    return did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ""
+
+
+@cache
+def _schema(schema: type[msgspec.Struct]) -> Mapping[str, Any]:
+    """Return the JSON Schema of each member, those of `filters` among them."""
+    _, components = msgspec.json.schema_components([schema])
+    return {
+        name: rule
+        for each in (schema.__name__, "Filters")
+        for name, rule in components.get(each, {}).get("properties", {}).items()
+    }
+
+
+@cache
+def _rules(schema: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return what each member must be, in words."""
+    return {name: rule["title"] for name, rule in _schema(schema).items()}
+
+
+@cache
+def _kinds(schema: type[msgspec.Struct]) -> Mapping[str, str]:
+    """Return the JSON type of each member; that of an enumeration is empty."""
+    return {name: rule.get("anyOf", [rule])[0].get("type", "") for name, rule in _schema(schema).items()}
 
 
 def _pairs(query_string: str) -> dict[str, str]:
@@ -280,41 +358,40 @@ def _pairs(query_string: str) -> dict[str, str]:
     return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
 
 
-def _json(body: bytes) -> Any:
+def _shown(value: str) -> str:
+    """Return a value as messages show it: quoted, escaped, of at most 60 characters."""
+    return json.dumps(value if len(value) <= _LONGEST_NAME else value[:_LONGEST_NAME] + "…")
+
+
+def _is_unicode(value: str) -> bool:
+    """Return whether a text can be encoded: a lone surrogate breaks database drivers and JSON writers."""
     try:
-        return json.loads(body.decode("utf-8"), parse_constant=_refuse_constant, object_pairs_hook=_object)
-    except UnicodeDecodeError as exc:
-        raise INVALID_BODY.error(f"the body is not valid UTF-8 at byte {exc.start}") from exc
-    except RecursionError as exc:
-        raise INVALID_BODY.error("the body is nested too deeply") from exc
-    except json.JSONDecodeError as exc:
-        raise INVALID_BODY.error(f"the body is not JSON: {exc.msg} at line {exc.lineno} column {exc.colno}") from exc
-    except ValueError as exc:  # an integer of more than 4,300 digits
-        raise INVALID_BODY.error("the body holds a number that is too long") from exc
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    """Refuse NaN and Infinity, which Python's parser takes and RFC 8259 section 6 does not."""
-    raise INVALID_BODY.error(f"the body is not JSON: {name} is not a JSON value")
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Refuse a name that comes twice: parsers disagree on which one counts (RFC 8259 section 4)."""
-    members: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in members:
-            raise INVALID_BODY.error(f"the member {shown(name)} comes twice in one object")
-        members[name] = value
-    return members
-
-
-def _is_unicode(value: object) -> bool:
-    """Return whether a value's texts can be encoded: a lone surrogate breaks database drivers and JSON writers."""
-    try:
-        (value if isinstance(value, str) else "".join(value) if isinstance(value, frozenset) else "").encode()
+        value.encode()
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _microseconds(text: str) -> int:
+    """Return a time as microseconds since 1970.
+
+    A blank before the zone is a plus sign: that is what it becomes in a query string that does not encode it.
+
+    Raises:
+        ApiError: it is none.
+    """
+    try:
+        moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
+    except ValueError:
+        rule = _rules(ListParameters)["updated_since"]
+        raise INVALID_PARAMETER.error(f"updated_since must be {rule}, not {_shown(text)}") from None
+    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+    return min(max(since // timedelta(microseconds=1), _YEARS[0]), _YEARS[1])
+
+
+def _time_text(microseconds: int) -> str:
+    """Return a time since 1970 as a query string has it."""
+    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
 
 
 @cache

@@ -7,11 +7,10 @@ Only values live here, no I/O. `query` makes a `TemplateQuery` of a request; the
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from hashlib import blake2b
 from typing import Any
 
 DEFAULT_LIMIT = 20
-_MOST_SEEN = 200  # a cursor's marks: ten pages back, 1,067 characters
+_KEPT = 3  # ids of a place
 
 FreeForm = Mapping[str, Any]
 """A free-form JSON object of the specification; ours carry at least `id`, `name` and `slug`."""
@@ -45,7 +44,8 @@ class Status(StrEnum):
 class Summary:
     """A template as lists and search results show it.
 
-    `url` is the one given at import, or None: then the API makes one from its base address.
+    `url` is the one given at import, or None: then the API makes one from its base address. `published_at` and
+    `updated_at` are times (RFC 3339, UTC), None where the library does not know them.
     """
 
     id: str
@@ -59,6 +59,8 @@ class Summary:
     routes: Sequence[FreeForm]
     broker_version: FreeForm | None
     content: str
+    published_at: str | None = None
+    updated_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +85,11 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A template with the latest cells of its notebooks.
-
-    `published_at` and `updated_at` are times (RFC 3339, UTC), None where the library does not know them.
-    """
+    """A template with the latest cells of its notebooks."""
 
     summary: Summary
     notebooks: tuple[Notebook, ...]
     inputs: tuple[Input, ...] = ()
-    published_at: str | None = None
-    updated_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +123,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page ended, so that the next one begins there whatever is published meanwhile.
+    """Where a page ended: how many templates were shown before it, and the ids of the last three, none for an offset.
 
-    Pages of the database's list go on after the date and id in `after`. Those of a search, whose order changes with
-    each publication, go on with what was not `seen`: the marks (`mark_of`) of the templates shown that come last in the
-    order, the last one last.
+    The next page begins behind the last of these that is still there, whatever is published meanwhile.
     """
 
     shown: int
-    seen: tuple[int, ...] = ()
-    after: tuple[str, str] | None = None
+    keys: tuple[str, ...] = ()
 
-    def following(self, count: int, seen: Sequence[int]) -> "Place":
-        """Return the place after `count` more templates of a search were shown; `seen` in their order of now."""
-        return Place(self.shown + count, tuple(seen[-_MOST_SEEN:]))
-
-
-def mark_of(id_: str) -> int:
-    """Return the number of a template in a `Place`, 32 bits."""
-    return int.from_bytes(blake2b(id_.encode(), digest_size=4).digest(), "big")
+    def after(self, keys: Sequence[str]) -> "Place":
+        """Return the place behind some more templates."""
+        return Place(self.shown + len(keys), (*self.keys, *keys)[-_KEPT:])
 
 
 @dataclass(frozen=True, slots=True)

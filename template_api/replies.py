@@ -7,7 +7,7 @@ import hashlib
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
 from http import HTTPStatus
 
@@ -19,7 +19,6 @@ try:  # three times as fast; the extra `fast`
 except ImportError:
     import gzip  # type: ignore[no-redef]
 
-from amqtt_rest_bridge.http_server import takes_gzip
 from template_api.errors import ApiError
 from template_api.query import SEARCH_PATH
 
@@ -49,7 +48,8 @@ class Reply:
         self.total = total
         self.media_type = media_type
         self.headers = (("Vary", "Accept-Encoding"), *headers)
-        self.etag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+        self.etag = falcon.ETag(hashlib.blake2b(body, digest_size=12).hexdigest())
+        self.etag.is_weak = True
         self._compressed: bytes | None = None
 
     def beside(self, *headers: tuple[str, str]) -> "Reply":
@@ -114,10 +114,10 @@ def error_body(error: ApiError, method: str, path: str) -> bytes:
 def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
     """Send an answer: as 304 to a caller that holds it, compressed to one that takes gzip."""
     # Decision: callers may keep an answer but ask each time whether it is current, so that a change is seen at once.
-    response.set_headers((("ETag", reply.etag), ("Cache-Control", "no-cache")))
-    held = request.get_header("If-None-Match")
-    tags = {tag.strip().removeprefix("W/") for tag in held.split(",")} if held else ()
-    if "*" in tags or reply.etag.removeprefix("W/") in tags:  # a weak comparison (RFC 9110 section 13.1.2)
+    response.etag = reply.etag
+    response.set_header("Cache-Control", "no-cache")
+    held: Sequence[str] = request.if_none_match or ()
+    if "*" in held or reply.etag in held:  # a weak comparison (RFC 9110 section 13.1.2)
         response.set_headers(reply.headers)
         response.status = HTTPStatus.NOT_MODIFIED
     else:
@@ -133,6 +133,15 @@ def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply)
         response.data = reply.compressed()
     else:
         response.data = reply.body
+
+
+def takes_gzip(accept_encoding: str | None) -> bool:
+    """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids a coding."""
+    weights: dict[str, bool] = {}
+    for item in "".join((accept_encoding or "").lower().split()).split(","):
+        coding, _, weight = item.partition(";")
+        weights.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
+    return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))
 
 
 class Get:

@@ -26,6 +26,7 @@ from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_who
 from template_api.search_counts import SearchCounts
 from template_api.snippets import snippet
 
+MAX_BODY_BYTES = 65536
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
@@ -155,7 +156,8 @@ class Search(Get):
 
     def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
         """Send the results for the query in the JSON body."""
-        send_whole(req, resp, self._answers.found(query.body_query(_json_body(req)), query.SEARCH_PATH))
+        asked = query.body_query(query.json_body(_json_body(req)))
+        send_whole(req, resp, self._answers.found(asked, query.SEARCH_PATH))
 
 
 class Health:
@@ -200,16 +202,16 @@ class Metrics:
 
 
 def _json_body(req: falcon.Request) -> bytes:
-    """Return the body; refuse what is not plain JSON of at most 64 KiB. Decision: so is a missing Content-Type."""
+    """Return the body; refuse what is not plain JSON of at most 64 KiB. Decision: so is a missing Content-Type.
+
+    Falcon's own media handlers take a media type in lower case only.
+    """
     media_type = (req.content_type or "").partition(";")[0].strip().lower()
-    if media_type != JSON:
-        shown = f"The media type {media_type[:_SHOWN_LENGTH]!r} is not supported"
-        raise UNSUPPORTED_MEDIA_TYPE.error(shown if media_type else "Content-Type is missing")
     coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
-    if coding != "identity":
-        raise UNSUPPORTED_MEDIA_TYPE.error(f"The content coding {coding[:_SHOWN_LENGTH]!r} is not supported")
-    body: bytes = req.bounded_stream.read(query.MAX_BODY_BYTES + 1)
-    if len(body) > query.MAX_BODY_BYTES or (req.content_length or 0) > query.MAX_BODY_BYTES:
+    if media_type != JSON or coding != "identity":
+        raise UNSUPPORTED_MEDIA_TYPE.error()
+    body: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
         raise PAYLOAD_TOO_LARGE.error()
     return body
 
@@ -266,11 +268,13 @@ def _members(summary: Summary, base_url: str) -> dict[str, Any]:
         "slug": summary.slug,
         "title": summary.title,
         "short_description": summary.short_description,
-        "url": summary.url or f"{base_url}/api/templates/{summary.slug or summary.id}",
+        "url": summary.url or f"{base_url}/templates/{summary.slug or summary.id}",
         "category": summary.category,
         "tags": summary.tags,
         "routes": summary.routes,
         "broker_version": summary.broker_version,
+        "published_at": summary.published_at,
+        "updated_at": summary.updated_at,
     }
     if summary.difficulty is not None:
         members["difficulty"] = summary.difficulty

@@ -18,6 +18,7 @@ _MARKS: Final = re.compile(
     |^[ \t]*\| | [ ]\|(?=[ \n]|$)""",
     re.MULTILINE | re.VERBOSE,
 )
+_FENCED: Final = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n]*\n.*?^[ \t]*\1[ \t]*$", re.MULTILINE | re.DOTALL)
 _RUN: Final = re.compile(r"[^\W_]+")
 
 _Span = tuple[int, int]
@@ -34,9 +35,13 @@ def snippet(found: Found) -> str:
 
 def excerpt(found: Found) -> str:
     """Return about 240 characters of the content as `snippet` does, an empty text where no word is in it."""
-    plain = " ".join(_MARKS.sub(_unmarked, found.summary.content[:_READ]).split())
-    spans = list(_spans(plain, _sought(found)))
-    return _marked(plain, spans) if spans else ""
+    content, sought = found.summary.content[:_READ], _sought(found)
+    for text in (_FENCED.sub("\n", content), content):  # prose before code
+        plain = " ".join(_MARKS.sub(_unmarked, text).split())
+        spans = list(_spans(plain, sought))
+        if spans:
+            return _marked(plain, spans)
+    return ""
 
 
 def _unmarked(match: re.Match[str]) -> str:

@@ -12,7 +12,7 @@ from amqtt_rest_bridge import settings
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli import worker
 from amqtt_rest_bridge.cli.configuration import build
-from amqtt_rest_bridge.settings import Row, Settings, WorkerSettings, row_of, variable_of
+from amqtt_rest_bridge.settings import WRITE_VALUE, Row, Settings, WorkerSettings, row_of, variable_of
 from tests.documents.tables import plugin_table
 from tests.support.commands import SERVER_ROUTE
 from tests.support.documents import FENCED, page, section
@@ -41,6 +41,22 @@ def test_a_text_with_nul_is_refused_by_the_name_of_its_setting(name: str) -> Non
         setattr(settings, name, value)
         faults = [message for names, message in settings.setting_faults() if names == (name,)]
         assert faults[:1] == [f"the setting {name} holds NUL, which no file, host or password has"]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_variable_that_nothing_replaces_is_a_fault_with_its_name_alone(name: str) -> None:
+    for value in ("${TOKEN}", "of-${TOKEN:-a-secret-default}", ["a", "${TOKEN}"]):
+        if isinstance(value, str) or name == "routes":
+            settings = WorkerSettings()
+            setattr(settings, name, value)
+            faults = [message for names, message in settings.setting_faults() if names == (name,)]
+            assert faults[:1] == [f"the setting {name} holds ${{TOKEN}}, which nothing replaces here: {WRITE_VALUE}"]
+
+
+@pytest.mark.parametrize("value", ["$2b$12$abcdefghijklmnop", "{TOKEN}-0123456789ab", "${}-0123456789abcdef"])
+def test_a_token_may_hold_dollars_and_braces(value: str) -> None:
+    faults = WorkerSettings(routes="r", group="g", admin_token=value).setting_faults()
+    assert list(faults) == []
 
 
 def test_a_secret_is_not_shown() -> None:
@@ -99,6 +115,14 @@ def test_a_secret_is_a_variable(
     output = capsys.readouterr().out
     assert "the setting admin_token must be 16 or more visible ASCII characters" in output
     assert "short" not in output
+
+
+def test_a_password_that_nothing_replaces_is_a_fault(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_BROKER_PASSWORD", "${PASSWORD}")
+    assert check() == 1
+    assert "REST_BRIDGE_BROKER_PASSWORD is ${PASSWORD}, which nothing replaces here: " in capsys.readouterr().out
 
 
 def test_a_variable_of_the_wrong_form_is_named(

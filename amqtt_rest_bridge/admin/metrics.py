@@ -61,7 +61,7 @@ METRICS: Final = {
     "rest_bridge_redelivered_total": ("counter", "Messages that the broker has sent to this worker again."),
     "rest_bridge_reconnects_total": ("counter", "Connections to the broker after one that was lost."),
     "rest_bridge_lease_changes_total": ("counter", "Slots that this worker has taken or given up."),
-    "rest_bridge_route_sets": ("gauge", "Different route sets of the living workers: 1 where all have the same."),
+    "rest_bridge_route_sets": ("gauge", "Living workers of the group with the route set of this hash."),
 }
 """Every metric with its type and help, but `process_...`; labels are in the samples below."""
 _OPTIONAL: Final = [(name, Any, default) for name, default in Sample._field_defaults.items()]
@@ -145,7 +145,8 @@ class _Samples(Collector):
         self._add("rest_bridge_redelivered_total", {}, group.redelivered)
         self._add("rest_bridge_reconnects_total", {}, group.reconnects)
         self._add("rest_bridge_lease_changes_total", {}, group.lease_changes)
-        self._add("rest_bridge_route_sets", {}, group.route_sets)
+        for routes, workers in group.route_sets.items():
+            self._add("rest_bridge_route_sets", {"hash": routes}, workers)
 
     def _add(self, name: str, labels: dict[str, str], value: float) -> None:
         self._metrics[name].samples.append(_Sample(name, labels, value))

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.link.bridge_end import BridgeEnd
 from amqtt_rest_bridge.link.frames import Log
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.settings import BridgeSettings
-from amqtt_rest_bridge.system import return_large_blocks
+from amqtt_rest_bridge.system import leave_no_core_file, return_large_blocks
 
 
 def run(sock: socket.socket) -> None:
@@ -52,6 +52,7 @@ def main() -> None:
         signal.signal(number, signal.SIG_IGN)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # every connection of server mode needs a descriptor
+    leave_no_core_file()
     return_large_blocks(few_arenas=True)
     link = BridgeEnd(socket.socket(fileno=int(sys.argv[1])))
     logging.basicConfig(level=int(sys.argv[2]), handlers=[LinkHandler(link)], format="%(message)s")

@@ -56,7 +56,7 @@ class Port(HttpServer):
         tls = None
         if settings.server_certfile is not None and settings.server_keyfile is not None:
             tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
-            tls.load()  # before the access log is opened: a port that cannot be served is tried again and again
+            tls.check_dates()  # before the access log is opened: a port that cannot be served is tried again and again
         self._access_log = None if settings.access_log is None else AccessLog(settings.access_log, ("route", "event"))
         limit, app = settings.max_body_bytes, self._app(routes)
         after_turn = broker.end_turn if settings.is_mqtt_5 else None  # else nothing is gathered

@@ -16,7 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, ParamSpec
+from typing import TYPE_CHECKING, Annotated, Any, Final, ParamSpec
 
 import typer
 import typer.core
@@ -25,14 +25,21 @@ from amqtt_rest_bridge.errors import ConfigurationError, Fault, HintedError, Sev
 from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.spelling import closest
 
+if TYPE_CHECKING:
+    import ssl  # which most commands do without
+
 SECRETS_DIR = Path("/run/secrets")
 MOST_LISTED = 200
 """Faults that a check lists; the others are counted."""
 _Arguments = ParamSpec("_Arguments")
+_EXPIRED: Final = 10  # OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED
 _OUTPUT_ERRORS: Final = {errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 Paths = Annotated[list[str], typer.Argument(metavar="PATH", help="route file, notebook or folder")]
 SecretsDir = Annotated[Path, typer.Option(metavar="DIR", help='folder in which GET SECRET "X" reads the file X')]
+CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities, PEM")]
+CertFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of this client, PEM")]
+KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key, PEM")]
 
 
 class CommandError(HintedError):
@@ -181,6 +188,14 @@ def agrees(question: str) -> bool:
     except typer.Abort:
         print("\nno answer, so nothing is sent (--yes: does not ask)", file=sys.stderr)
         return False
+
+
+def certificate_refused(error: "ssl.SSLCertVerificationError") -> tuple[str, str]:
+    """Return why the certificate of a broker or an admin port is refused, and what to do."""
+    hint = "--ca-file names the authorities to trust"
+    if error.verify_code == _EXPIRED:
+        hint = "it needs a new one; check this machine's clock too"
+    return f"its certificate is refused: {error.verify_message}", hint
 
 
 def several(names: Sequence[str], most: int) -> str:

@@ -4,6 +4,7 @@ import http.client
 import json
 import os
 import re
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
@@ -13,8 +14,9 @@ from urllib.parse import SplitResult, urlencode, urlsplit
 import typer
 
 from amqtt_rest_bridge.catalogue import NO_RUN
-from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.cli import CommandError, certificate_refused
 from amqtt_rest_bridge.errors import ConfigurationError, reason, visible
+from amqtt_rest_bridge.mqtt.values import load_tls
 from amqtt_rest_bridge.spelling import did_you_mean
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
@@ -33,12 +35,24 @@ class AdminError(CommandError):
 
 
 class AdminPort:
-    """One connection to the admin port at an address; raises `ConfigurationError` for what is none."""
+    """One connection to the admin port at an address, with the files of its options --ca-file, --cert-file, --key-file.
 
-    def __init__(self, address: str) -> None:
+    Raises:
+        ConfigurationError: It is not an address, or a file cannot be used.
+    """
+
+    def __init__(
+        self, address: str, ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None
+    ) -> None:
         parts = _parse(address)
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self.connection: Final = kind(parts.hostname or "", parts.port, timeout=_CONNECT_SECONDS)
+        files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
+        tls = load_tls(parts.scheme == "https", files, "--admin https://...")
+        where, seconds = (parts.hostname or "", parts.port), _CONNECT_SECONDS
+        self.connection: Final[http.client.HTTPConnection] = (
+            http.client.HTTPConnection(*where, timeout=seconds)
+            if tls is None
+            else http.client.HTTPSConnection(*where, timeout=seconds, context=tls)
+        )
         self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self.connection.port}"
         self._base = parts.path.rstrip("/")
 
@@ -84,6 +98,10 @@ class AdminPort:
                 raise
             why = getattr(error, "strerror", None) or reason(error)
             hint = "is admin_port set, and the bridge up?"
+            if isinstance(error, ssl.SSLCertVerificationError):
+                why, hint = certificate_refused(error)
+            elif isinstance(error, ssl.SSLError):
+                hint = "does it speak TLS, and ask for --cert-file?"
             raise AdminError(f"cannot read from {self.shown}: {why}; {hint}") from error
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.cli import CommandError
+from amqtt_rest_bridge.cli import CommandError, certificate_refused
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
@@ -63,9 +63,6 @@ Broker = Annotated[
         "%XX in user name and password is decoded",
     ),
 ]
-CaFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: authorities, PEM")]
-CertFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: certificate of this client, PEM")]
-KeyFile = Annotated[str | None, typer.Option(metavar="FILE", help="TLS: its key, PEM")]
 
 
 class BrokerUnavailableError(CommandError):
@@ -180,7 +177,7 @@ def _why(error: BrokerError) -> str:
             seconds = f"{mqtt.CONNECT_SECONDS:.0f} s"
             return f"no answer within {seconds}; is it an MQTT port, and mqtt or mqtts as it should be?"
         case ssl.SSLCertVerificationError() as cause:
-            return f"its certificate is refused: {cause.verify_message}; --ca-file names the authorities to trust"
+            return "; ".join(certificate_refused(cause))
         case ssl.SSLError() | socket.gaierror() as cause:
             return str(cause.strerror or cause)
         case ConnectionRefusedError():

@@ -323,7 +323,7 @@ def is_sound(
     faults: list[SettingFault] = []
     if settings.server_certfile is not None and settings.server_keyfile is not None:
         try:
-            TlsFiles(settings.server_certfile, settings.server_keyfile).load()
+            TlsFiles(settings.server_certfile, settings.server_keyfile).check_dates()
         except ConfigurationError as error:
             faults.append((("server_certfile", "server_keyfile"), str(error)))
     if settings.spool is not None and not Path(settings.spool).absolute().parent.is_dir():

@@ -15,7 +15,7 @@ import typer
 
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
-from amqtt_rest_bridge.cli import count
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
@@ -49,6 +49,9 @@ def run(
     since: Annotated[str | None, typer.Option(metavar="AGE", help="only younger ones: 10m, 2h, or a time")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
     admin: Admin = DEFAULT_ADMIN,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
 ) -> int:
     """Print them."""
     if words and (len(words) != 2 or words[0] != "show" or route or code or since):
@@ -58,7 +61,7 @@ def run(
         since_of(since or "0s", time.time())
     except BadQueryError as error:
         raise typer.BadParameter(f"--{error}") from None
-    with closing(AdminPort(admin)) as port:
+    with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
         if words:
             found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
             print(json.dumps(found) if as_json else "\n".join(_whole(found)))

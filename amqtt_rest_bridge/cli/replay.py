@@ -13,14 +13,11 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import agrees, broker_client, read_bytes, several
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, broker_client, read_bytes, several
 from amqtt_rest_bridge.cli.broker_client import (
     BROKER_HELP,
     DEFAULT_BROKER,
     Broker,
-    CaFile,
-    CertFile,
-    KeyFile,
     broker_address,
 )
 from amqtt_rest_bridge.errors import ConfigurationError, visible

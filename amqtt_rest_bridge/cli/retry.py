@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from amqtt_rest_bridge.cli import agrees, count
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
 from amqtt_rest_bridge.cli.failures import check_code, kept_failures, line
 from amqtt_rest_bridge.errors import visible
@@ -39,13 +39,16 @@ def run(
     code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
     admin: Admin = DEFAULT_ADMIN,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
 ) -> int:
     """Retry, and print what has begun."""
     if bool(ids) == (route is not None) or (code is not None and route is None):
         raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
     check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
-    with closing(AdminPort(admin)) as port:
+    with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
         if not ids and not yes and not _agrees(port, wanted):
             return 1
         answer = port.post("/api/failures/retry", "started", wanted)

@@ -11,6 +11,7 @@ import typer
 from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
 from amqtt_rest_bridge.processes.supervisor import Signals
+from amqtt_rest_bridge.system import leave_no_core_file
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,7 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     from amqtt_rest_bridge.broker.configuration import broker_config
     from amqtt_rest_bridge.cli import configuration
 
+    leave_no_core_file()
     read = configuration.read(path)
     plugins, plugin_faults = configuration.listed_plugins(read)
     faults = [*configuration.broker_faults(read), *plugin_faults]

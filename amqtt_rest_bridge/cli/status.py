@@ -15,14 +15,11 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from amqtt_rest_bridge.cli import status_table
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, status_table
 from amqtt_rest_bridge.cli.broker_client import (
     BROKER_HELP,
     DEFAULT_BROKER,
     Broker,
-    CaFile,
-    CertFile,
-    KeyFile,
     Subscriber,
     broker_address,
     connected,

@@ -15,6 +15,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort, refusal
 from amqtt_rest_bridge.errors import visible
 
@@ -45,9 +46,12 @@ def run(
     topic: Annotated[str | None, typer.Option(metavar="FILTER", help="only those with a topic that matches")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON objects, one a line")] = False,
     admin: Admin = DEFAULT_ADMIN,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
 ) -> int:
     """Print until the stream ends."""
-    port = AdminPort(admin)
+    port = AdminPort(admin, ca_file, cert_file, key_file)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     query = {name: value for name, value in (("route", route), ("topic", topic)) if value is not None}
     try:

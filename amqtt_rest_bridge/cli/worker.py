@@ -23,12 +23,15 @@ from amqtt_rest_bridge.mqtt.wire import of_text
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.settings import (
     PASSWORD_VARIABLE,
+    WRITE_VALUE,
     SettingFault,
     WorkerSettings,
     check_settings,
     row_of,
+    unfilled_variable,
     variable_of,
 )
+from amqtt_rest_bridge.system import leave_no_core_file
 
 log = logging.getLogger(__name__)
 
@@ -207,6 +210,7 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     from amqtt_rest_bridge.processes.route_service import BridgeCode
     from amqtt_rest_bridge.worker import service
 
+    leave_no_core_file()
     settings, address = _usable(path, options)
 
     def broker() -> Address:
@@ -283,6 +287,8 @@ def _password(settings: WorkerSettings) -> str | None:
             of_text(password or "")
         except ValueError:  # which may hold it
             raise ConfigurationError("the broker's password is not UTF-8, or longer than MQTT can write") from None
+        if password is not None and unfilled_variable(password) == password:
+            raise ConfigurationError(f"{PASSWORD_VARIABLE} is {password}, which nothing replaces here: {WRITE_VALUE}")
         return password
     path = Path(settings.secrets_dir) / settings.password_secret
     if "/" in settings.password_secret:

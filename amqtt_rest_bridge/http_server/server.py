@@ -130,6 +130,7 @@ class HttpServer:
         """
         if self._tls is not None:
             self._port.tls_context = self._tls.load()
+            self._tls.check_dates()
 
     def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
         """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.

@@ -238,14 +238,17 @@ MOST_NAMED: Final = 20
 
 
 class GroupNumbers(Struct, frozen=True, array_like=True):
-    """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it."""
+    """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it.
+
+    `route_sets` are the living workers by the hash of their route set.
+    """
 
     held: list[bool]
     unacknowledged: int
     redelivered: int
     reconnects: int
     lease_changes: int
-    route_sets: int
+    route_sets: dict[str, int]
 
 
 class BrokerNumbers(Struct, frozen=True, array_like=True):

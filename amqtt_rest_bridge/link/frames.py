@@ -196,11 +196,12 @@ class UnmatchedCount(Struct, frozen=True, array_like=True):
 class EventAnswers(Struct, frozen=True, array_like=True):
     """Requests that a server event has answered since the last report; `line` describes the last one, for the log.
 
-    Those that were not served for a fault of the bridge, the broker or a reply (`is_failure`) are counted apart.
+    They have the first digit of their status in common, and whether the bridge, the broker or a reply was at fault.
     """
 
     route: str
     event: str
+    status_class: int
     count: int
     line: str
     is_failure: bool = False

@@ -84,8 +84,16 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
     return loaded.routes
 
 
+class _FilesChangedError(Exception):
+    """The route files have changed since the look; what was read of them may be a part."""
+
+
 class Reloader:
     """Watch route files and hand each changed set to `apply`.
+
+    A file that is written in place can be read while it is empty or cut off, which would remove its routes. So a file
+    that is shorter than the one in use, or gone, counts once two looks in a row have found it the same, and files that
+    change while they are read are read again after the next look.
 
     A reload that fails for what the files say waits until they change. One that fails for another reason (a port is
     taken, descriptors are used up, a file cannot be read) is tried again after 1, 2, 4 ... 16 looks.
@@ -128,8 +136,10 @@ class Reloader:
     async def run(self, seconds: float) -> None:
         """Reload on changes, found every `seconds` (0: never), and on request, until cancelled."""
         self._watches = seconds > 0
+        seen: Fingerprint = frozenset()
         while True:
             forced = await woken(self._asked, seconds or None)
+            before = seen
             try:
                 seen = await asyncio.to_thread(fingerprint, self._paths, self._beside)
             except OSError as error:  # a folder that is gone in the middle of the look
@@ -138,22 +148,29 @@ class Reloader:
                 self._said = str(error)
                 continue
             if forced or seen != self._seen:
+                if not forced and seen != before and _is_less(seen, self._seen):
+                    continue
                 self._failures, self._said, self._faults = 0, None, ()
             else:
                 self._looks -= 1
                 if not self._failures or self._looks > 0:
                     continue
-            self._seen = seen - self._beside
-            await self.reload()
-            self._seen |= self._beside
+            beside = self._beside
+            try:
+                await self.reload(None if forced else seen)
+            except _FilesChangedError:
+                log.info("route files changed while they were read: they are read again")
+                continue
+            self._seen = (seen - beside) | self._beside
 
-    async def reload(self, *, look: bool = False) -> ReloadFailure | None:
+    async def reload(self, seen: Fingerprint | None = None, *, look: bool = False) -> ReloadFailure | None:
         """Load now; a set with errors, or one that cannot be used, changes nothing, is logged, and why is returned.
 
-        With `look` the next look compares with the files as they are now.
+        With `look` the next look compares with the files as they are now. With `seen`, a look of `run`, files that
+        have changed since raise `_FilesChangedError` and change nothing.
         """
         async with self._turn:
-            failure = await self._reload(look=look)
+            failure = await self._reload(seen, look=look)
         if self._has_ended:
             return ReloadFailure(time.time(), 0, "the bridge stops")
         self._note(failure)
@@ -175,11 +192,13 @@ class Reloader:
         await asyncio.to_thread(self._check, loaded.routes)
         return loaded
 
-    async def _reload(self, *, look: bool) -> ReloadFailure | None:
+    async def _reload(self, seen: Fingerprint | None, *, look: bool) -> ReloadFailure | None:
         try:
             if look:
                 self._seen = await asyncio.to_thread(fingerprint, self._paths)
             loaded = await self._loader.load()
+            if seen is not None and seen != await asyncio.to_thread(fingerprint, self._paths, self._beside):
+                raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
             self._beside = loaded.files
             if look:
                 self._seen |= loaded.files
@@ -194,6 +213,8 @@ class Reloader:
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
             first = " ".join(str(error.faults[0]).split())
             return ReloadFailure(time.time(), len(error.faults), first)
+        except _FilesChangedError:
+            raise
         except (BridgeError, OSError) as error:
             return self._failed(str(error))
         except Exception as error:  # noqa: BLE001  # `_failed` logs it
@@ -231,6 +252,12 @@ class Reloader:
         if self._listens:
             signal.signal(signal.SIGHUP, self._before or signal.SIG_DFL)
             self._listens = False
+
+
+def _is_less(files: Fingerprint, before: Fingerprint) -> bool:
+    """Return whether a file is shorter than before, or gone."""
+    sizes = {path: size for path, size, *_ in files}
+    return any(sizes.get(path, -1) < size for path, size, *_ in before)
 
 
 def fingerprint(paths: Sequence[str], beside: Fingerprint = frozenset()) -> Fingerprint:

@@ -21,6 +21,7 @@ from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.processes.child import own_code
 from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.system import leave_no_core_file
 
 MOST_FAULTS: Final = 200
 """So many faults of texts to try are returned, those of the texts first."""
@@ -104,6 +105,7 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
 
 def main() -> int:
     """Load what the argument names and write the pickled result; on an error write the reason to stderr, status 1."""
+    leave_no_core_file()
     instead, known = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  # our own process
     try:
         loaded = load_files(sys.argv[1], known, instead)

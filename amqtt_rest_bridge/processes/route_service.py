@@ -19,7 +19,7 @@ from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.link.admin_frames import GroupNumbers
-from amqtt_rest_bridge.model import Capture, EventName, Route, RunIds
+from amqtt_rest_bridge.model import Capture, EventName, OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import Spawn, spawn_process, thread_spawner
@@ -317,6 +317,7 @@ class RouteService:
         except OSError:
             self._sockets.close(keep=before)
             raise
+        self._warn_of_removed(gone)
         self._numbered = numbered
         self._dispatch_to(routes)
         self._sockets.close(keep=ports)
@@ -327,6 +328,23 @@ class RouteService:
         if self._settings.status_seconds:
             self.reporter.report_all()
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
+
+    def _warn_of_removed(self, names: Iterable[str]) -> None:
+        """Warn of routes that a reload removes, where messages may be lost by it."""
+        lossless = {
+            one.route.name for one in self._numbered
+            if one.route.route_config.overload_policy is OverloadPolicy.LOSSLESS
+        }  # fmt: skip
+        for name in sorted(names):
+            admission = self.statistics[name].admission
+            count = admission.queued + admission.in_flight
+            if name in lossless:
+                log.warning(
+                    "route %s was removed: it is lossless, and from now on nothing is kept for it; %d message(s) that "
+                    "it has taken had not ended", name, count,
+                )  # fmt: skip
+            elif count:
+                log.warning("route %s was removed: %d message(s) that it has taken had not ended", name, count)
 
     def _dispatch_to(self, routes: Sequence[Route]) -> None:
         self._schedule.replace(self._numbered)

@@ -22,7 +22,7 @@ import msgspec
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, regular_file, sqlite_code
+from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, open_private, regular_file, sqlite_code
 from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
@@ -167,8 +167,7 @@ class FailureFile:
         except FileNotFoundError:
             pass
         self._unlock()
-        # It holds payloads of messages, which only its owner may read.
-        self._lock = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = open_private(self._path)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

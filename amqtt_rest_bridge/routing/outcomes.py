@@ -2,9 +2,10 @@
 
 Nothing here decides; the dispatcher does. A publication holds the delivery of its message until it has been published.
 
-Log lines about messages and requests come at most once a second of each kind for each event. The first of a quiet event
-is logged at once; those of the second that follows are counted, and its last one is logged with their number. So a test
-message is seen at once, and a busy route costs a line a second and no formatting.
+Log lines about messages and requests come at most once a second for each event, level and class of status (2xx, 4xx):
+a refused caller does not hide behind an admitted one. The first is logged at once; those of the second that follows are
+counted, and the last of them is logged with their number. So a test message is seen at once, and a busy route costs a
+line a second and no formatting.
 """
 
 import asyncio
@@ -27,6 +28,9 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 1.0
+
+_Kind = tuple[int, EventName, int]
+"""What lines are counted by: level, names of route and event, first digit of the status."""
 
 Later = Callable[[float, Callable[[], None]], object]
 """Call a function on the loop, so many seconds from now."""
@@ -60,7 +64,7 @@ class QuietLog:
     def __init__(self, runs: RunIds, later: Later = on_this_loop) -> None:
         self._runs = runs
         self._later = later
-        self._busy: dict[tuple[int, EventName], _Busy] = {}  # holds an event for a second after its last line
+        self._busy: dict[_Kind, _Busy] = {}  # holds a kind for a second after its last line
 
     def note(
         self,
@@ -68,6 +72,7 @@ class QuietLog:
         name: EventName,
         text: str,
         *arguments: object,
+        status_class: int = 0,
         count: int = 1,
         topic: str | None = None,
         run: RunKey | None = None,
@@ -75,17 +80,19 @@ class QuietLog:
         """Log `count` messages or requests of an event, now or within a second.
 
         Args:
-            level: Of the line; lines of another level are counted apart.
+            level: Of the line.
             name: The names of the route and the event.
             text: What became of the last one, as for `log.log`.
             *arguments: Formatted only when the line is written.
+            status_class: First digit of the HTTP status, 0 without one. Lines of another level or class are counted
+                apart.
             count: How many.
             topic: Of the message, for the end of the line.
             run: Of the call, for its id at the end of the line.
         """
         if not log.isEnabledFor(level):
             return
-        key = level, name
+        key = level, name, status_class
         busy = self._busy.get(key)
         if busy is not None:
             busy.unlogged += count
@@ -102,7 +109,7 @@ class QuietLog:
                 self._write(key, busy.unlogged, busy)
                 busy.unlogged = 0
 
-    def _second_over(self, key: tuple[int, EventName]) -> None:
+    def _second_over(self, key: _Kind) -> None:
         busy = self._busy[key]
         if not busy.unlogged:
             del self._busy[key]
@@ -111,8 +118,8 @@ class QuietLog:
         busy.unlogged = 0
         self._later(_QUIET_SECONDS, lambda: self._second_over(key))
 
-    def _write(self, key: tuple[int, EventName], count: int, last: _Busy) -> None:
-        level, (route, event) = key
+    def _write(self, key: _Kind, count: int, last: _Busy) -> None:
+        level, (route, event), _ = key
         on = "" if last.topic is None else f", message on {loggable(last.topic)}"
         run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
         more = f" (the last of {count})" if count > 1 else ""
@@ -146,7 +153,7 @@ class Outcomes:
             self.quiet.note(
                 logging.INFO, listening.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 listening.request, result.status, 1000 * result.took, 1000 * result.waited,
-                topic=call.message.topic, run=call.run,
+                status_class=(result.status or 0) // 100, topic=call.message.topic, run=call.run,
             )  # fmt: skip
         if result.publication is not None:
             self._publish(call, result.publication, release_credits)

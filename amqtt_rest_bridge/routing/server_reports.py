@@ -60,7 +60,8 @@ class ServerReports:
         self.unmatched.note(report.unmatched, report.unmatched_totals)
         for event in report.events:
             level = logging.WARNING if event.is_failure else logging.INFO
-            self._outcomes.quiet.note(level, (event.route, event.event), "%s", event.line, count=event.count)
+            name = event.route, event.event
+            self._outcomes.quiet.note(level, name, "%s", event.line, status_class=event.status_class, count=event.count)
         if self._outcomes.records is not None:
             self._outcomes.records.served(report.requests, report.times)
         for route, answers in report.routes.items():
@@ -104,7 +105,7 @@ class ServerReports:
             status, code = row.status[:3], row.code
             answers, did = RouteAnswers(0, 1, code, message, recent=NOT_SERVED), "did not publish"
         text = f"{did} the message of {kept.record.id} again, run {run}"
-        line = EventAnswers(route, event.name, 1, text, is_failure=not published)
+        line = EventAnswers(route, event.name, int(status[0]), 1, text, is_failure=not published)
         count = RequestCount(route, event.name, status, 1, code, message, run)
         self.served(Served({route: answers}, [line], [count]))
         if self._outcomes.records is not None:

@@ -22,7 +22,7 @@ import sqlite3
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.system import NO_BLOCKS
+from amqtt_rest_bridge.system import NO_BLOCKS, open_private
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Reserve:
     """A file whose blocks are allocated and hold nothing."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = open_private(path)
 
     @property
     def size(self) -> int:

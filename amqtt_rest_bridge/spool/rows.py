@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.system import open_private
 from amqtt_rest_bridge.topics import check_topic_name, has_wildcards
 
 log = logging.getLogger(__name__)
@@ -217,6 +218,7 @@ def salvage(path: Path, damage: str) -> None:
 
 def _copy(old: sqlite3.Connection, new: Path) -> int:
     count = missing = 0
+    os.close(open_private(new))
     with closing(sqlite3.connect(new, isolation_level=None)) as copy:
         copy.execute("PRAGMA page_size = 1024")
         copy.execute("BEGIN")

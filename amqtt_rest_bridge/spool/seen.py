@@ -8,11 +8,14 @@ written, on a full disk, are kept in memory.
 
 import contextlib
 import logging
+import os
 import sqlite3
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
+
+from amqtt_rest_bridge.system import open_private
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +119,9 @@ class SeenKeys:
     def _open(self) -> sqlite3.Connection:
         if self._database is None:
             name = ":memory:" if self._path is None else str(self._path)
+            if self._path is not None:
+                with contextlib.suppress(OSError):  # of which SQLite tells
+                    os.close(open_private(self._path))
             database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
             database.text_factory = bytearray  # there are no texts but in a damaged row
             try:

@@ -43,7 +43,7 @@ from amqtt_rest_bridge.spool.rows import (
     salvage,
     salvaged,
 )
-from amqtt_rest_bridge.system import is_lack_of_room, regular_file, sqlite_code
+from amqtt_rest_bridge.system import is_lack_of_room, open_private, regular_file, sqlite_code
 
 log = logging.getLogger(__name__)
 
@@ -415,7 +415,7 @@ class _SpoolLock:
             os.close(self._files.pop())
 
     def _take(self, path: Path) -> None:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open_private(path)
         self._files.append(file)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

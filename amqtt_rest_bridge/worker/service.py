@@ -30,6 +30,7 @@ from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import LineLimit, lease_time, woken
+from amqtt_rest_bridge.topics import loggable
 from amqtt_rest_bridge.worker.clean_session import BrokerPublisher, CleanSession
 from amqtt_rest_bridge.worker.commands import FIRST_SLOT, GroupCommands
 from amqtt_rest_bridge.worker.group import Warnings, event_name, every
@@ -323,7 +324,7 @@ class Worker:
             redelivered=self._ended["redelivered"] + sum(intake.redelivered for intake in intakes),
             reconnects=self._ended["reconnects"] + sum(client.reconnects for client in clients),
             lease_changes=self.leases.changes,
-            route_sets=len(self._view.route_sets),
+            route_sets=Counter(loggable(presence.routes) for presence in self._view.workers.values()),
         )
 
     def _open(self, number: int) -> None:

@@ -1,13 +1,14 @@
 """The library in its database: what is written to it, what the API reads, and the search index that follows it.
 
-Only here are sqlmodel (in `models`) and sqlalchemy imported, only in `postgres` psycopg. From the bottom: `models`,
-`postgres`; `database` (tables, open, upgrade, transactions); `statements`, `writer`; `indexing`; `managing` (import,
-states, checks of settings), `template_library`.
+Only here are sqlmodel and sqlalchemy imported, only in `postgres` psycopg. From the bottom: `models`, `postgres`;
+`upgrades`; `database` (open, transactions); `statements`, `writer`; `indexing`; `managing` (import, states, checks of
+settings), `template_library`.
 """
 
 from template_api.library.database import require_database
-from template_api.library.indexing import Pace, index_folder
+from template_api.library.indexing import Pace
 from template_api.library.managing import (
+    delete_template,
     fill_empty_library,
     import_templates,
     listed_templates,
@@ -22,9 +23,9 @@ __all__ = [
     "Pace",
     "Report",
     "TemplateLibrary",
+    "delete_template",
     "fill_empty_library",
     "import_templates",
-    "index_folder",
     "listed_templates",
     "place_faults",
     "require_database",

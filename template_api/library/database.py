@@ -1,69 +1,33 @@
-"""How the library's database is opened, created and upgraded, its tables as statements name them, its transactions.
+"""How the library's database is opened, created and upgraded, and its transactions.
 
-Blocks on the database. Engines are safe to share between threads. `models` makes the tables, and a test compares the
-two.
+Blocks on the database. Engines are safe to share between threads.
 """
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
+from sqlmodel import col
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
-from template_api.sources.fields import time_text
+from template_api.library.models import LibraryRow, Table
+from template_api.library.upgrades import SCHEMA_VERSION, UPGRADES, Step
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
-SCHEMA_VERSION = 5
-UPGRADES: Mapping[int, tuple[str, ...]] = {
-    1: ("ALTER TABLE notebooks ADD COLUMN role VARCHAR",),
-    2: (
-        "ALTER TABLE library ADD COLUMN identity VARCHAR",
-        "CREATE INDEX templates_listed ON templates"
-        " (status, published_at DESC, id, category_id, difficulty, broker_version_id, changed)",
-    ),
-    3: (
-        "ALTER TABLE library ADD COLUMN synonyms VARCHAR",
-        "ALTER TABLE templates ADD COLUMN updated_at VARCHAR",
-    ),
-    4: ("ALTER TABLE templates ADD COLUMN inputs VARCHAR",),
-}
-"""SQL statements that lead from a schema version to the next one. Version 1 is the first."""
-
-_NAMED = ("id", "name", "slug")
-_COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "categories": _NAMED,
-    "tags": _NAMED,
-    "routes": _NAMED,
-    "broker_versions": _NAMED,
-    "templates": (
-        "id", "slug", "title", "short_description", "content", "difficulty", "url", "status", "source_status",
-        "published_at", "category_id", "broker_version_id", "facets", "labels", "cells_text", "digest", "changed",
-        "updated_at", "inputs",
-    ),
-    "template_tags": ("template_id", "tag_id"),
-    "template_routes": ("template_id", "route_id"),
-    "notebooks": ("id", "template_id", "filename", "version", "is_primary", "is_latest", "place", "cells", "role"),
-    "library": ("id", "schema_version", "version", "is_filling", "identity", "synonyms"),
-}  # fmt: skip
-TABLES: Final[Mapping[str, sa.TableClause]] = {
-    table: sa.table(table, *(sa.column(name, sa.Boolean() if name.startswith("is_") else None) for name in names))
-    for table, names in _COLUMNS.items()
-}
-"""The library's tables by name, for statements over columns; SQLite has numbers for `is_...`."""
 
 
 def open_database(
     url: str,
     schema: int = SCHEMA_VERSION,
-    upgrades: Mapping[int, tuple[str, ...]] = UPGRADES,
+    upgrades: Mapping[int, Sequence[Step]] = UPGRADES,
     *,
     as_it_is: bool = False,
 ) -> Engine:
@@ -237,38 +201,27 @@ def _prepared_sqlite(engine: Engine) -> Engine:
     return engine
 
 
-def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, tuple[str, ...]], *, as_it_is: bool) -> None:
-    library = TABLES["library"]
+def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, Sequence[Step]], *, as_it_is: bool) -> None:
     found = None
-    if sa.inspect(connection).has_table(library.name):
-        found = connection.execute(sa.select(library.c.schema_version)).scalar()
+    if sa.inspect(connection).has_table(str(LibraryRow.__tablename__)):
+        found = connection.execute(sa.select(col(LibraryRow.schema_version))).scalar()
     if as_it_is and (found is None or found < schema):
         raise StartError(f"the database has no tables of schema version {schema}; a dry run does not make them")
     if found is None:
-        from template_api.library.models import Table  # TABLES are made once
-
         Table.metadata.create_all(connection)
         row = {"id": 1, "schema_version": schema, "version": 1, "is_filling": False, "identity": str(uuid.uuid4())}
-        connection.execute(library.insert().values(row))
+        connection.execute(sa.insert(LibraryRow).values(row))
         return
     if found > schema:
         raise StartError(
             f"the library's database has schema version {found}, this software supports up to {schema}: "
             "install the newer version that wrote it, or use another database"
         )
-    for version in range(found, schema):
-        for statement in upgrades[version]:
-            connection.execute(sa.text(statement))
+    for step in chain.from_iterable(upgrades[version] for version in range(found, schema)):
+        if isinstance(step, str):
+            connection.execute(sa.text(step))
+        else:
+            step(connection)
     if found < schema:
-        connection.execute(library.update().values(schema_version=schema, version=library.c.version + 1))
-        nameless = library.c.identity.is_(None)
-        connection.execute(library.update().where(nameless).values(identity=str(uuid.uuid4())))
-        # Decision: a template of an older version counts as changed at the upgrade, so that no change is missed.
-        templates = TABLES["templates"]
-        undated = templates.c.updated_at.is_(None)
-        connection.execute(templates.update().where(undated).values(updated_at=now_text()))
-
-
-def now_text() -> str:
-    """Return the present time as the library keeps it."""
-    return time_text(datetime.now(UTC))
+        values = {"schema_version": schema, "version": LibraryRow.version + 1}
+        connection.execute(sa.update(LibraryRow).values(values))

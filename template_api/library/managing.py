@@ -5,7 +5,6 @@ there. One import runs at a time for each library, the next one waits. Blocks on
 """
 
 import json
-import os
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -14,22 +13,25 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine
+from sqlalchemy import func, or_
+from sqlalchemy.engine import Engine
+from sqlalchemy.exc import IntegrityError
+from sqlmodel import Session, col, delete, select
 
 from template_api.errors import SourceError, StartError, TemplateApiError, UnknownTemplateError
-from template_api.library.database import (
-    TABLES,
-    check_url,
-    is_missing,
-    now_text,
-    opened,
-    parsed_url,
-    shown_url,
-    writing,
+from template_api.library.database import check_url, is_missing, opened, parsed_url, shown_url
+from template_api.library.models import (
+    Deletion,
+    LibraryRow,
+    NotebookRow,
+    TemplateRoute,
+    TemplateRow,
+    TemplateTag,
+    columns,
 )
+from template_api.library.upgrades import now_text
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
 from template_api.records import ListedTemplate, Status
 from template_api.sources import Reading, read_synonyms, read_templates
@@ -73,8 +75,19 @@ def import_templates(
             engine = stack.enter_context(opened(database_url, as_it_is=dry_run))
         if not dry_run:
             stack.enter_context(import_lock(engine, on_wait))
-        connection = stack.enter_context(engine.execution_options(writes=True).connect())
-        return _Import(connection, dry_run=dry_run).run(paths, chain.from_iterable(readings), prune, observe)
+        session = stack.enter_context(_writing(engine))
+        if engine.dialect.name == "postgresql":
+            # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
+            session.connection().exec_driver_sql("SET synchronous_commit TO off")
+            session.commit()
+        return _Import(session, dry_run=dry_run).run(paths, chain.from_iterable(readings), prune, observe)
+
+
+@contextmanager
+def _writing(engine: Engine) -> Iterator[Session]:
+    """Open a session over one connection that writes: on SQLite its transactions take the write lock at once."""
+    with engine.execution_options(writes=True).connect() as connection, Session(connection) as session:
+        yield session
 
 
 def fill_empty_library(
@@ -88,37 +101,34 @@ def fill_empty_library(
     Raises:
         StartError, DatabaseUnavailableError: as `import_templates`.
     """
-    library, templates = TABLES["library"], TABLES["templates"]
     with opened(database_url) as engine:
-        with writing(engine) as connection:
-            empty = connection.execute(sa.select(templates.c.id).limit(1)).first() is None
-            if not empty and not connection.execute(sa.select(library.c.is_filling)).scalar_one():
+        with _writing(engine) as session:
+            library = session.exec(select(LibraryRow)).one()
+            if session.exec(select(TemplateRow.id).limit(1)).first() is not None and not library.is_filling:
                 return None
             read_templates(path)  # a path that cannot be read is refused before anything is marked
-            connection.execute(library.update().values(is_filling=True))
+            library.is_filling = True
+            session.commit()
         report = import_templates(database_url, path, observe=observe)
-        with writing(engine) as connection:
-            connection.execute(library.update().values(is_filling=False))
+        with _writing(engine) as session:
+            session.exec(select(LibraryRow)).one().is_filling = False
+            session.commit()
         return report
 
 
 class _Import:
-    """Run one import over one connection."""
+    """Run one import in one session."""
 
-    def __init__(self, connection: Connection, *, dry_run: bool) -> None:
-        self._connection = connection
+    def __init__(self, session: Session, *, dry_run: bool) -> None:
+        self._session = session
         self._dry_run = dry_run
-        self._writer = TemplateWriter(connection, dry_run=dry_run)
+        self._writer = TemplateWriter(session, dry_run=dry_run)
         self._seen: dict[tuple[str, str], str] = {}
-        if connection.dialect.name == "postgresql":
-            # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
-            connection.exec_driver_sql("SET synchronous_commit TO off")
-            connection.commit()
-        t = TABLES["templates"].c
-        rows = connection.execute(sa.select(t.id, t.slug, t.digest, t.source_status)).all()
-        connection.rollback()
-        self._known = {row.id: (row.digest, row.source_status) for row in rows}
-        self._id_of_slug = {row.slug: row.id for row in rows}
+        row = TemplateRow
+        rows = session.exec(select(row.id, row.slug, row.digest, row.source_status)).all()
+        session.rollback()
+        self._known = {id_: (digest, source_status) for id_, _, digest, source_status in rows}
+        self._id_of_slug = {slug: id_ for id_, slug, _, _ in rows}
 
     def run(
         self, paths: Sequence[Path], readings: Iterable[Reading], prune: bool, observe: Callable[[Reading], None]
@@ -151,14 +161,12 @@ class _Import:
         if self._known.get(id_) == (digest, source.status):
             return Outcome.UNCHANGED
         try:
-            return self._writer.store(source, id_, digest, is_new=id_ not in self._known)
-        except sa.exc.IntegrityError:
-            self._writer.forget_names()  # they may be those of the transaction that failed
-        try:  # another import may have been quicker
-            return self._writer.store(source, id_, digest, is_new=False)
-        except sa.exc.IntegrityError as exc:
-            self._writer.forget_names()
-            raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
+            return self._writer.store(source, id_)
+        except IntegrityError:  # another import may have been quicker
+            try:
+                return self._writer.store(source, id_)
+            except IntegrityError as exc:
+                raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
 
     def _bring_synonyms(
         self, paths: Sequence[Path], prune: bool, observe: Callable[[Reading], None]
@@ -168,15 +176,13 @@ class _Import:
         if found is None and not prune:
             return
         rules, faults = found or ((), ())
-        library = TABLES["library"]
         text = json.dumps([(rule.words, rule.meant) for rule in rules]) if rules else None
-        before = self._connection.execute(sa.select(library.c.synonyms)).scalar_one()
-        self._connection.rollback()
+        before = self._session.exec(select(LibraryRow.synonyms)).one()
         is_changed = text != before and not (faults and not rules)
         if is_changed and not self._dry_run:
-            with self._connection.begin():
-                next_version(self._connection)
-                self._connection.execute(library.update().values(synonyms=text))
+            next_version(self._session)
+            self._session.exec(select(LibraryRow)).one().synonyms = text
+        self._session.commit()
         if faults:
             observe(Reading(None, tuple(faults), (), 1, 1))
             yield Outcome.FAILED
@@ -186,18 +192,16 @@ class _Import:
             yield Outcome.UNCHANGED
 
     def _prune(self) -> int:
-        templates = TABLES["templates"]
         gone = [
             id_
             for id_, (_, source_status) in self._known.items()
             if ("id", id_) not in self._seen and source_status != _GONE
         ]
         for id_ in gone if not self._dry_run else ():
-            with self._connection.begin():
-                version = next_version(self._connection)
-                values = {"status": Status.HIDDEN.value, "source_status": _GONE, "changed": version}
-                values["updated_at"] = now_text()
-                self._connection.execute(templates.update().where(templates.c.id == id_), values)
+            version, row = next_version(self._session), self._session.get_one(TemplateRow, id_)
+            row.status, row.source_status = Status.HIDDEN, _GONE
+            row.changed, row.updated_at = version, now_text()
+            self._session.commit()
         return len(gone)
 
 
@@ -235,7 +239,7 @@ def _sqlite_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
 def _postgresql_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
     with engine.connect() as connection:
         connection.execution_options(isolation_level="AUTOCOMMIT")
-        _wait(lambda: bool(connection.execute(sa.select(sa.func.pg_try_advisory_lock(_LOCK_KEY))).scalar()), on_wait)
+        _wait(lambda: bool(connection.execute(select(func.pg_try_advisory_lock(_LOCK_KEY))).scalar()), on_wait)
         try:
             yield
         finally:
@@ -257,12 +261,13 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
         StartError: the URL cannot be used or the database is of a newer version.
         DatabaseUnavailableError: the database does not answer.
     """
-    t = TABLES["templates"].c
-    statement = sa.select(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at)
+    t = TemplateRow
+    statement = sa.select(*columns(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at))
     if status is not None:
-        statement = statement.where(t.status == status.value)
+        statement = statement.where(col(t.status) == status.value)
+    order = (col(t.published_at).is_(None), col(t.published_at).desc(), t.id)
     with opened(database_url) as engine, engine.connect() as connection:
-        for row in connection.execute(statement.order_by(t.published_at.is_(None), t.published_at.desc(), t.id)):
+        for row in connection.execute(statement.order_by(*order)):
             yield ListedTemplate(*row)
 
 
@@ -276,29 +281,47 @@ def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
         UnknownTemplateError: no template has this id or slug.
         DatabaseUnavailableError: the database does not answer.
     """
-    templates, wanted = TABLES["templates"], id_or_slug.lower()
-    t = templates.c
-    known = sa.select(t.id, t.status, t.published_at).where(sa.or_(t.id == wanted, t.slug == id_or_slug))
-    with opened(database_url) as engine, writing(engine) as connection:
-        # Drivers do not take every text that a command line may hold.
-        matches = connection.execute(known).all() if id_or_slug.isprintable() else []
-        if not matches:
-            slugs = connection.execute(sa.select(t.slug).where(t.slug.is_not(None)).order_by(t.slug)).scalars()
-            raise UnknownTemplateError(id_or_slug, shown_url(engine.url), slugs.all())
-        row = min(matches, key=lambda match: match.id != wanted)
-        if row.status == status.value:
+    with opened(database_url) as engine, _writing(engine) as session:
+        row = _named(session, id_or_slug)
+        if row.status == status:
             return False
-        now = now_text()
-        values: dict[str, Any] = {"status": status.value, "changed": next_version(connection), "updated_at": now}
+        row.changed, row.status, row.updated_at = next_version(session), status.value, now_text()
         if status is Status.PUBLISHED and row.published_at is None:
-            values["published_at"] = now
-        connection.execute(templates.update().where(t.id == row.id), values)
+            row.published_at = row.updated_at
+        session.commit()
         return True
 
 
-def place_faults(
-    database_url: str, library: str | None, index_dir: str | None
-) -> Iterator[tuple[tuple[str, ...], str]]:
+def delete_template(database_url: str, id_or_slug: str) -> None:
+    """Delete a template with all versions of its notebooks.
+
+    Raises:
+        UnknownTemplateError: no template has this id or slug.
+        DatabaseUnavailableError: the database does not answer.
+    """
+    with opened(database_url) as engine, _writing(engine) as session:
+        row = _named(session, id_or_slug)
+        for link in (TemplateTag, TemplateRoute, NotebookRow):
+            session.exec(delete(link).where(col(link.template_id) == row.id))
+        session.merge(Deletion(template_id=row.id, changed=next_version(session)))
+        session.delete(row)
+        session.commit()
+
+
+def _named(session: Session, id_or_slug: str) -> TemplateRow:
+    """Return the template with an id or, if there is none, with a slug, in any state."""
+    wanted = id_or_slug.lower()
+    known = select(TemplateRow).where(or_(col(TemplateRow.id) == wanted, col(TemplateRow.slug) == id_or_slug))
+    # Drivers do not take every text that a command line may hold.
+    matches = session.exec(known).all() if id_or_slug.isprintable() else []
+    if not matches:
+        slugs = session.exec(select(TemplateRow.slug).order_by(col(TemplateRow.slug))).all()
+        database = shown_url(session.get_bind().engine.url)
+        raise UnknownTemplateError(id_or_slug, database, [slug for slug in slugs if slug])
+    return min(matches, key=lambda row: row.id != wanted)
+
+
+def place_faults(database_url: str, library: str | None) -> Iterator[tuple[tuple[str, ...], str]]:
     """Return the name of each of these settings that stops a start, and why.
 
     Whether a PostgreSQL server answers, and whether its library is still empty, only a start can show.
@@ -306,8 +329,6 @@ def place_faults(
     checks: dict[str, Callable[[], None]] = {"database_url": partial(check_url, database_url)}
     if library is not None:
         checks["library"] = partial(_check_library, Path(library), database_url)
-    if index_dir is not None:
-        checks["index_dir"] = partial(_check_index_dir, Path(index_dir).absolute())
     for name, check in checks.items():
         try:
             check()
@@ -327,11 +348,3 @@ def _check_library(library: Path, database_url: str) -> None:
             if is_filled and connection.execute("SELECT is_filling FROM library").fetchone() == (0,):
                 return
     read_templates(library)  # only looks for the files: none is read before the first template is taken
-
-
-def _check_index_dir(folder: Path) -> None:
-    nearest = next(place for place in (folder, *folder.parents) if place.exists())
-    if not nearest.is_dir():
-        raise StartError(f"index_dir {folder}: {nearest} is not a folder; name a folder that this user can write")
-    if not os.access(nearest, os.W_OK):
-        raise StartError(f"index_dir {folder}: {nearest} cannot be written; name a folder that this user can write")

@@ -1,13 +1,16 @@
-"""The library's tables as they are made, the same on SQLite and PostgreSQL. Only the schema lives here.
+"""The library's tables, the same on SQLite and PostgreSQL: the one description of the schema."""
 
-Imported when tables are made and at no other time: sqlmodel takes 17 MB and a fifth of a second. Statements are made of
-`database.TABLES`.
-"""
+from typing import Any
 
 import sqlalchemy as sa
-from sqlmodel import Field, SQLModel
+from sqlmodel import Field, SQLModel, col
 
 _UUID = 36
+
+
+def columns(*attributes: Any) -> list[Any]:
+    """Return attributes of tables as the columns of a statement."""
+    return [col(each) for each in attributes]
 
 
 class Table(SQLModel):
@@ -17,11 +20,12 @@ class Table(SQLModel):
 
 
 class Named(Table):
-    """Base class of what classifies templates: id, name and slug."""
+    """Base class of what classifies templates: id, name, slug, and as JSON the members that its author has added."""
 
     id: str = Field(primary_key=True, max_length=_UUID)
     name: str
     slug: str = Field(unique=True)
+    members: str | None = None
 
 
 class Category(Named, table=True):
@@ -55,7 +59,8 @@ class TemplateRow(Table, table=True):
     and broker version, so that a list is one SELECT; the two texts are what the search reads. `source_status` is the
     status in the source when it was last imported, `digest` the hash of that source, `changed` is the
     library's version that this row came with, and `updated_at` when that was. `inputs` is the JSON of what the
-    template asks for, in the order of `records.Input`; NULL where an older version imported it.
+    template asks for, in the order of `records.Input`; NULL where an older version imported it. `prepared` is the JSON
+    of `ranking.Prepared`: the texts as the index takes them.
     """
 
     __tablename__ = "templates"
@@ -86,6 +91,7 @@ class TemplateRow(Table, table=True):
     changed: int = Field(index=True)
     updated_at: str | None = None
     inputs: str | None = None
+    prepared: str | None = None
 
 
 class TemplateTag(Table, table=True):
@@ -124,6 +130,15 @@ class NotebookRow(Table, table=True):
     place: int
     cells: str
     role: str | None = None
+
+
+class Deletion(Table, table=True):
+    """A template that was deleted, and the library's version since when it is gone: indexes drop it then."""
+
+    __tablename__ = "deletions"
+
+    template_id: str = Field(primary_key=True, max_length=_UUID)
+    changed: int = Field(index=True)
 
 
 class LibraryRow(Table, table=True):

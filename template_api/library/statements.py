@@ -4,87 +4,111 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
+import msgspec
 import sqlalchemy as sa
+from sqlmodel import col
 
-from template_api.library.database import TABLES
-from template_api.ranking import Document, Filters
+from template_api.library.models import (
+    BrokerVersion,
+    Category,
+    Deletion,
+    LibraryRow,
+    Named,
+    NotebookRow,
+    Tag,
+    TemplateRoute,
+    TemplateRow,
+    TemplateTag,
+    UsedRoute,
+    columns,
+)
+from template_api.ranking import Document, Filters, Prepared
 from template_api.records import Status, Summary, TemplateQuery
 
-_LIBRARY: Final = TABLES["library"].c
-_T: Final = TABLES["templates"].c
-_N: Final = TABLES["notebooks"].c
-_PUBLISHED: Final = _T.status == Status.PUBLISHED.value
-_MOST: Final[sa.BindParameter[int]] = sa.bindparam("most")
+_T, _N = TemplateRow, NotebookRow
+_PUBLISHED: Final = col(_T.status) == Status.PUBLISHED.value
 
-VERSION: Final = sa.select(_LIBRARY.version)
-IDENTITY: Final = sa.select(_LIBRARY.identity, _LIBRARY.version)
-SYNONYMS: Final = sa.select(_LIBRARY.synonyms)
-_INDEXED: Final = sa.select(
-    _T.id, _T.status, _T.published_at, _T.difficulty, _T.facets, _T.title, _T.labels, _T.short_description, _T.content,
-    _T.cells_text, _T.changed, _T.updated_at,
-)  # fmt: skip
-CHANGED: Final = _INDEXED.where(_T.changed > sa.bindparam("since")).order_by(_T.changed).limit(_MOST)
+VERSION: Final = sa.select(col(LibraryRow.version))
+LIBRARY: Final = sa.select(*columns(LibraryRow.identity, LibraryRow.version, LibraryRow.synonyms))
+CHANGED: Final = (
+    sa.select(
+        *columns(_T.id, _T.status, _T.published_at, _T.difficulty, _T.facets, _T.changed, _T.updated_at, _T.prepared)
+    )
+    .where(col(_T.changed) > sa.bindparam("since"))
+    .order_by(col(_T.changed))
+    .limit(sa.bindparam("most"))
+)
 """At most `most` templates that changed after the version `since`, for the index."""
-_COUNT, _SUM = sa.func.count().label("templates"), sa.func.coalesce(sa.func.sum(_T.changed), 0).label("changes")
-_SUMS: Final = sa.select(_COUNT, _SUM).where(_PUBLISHED).subquery()
-FINGERPRINT: Final = sa.select(_LIBRARY.version, _SUMS).select_from(sa.join(TABLES["library"], _SUMS, sa.true()))
-"""The library's version, how many templates are published, and the sum of the versions that they came with."""
+DELETED: Final = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > sa.bindparam("since"))
 # Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
-_SHOWN: Final = (
-    _T.status, _T.id, _T.slug, _T.title, _T.short_description, _T.difficulty, _T.url, _T.facets, _T.content
+_SHOWN: Final = columns(
+    _T.status, _T.id, _T.slug, _T.title, _T.short_description, _T.difficulty, _T.url, _T.facets, _T.content,
+    _T.published_at, _T.updated_at,
 )  # fmt: skip
-SOME: Final = sa.select(*_SHOWN).where(_T.id.in_(sa.bindparam("ids", expanding=True)))
-ONE: Final = sa.select(*_SHOWN, _T.inputs, _T.published_at, _T.updated_at).where(
-    sa.or_(_T.id == sa.bindparam("id"), _T.slug == sa.bindparam("slug"))
+SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expanding=True)))
+ONE: Final = sa.select(*_SHOWN, col(_T.inputs)).where(
+    sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug"))
 )
+DATED: Final = sa.select(*columns(_T.published_at, _T.id)).where(
+    col(_T.id).in_(sa.bindparam("ids", expanding=True)), col(_T.published_at).is_not(None)
+)
+"""What `behind` takes of templates."""
 NOTEBOOKS: Final = (
-    sa.select(_N.filename, _N.version, _N.is_primary, _N.cells, _N.role)
-    .where(_N.template_id == sa.bindparam("template_id"), _N.is_latest)
-    .order_by(_N.place)
+    sa.select(*columns(_N.filename, _N.version, _N.is_primary, _N.cells, _N.role))
+    .where(col(_N.template_id) == sa.bindparam("template_id"), col(_N.is_latest))
+    .order_by(col(_N.place))
 )
-_KINDS: Final = {
-    "categories": "category_id", "tags": "tag_ids", "routes": "route_ids", "broker_versions": "broker_version_ids"
-}  # fmt: skip
-FACETS: Final = {
-    name: (kind, sa.select(c.id, c.name, c.slug).order_by(c.slug))
-    for name, kind in _KINDS.items()
-    for c in [TABLES[name].c]
+KINDS: Final[dict[str, tuple[str, type[Named]]]] = {
+    "categories": ("category_id", Category),
+    "tags": ("tag_ids", Tag),
+    "routes": ("route_ids", UsedRoute),
+    "broker_versions": ("broker_version_ids", BrokerVersion),
 }
-"""What templates are classified by: the kind that filters have it by, and the SELECT of all there are."""
+"""What templates are classified by: the name that filters have for each group, and its table."""
 
 
 def listed(query: TemplateQuery) -> tuple[sa.Select[Any], sa.Select[Any]]:
     """Return the SELECTs of what a query without a text asks for, and of how many there are in all.
 
-    The first selects `published_at` and `id`, of one template more than a page has: whether another page follows.
+    The first selects the `id` of one template more than a page has: whether another page follows.
     """
     wanted = [_PUBLISHED]
     if query.category_id:
-        wanted.append(_T.category_id.in_(_storable([query.category_id])))
+        wanted.append(col(_T.category_id).in_(_ids(Category, [query.category_id])))
     if query.difficulty:
-        wanted.append(_T.difficulty == query.difficulty)
+        wanted.append(col(_T.difficulty) == query.difficulty)
     if query.broker_version_ids:
-        wanted.append(_T.broker_version_id.in_(_storable(query.broker_version_ids)))
-    for name, column, ids in (
-        ("template_tags", "tag_id", query.tag_ids),
-        ("template_routes", "route_id", query.route_ids),
-    ):
-        if ids:
-            link = TABLES[name].c
-            wanted.append(_T.id.in_(sa.select(link.template_id).where(link[column].in_(_storable(ids)))))
-    page = sa.select(_T.published_at, _T.id).where(*wanted).order_by(_T.published_at.desc(), _T.id)
-    if query.place is not None and query.place.after is not None:
-        date, id_ = query.place.after
-        same_time = sa.and_(_T.published_at == date, _T.id > id_)
-        page = page.where(_T.published_at <= date, sa.or_(_T.published_at < date, same_time))
-    else:
-        page = page.offset(query.offset)
-    return page.limit(query.limit + 1), sa.select(sa.func.count(_T.id)).where(*wanted)
+        wanted.append(col(_T.broker_version_id).in_(_ids(BrokerVersion, query.broker_version_ids)))
+    if query.tag_ids:
+        tagged = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(_ids(Tag, query.tag_ids)))
+        wanted.append(col(_T.id).in_(tagged))
+    if query.route_ids:
+        using = col(TemplateRoute.route_id).in_(_ids(UsedRoute, query.route_ids))
+        wanted.append(col(_T.id).in_(sa.select(col(TemplateRoute.template_id)).where(using)))
+    page = sa.select(col(_T.id)).where(*wanted).order_by(col(_T.published_at).desc(), col(_T.id))
+    return page.limit(query.limit + 1), sa.select(sa.func.count(col(_T.id))).where(*wanted)
 
 
-def _storable(ids: Iterable[str]) -> list[str]:
-    """Return ids with NUL, which no template has, as others that none has: PostgreSQL's driver refuses them."""
-    return sorted(each.replace("\0", "\N{REPLACEMENT CHARACTER}") for each in ids)
+def behind(page: sa.Select[Any], published_at: str, id_: str) -> sa.Select[Any]:
+    """Return the SELECT of the part of a list that comes behind one of its templates."""
+    same_time = sa.and_(col(_T.published_at) == published_at, col(_T.id) > id_)
+    return page.where(col(_T.published_at) <= published_at, sa.or_(col(_T.published_at) < published_at, same_time))
+
+
+def named(table: type[Named]) -> sa.Select[Any]:
+    """Return the SELECT of id, name and slug of what there is of a kind."""
+    return sa.select(*columns(table.id, table.name, table.slug)).order_by(col(table.slug))
+
+
+def _ids(table: type[Named], names: Iterable[str]) -> sa.Select[Any]:
+    """Return the SELECT of the ids of what these ids or slugs name; their letters are in lower case.
+
+    PostgreSQL's driver refuses NUL, which none of them has.
+    """
+    storable = sorted(name.replace("\0", "\N{REPLACEMENT CHARACTER}") for name in names)
+    return sa.select(col(table.id)).where(
+        sa.or_(col(table.id).in_(storable), sa.func.lower(col(table.slug)).in_(storable))
+    )
 
 
 def is_published(row: Any) -> bool:
@@ -93,19 +117,15 @@ def is_published(row: Any) -> bool:
 
 
 def document(row: Any) -> Document:
-    """Return what the search reads of a row."""
+    """Return what the search reads of a row. Filters find what classifies a template by its id and by its slug."""
     facets = json.loads(row.facets)
-    found = [f"tag_ids:{tag['id']}" for tag in facets["tags"]]
-    found += [f"route_ids:{route['id']}" for route in facets["routes"]]
-    for kind, facet in (("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])):
-        if facet is not None:
-            found.append(f"{kind}:{facet['id']}")
+    named = [("tag_ids", tag) for tag in facets["tags"]] + [("route_ids", route) for route in facets["routes"]]
+    named += [("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])]
+    found = [f"{kind}:{name}" for kind, one in named if one for name in (one["id"], one["slug"].lower())]
     if row.difficulty is not None:
         found.append(f"difficulty:{row.difficulty}")
-    return Document(
-        row.id, row.title, row.labels, row.short_description, row.content, row.cells_text, row.published_at,
-        tuple(found), row.changed, row.updated_at,
-    )  # fmt: skip
+    texts = msgspec.json.decode(row.prepared, type=Prepared)
+    return Document(row.id, texts, row.published_at, tuple(found), row.updated_at)
 
 
 def filters(query: TemplateQuery) -> Filters:
@@ -130,5 +150,7 @@ def summary(row: Any) -> Summary:
         difficulty=row.difficulty,
         url=row.url,
         content=row.content,
+        published_at=row.published_at,
+        updated_at=row.updated_at,
         **json.loads(row.facets),
     )

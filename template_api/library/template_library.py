@@ -11,7 +11,6 @@ import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
@@ -37,6 +36,7 @@ from template_api.records import (
 log = logging.getLogger(__name__)
 
 _SUGGESTIONS = 8
+_NEAR = 4
 
 
 class TemplateLibrary:
@@ -44,7 +44,6 @@ class TemplateLibrary:
 
     Args:
         database_url: where the library is; its tables are made or upgraded when needed.
-        index_folder: where the search index is kept from one start to the next; None keeps it in memory.
         pace: how often it looks for changes; the defaults of `Pace` without.
 
     Raises:
@@ -52,10 +51,10 @@ class TemplateLibrary:
         DatabaseUnavailableError: the database does not answer.
     """
 
-    def __init__(self, database_url: str, index_folder: Path | None = None, pace: Pace | None = None) -> None:
+    def __init__(self, database_url: str, pace: Pace | None = None) -> None:
         self._pace = pace or Pace()
         self._engine = open_database(database_url)
-        self._indexer = Indexer(self._engine, index_folder, self._pace)
+        self._indexer = Indexer(self._engine, self._pace)
         self._checking = threading.Lock()
         self._indexing = threading.Lock()
         self._stopping = threading.Event()
@@ -98,9 +97,8 @@ class TemplateLibrary:
     def follow(self) -> None:
         """Start the threads that look for changes until `close`.
 
-        Waits until a kept search index is open, however long that takes, or where there is none, for
-        `Pace.first_index` at most until a first one is complete: searches right after the start of all but large
-        libraries find everything.
+        Waits for `Pace.first_index` at most until the search index is complete: searches right after the start of all
+        but large libraries find everything.
         """
 
         def index() -> None:
@@ -112,18 +110,15 @@ class TemplateLibrary:
             thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
-        # Opening a large index takes seconds while the disk is busy, as when two processes start: searches of the
-        # second one got 503.
         deadline = time.monotonic() + self._pace.first_index
-        while self._indexer.ranking is None and (time.monotonic() < deadline or self._indexer.is_opening):
+        while self._indexer.ranking is None and time.monotonic() < deadline:
             self._stopping.wait(0.005)
 
     def close(self) -> None:
-        """Stop following and close the index and the database's connections."""
+        """Stop following and close the database's connections."""
         self._stopping.set()
         for thread in self._followers:
             thread.join()
-        self._indexer.close()
         self._engine.dispose()
 
     def find(self, query: TemplateQuery) -> Page:
@@ -151,10 +146,20 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         suggested = self._ranking().suggest(text, _SUGGESTIONS)
-        summaries = self._summaries(suggested.keys)
-        shown = [summaries[id_] for id_ in suggested.keys if id_ in summaries]
-        found = tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
-        return Suggestions(found, suggested.corrected)
+        return Suggestions(self._titles(suggested.keys), suggested.corrected)
+
+    def near(self, text: str) -> tuple[Suggestion, ...]:
+        """Return at most four titles with a word that is like one of a text that nothing was found for.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: as `find`.
+        """
+        return self._titles(self._ranking().near(text, _NEAR))
+
+    def _titles(self, ids: Sequence[str]) -> tuple[Suggestion, ...]:
+        summaries = self._summaries(ids)
+        shown = [summaries[id_] for id_ in ids if id_ in summaries]
+        return tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
 
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.
@@ -166,11 +171,12 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
+        named: dict[str, list[tuple[Mapping[str, Any], int]]] = {}
         with reading(self._engine) as connection:
-            named = {
-                name: [(row._asdict(), counts.get(f"{kind}:{row.id}", 0)) for row in connection.execute(statement)]
-                for name, (kind, statement) in statements.FACETS.items()
-            }
+            for name, (kind, table) in statements.KINDS.items():
+                rows = connection.execute(statements.named(table))
+                objects = ({"id": id_, "name": shown, "slug": slug} for id_, shown, slug in rows)
+                named[name] = [(each, counts.get(f"{kind}:{each['id']}", 0)) for each in objects]
         words = [str(each) for each in Difficulty]
         named["difficulties"] = [
             (dict.fromkeys(("id", "name", "slug"), word), counts.get(f"difficulty:{word}", 0)) for word in words
@@ -214,7 +220,7 @@ class TemplateLibrary:
             notebooks = connection.execute(statements.NOTEBOOKS, {"template_id": row.id}).all()
         inputs = tuple(Input(*each) for each in json.loads(row.inputs or "[]"))
         found = tuple(Notebook(*notebook) for notebook in notebooks)
-        return Template(summary(row), found, inputs, row.published_at, row.updated_at)
+        return Template(summary(row), found, inputs)
 
     def check(self) -> None:
         """Check that searches are answered: the database answers, and the search index is open.
@@ -236,16 +242,19 @@ class TemplateLibrary:
 
     def _latest(self, query: TemplateQuery) -> Page:
         page, counted = statements.listed(query)
+        begin = query.place or Place(query.offset)
         with reading(self._engine) as connection:
-            rows = connection.execute(page).all()
+            known = (
+                {row.id: row for row in connection.execute(statements.DATED, {"ids": begin.keys})} if begin.keys else {}
+            )
+            last = next((known[key] for key in reversed(begin.keys) if key in known), None)
+            page = page.offset(begin.shown) if last is None else statements.behind(page, last.published_at, last.id)
+            ids = connection.execute(page).scalars().all()
             total = connection.execute(counted).scalar_one()
-        shown = rows[: query.limit]
-        summaries = self._summaries([row.id for row in shown])
-        found = tuple(Found(summaries[row.id], 0.0) for row in shown if row.id in summaries)
-        if len(rows) == len(shown):
-            return Page(found, total)
-        begun = query.offset if query.place is None else query.place.shown
-        return Page(found, total, place=Place(begun + len(shown), after=(shown[-1].published_at, shown[-1].id)))
+        shown = ids[: query.limit]
+        summaries = self._summaries(shown)
+        found = tuple(Found(summaries[id_], 0.0) for id_ in shown if id_ in summaries)
+        return Page(found, total, place=begin.after(shown) if len(ids) > len(shown) else None)
 
     def _ranking(self) -> Ranking:
         ranking = self._indexer.ranking

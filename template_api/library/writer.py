@@ -2,16 +2,27 @@
 
 import json
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from enum import StrEnum
 from typing import Any
 
-import sqlalchemy as sa
-from sqlalchemy.engine import Connection
+from sqlmodel import Session, col, delete, insert, select, update
 
-from template_api.library.database import TABLES, now_text
-from template_api.records import Status
+from template_api.library.models import (
+    BrokerVersion,
+    Category,
+    LibraryRow,
+    Named,
+    NotebookRow,
+    Tag,
+    TemplateRoute,
+    TemplateRow,
+    TemplateTag,
+    UsedRoute,
+)
+from template_api.library.upgrades import now_text, prepared_text
+from template_api.records import FreeForm, Status
 from template_api.sources.fields import NamedSource
 from template_api.sources.template import NotebookSource, TemplateSource
 
@@ -46,114 +57,157 @@ class Report:
 
 
 class TemplateWriter:
-    """Write templates over one connection, one transaction each.
+    """Write templates in a session, one transaction each.
 
     Args:
-        connection: with the execution option `writes`; no transaction is open.
+        session: of a connection with the execution option `writes`; no transaction is open.
         dry_run: roll each transaction back.
     """
 
-    def __init__(self, connection: Connection, *, dry_run: bool = False) -> None:
+    def __init__(self, session: Session, *, dry_run: bool = False) -> None:
+        self._session = session
         self._dry_run = dry_run
-        self._connection = connection
-        self._names: dict[tuple[str, str], tuple[str, str]] = {}
-        templates = TABLES["templates"]
-        t = templates.c
-        row = sa.select(t.status, t.source_status, t.published_at, t.digest)
-        self._select = row.where(t.id == sa.bindparam("known"))
-        self._insert = templates.insert()
-        self._update = templates.update().where(t.id == sa.bindparam("known"))
+        self._named: dict[tuple[type[Named], str], FreeForm] = {}  # in this import, by slug
 
-    def forget_names(self) -> None:
-        """Drop the names that are known to be stored; call it when a transaction has failed."""
-        self._names.clear()
-
-    def store(self, source: TemplateSource, id_: str, digest: str, *, is_new: bool) -> Outcome:
-        """Write one template in one transaction; `is_new` saves looking for it.
+    def store(self, source: TemplateSource, id_: str) -> Outcome:
+        """Write one template in one transaction.
 
         Raises:
-            sqlalchemy.exc.IntegrityError: it is new no longer, or its slug or an id in it belongs to another object.
+            sqlalchemy.exc.IntegrityError: its slug or an id in it belongs to another object.
         """
-        connection = self._connection
-        with connection.begin() as transaction:
-            version = next_version(connection)
-            row = None if is_new else connection.execute(self._select, {"known": id_}).one_or_none()
-            if row is not None and (row.digest, row.source_status) == (digest, source.status):
-                transaction.rollback()  # another import brought the same meanwhile
-                return Outcome.UNCHANGED
-            facets, values = self._values(source, row)
-            values |= {"digest": digest, "changed": version, "updated_at": now_text()}
-            if row is None:
-                connection.execute(self._insert, {"id": id_, **values})
-            else:
-                connection.execute(self._update, {"known": id_, **values})
-                for link in ("template_tags", "template_routes"):
-                    connection.execute(TABLES[link].delete().where(TABLES[link].c.template_id == id_))
-            self._link("template_tags", id_, "tag_id", facets["tags"])
-            self._link("template_routes", id_, "route_id", facets["routes"])
-            _store_notebooks(connection, id_, source.notebooks, is_new=row is None)
+        try:
+            outcome = self._store(source, id_)
             if self._dry_run:
-                transaction.rollback()
-                self.forget_names()
-        return Outcome.ADDED if row is None else Outcome.CHANGED
+                self._undo()
+            else:
+                self._session.commit()
+        except BaseException:
+            self._undo()
+            raise
+        return outcome
 
-    def _values(self, source: TemplateSource, row: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the facets of a template and the values of its row."""
+    def _undo(self) -> None:
+        self._session.rollback()
+        self._named.clear()  # some may be those of this transaction
+
+    def _store(self, source: TemplateSource, id_: str) -> Outcome:
+        session, digest = self._session, source.digest()
+        version = next_version(session)
+        row = session.get(TemplateRow, id_)
+        if row is not None and (row.digest, row.source_status) == (digest, source.status):
+            session.rollback()  # another import brought the same meanwhile
+            return Outcome.UNCHANGED
+        renamed: list[tuple[type[Named], FreeForm]] = []
+        several = {
+            "tags": [self._object(Tag, each, renamed) for each in source.tags],
+            "routes": [self._object(UsedRoute, each, renamed) for each in source.routes],
+        }
+        category = source.category and self._object(Category, source.category, renamed)
+        broker_version = source.broker_version and self._object(BrokerVersion, source.broker_version, renamed)
         # A state that was set by command stays until the source itself has a new one.
         status = source.status if row is None or row.source_status != source.status else row.status
         published_at = source.published_at or (row.published_at if row is not None else None)
-        if published_at is None and status == Status.PUBLISHED.value:
+        if published_at is None and status == Status.PUBLISHED:
             published_at = now_text()
-        facets = {
-            "category": self._named("categories", source.category),
-            "tags": [self._named("tags", tag) for tag in source.tags],
-            "routes": [self._named("routes", route) for route in source.routes],
-            "broker_version": self._named("broker_versions", source.broker_version),
-        }
-        return facets, {
-            "slug": source.slug,
-            "title": source.title,
-            "short_description": source.short_description,
-            "content": source.content,
-            "difficulty": source.difficulty,
-            "url": source.url,
-            "status": status,
-            "source_status": source.status,
-            "published_at": published_at,
-            "category_id": facets["category"] and facets["category"]["id"],
-            "broker_version_id": facets["broker_version"] and facets["broker_version"]["id"],
-            "facets": json.dumps(facets, ensure_ascii=False, separators=(",", ":")),
-            "labels": source.labels(),
-            "inputs": json.dumps([astuple(each) for each in source.inputs], ensure_ascii=False),
-            "cells_text": "\n".join(notebook.text for notebook in source.notebooks),
-        }
+        stored = row or TemplateRow(
+            id=id_, title="", short_description="", content="", status="", source_status="", facets="", labels="",
+            cells_text="", digest="", changed=version,
+        )  # fmt: skip
+        stored.sqlmodel_update(
+            {
+                "slug": source.slug,
+                "title": source.title,
+                "short_description": source.short_description,
+                "content": source.content,
+                "difficulty": source.difficulty,
+                "url": source.url,
+                "status": status,
+                "source_status": source.status,
+                "published_at": published_at,
+                "category_id": category and category["id"],
+                "broker_version_id": broker_version and broker_version["id"],
+                "cells_text": "\n".join(notebook.text for notebook in source.notebooks),
+                "digest": digest,
+                "inputs": json.dumps([astuple(each) for each in source.inputs], ensure_ascii=False),
+            }
+        )
+        facets = {"category": category, **several, "broker_version": broker_version}
+        _describe(stored, facets, " ".join(source.keywords), version)
+        session.add(stored)
+        session.flush()
+        for link, column, named in ((TemplateTag, "tag_id", "tags"), (TemplateRoute, "route_id", "routes")):
+            if row is not None:
+                session.exec(delete(link).where(col(link.template_id) == id_))
+            if several[named]:
+                session.execute(insert(link), [{"template_id": id_, column: each["id"]} for each in several[named]])
+        _store_notebooks(session, id_, source.notebooks, is_new=row is None)
+        for table, named_object in renamed:
+            _rename(session, table, named_object, but=id_)
+        return Outcome.ADDED if row is None else Outcome.CHANGED
 
-    def _named(self, table_name: str, source: NamedSource | None) -> Any:
-        """Return the stored object with this slug, made when there is none.
+    def _object(self, table: type[Named], source: NamedSource, renamed: list[tuple[type[Named], FreeForm]]) -> FreeForm:
+        """Return the stored object with a slug, made when there is none; note it when it gets another name.
 
-        Decision: the spelling that came first stays, so that importing twice changes nothing.
+        Decision: of several spellings in one import the first counts, so that it is renamed once.
         """
-        if source is None:
-            return None
-        key = (table_name, source.slug)
-        if key not in self._names:
-            table = TABLES[table_name]
-            row = self._connection.execute(
-                sa.select(table.c.id, table.c.name).where(table.c.slug == source.slug)
-            ).one_or_none()
-            if row is None:
-                id_ = source.id or str(uuid.uuid5(NAMESPACE, f"{table_name}/{source.slug}"))
-                self._connection.execute(table.insert(), {"id": id_, "name": source.name, "slug": source.slug})
-                self._names[key] = (id_, source.name)
-            else:
-                self._names[key] = (row.id, row.name)
-        id_, name = self._names[key]
-        return {"id": id_, "name": name, "slug": source.slug}
+        found = self._named.get((table, source.slug))
+        if found is not None:
+            return found
+        row = self._session.exec(select(table).where(col(table.slug) == source.slug)).one_or_none()
+        members = source.members if row is None or source.members is not None else row.members
+        members = None if members == "{}" else members
+        is_new = row is None
+        if row is None:
+            row = table(id=source.id or str(uuid.uuid5(NAMESPACE, f"{table.__tablename__}/{source.slug}")),
+                        name=source.name, slug=source.slug)  # fmt: skip
+        named = {"id": row.id, "name": source.name, "slug": source.slug, **json.loads(members or "{}")}
+        if is_new or (row.name, row.members) != (source.name, members):
+            row.name, row.members = source.name, members
+            self._session.add(row)
+            if not is_new:
+                renamed.append((table, named))
+        self._named[table, source.slug] = named
+        return named
 
-    def _link(self, table_name: str, id_: str, column: str, objects: list[dict[str, str]]) -> None:
-        if objects:
-            rows = [{"template_id": id_, column: each["id"]} for each in objects]
-            self._connection.execute(TABLES[table_name].insert(), rows)
+
+def _describe(row: TemplateRow, facets: Mapping[str, Any], keywords: str, version: int) -> None:
+    """Put what a template is classified by into its row, and its texts as the index takes them."""
+    row.facets = json.dumps(facets, ensure_ascii=False, separators=(",", ":"))
+    row.labels = _joined(_names(facets), keywords)
+    row.prepared = prepared_text(row.title, row.labels, row.short_description, row.content, row.cells_text)
+    row.changed, row.updated_at = version, now_text()
+
+
+def _names(facets: Mapping[str, Any]) -> str:
+    named = [*facets["tags"], *facets["routes"], facets["category"], facets["broker_version"]]
+    return _joined(*(each["name"] for each in named if each))
+
+
+def _joined(*texts: str) -> str:
+    return " ".join(filter(None, texts))
+
+
+def _rename(session: Session, table: type[Named], named: FreeForm, but: str) -> None:
+    """Show an object by its new name in each template that has it, `but` in one that has it already."""
+    id_ = named["id"]
+    if table is Tag:
+        having = col(TemplateRow.id).in_(select(TemplateTag.template_id).where(TemplateTag.tag_id == id_))
+    elif table is UsedRoute:
+        having = col(TemplateRow.id).in_(select(TemplateRoute.template_id).where(TemplateRoute.route_id == id_))
+    else:
+        having = col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id) == id_
+    for row in session.exec(select(TemplateRow).where(having, col(TemplateRow.id) != but)).all():
+        before = json.loads(row.facets)
+        keywords = row.labels.removeprefix(_names(before)).strip()
+        after = {
+            kind: [named if each["id"] == id_ else each for each in value]
+            if isinstance(value, list)
+            else named if value and value["id"] == id_ else value
+            for kind, value in before.items()
+        }  # fmt: skip
+        _describe(row, after, keywords, next_version(session))
+        session.add(row)
+    session.flush()
 
 
 def template_id(slug: str) -> str:
@@ -161,33 +215,27 @@ def template_id(slug: str) -> str:
     return str(uuid.uuid5(NAMESPACE, slug))
 
 
-def next_version(connection: Connection) -> Any:
+def next_version(session: Session) -> int:
     """Add one to the library's version, which also makes other writers wait, and return it."""
-    library = TABLES["library"]
-    statement = library.update().values(version=library.c.version + 1).returning(library.c.version)
-    return connection.execute(statement).scalar_one()
+    statement = update(LibraryRow).values(version=LibraryRow.version + 1).returning(col(LibraryRow.version))
+    return int(session.connection().execute(statement).scalar_one())
 
 
-def _store_notebooks(
-    connection: Connection, template_id: str, sources: tuple[NotebookSource, ...], *, is_new: bool
-) -> None:
+def _store_notebooks(session: Session, template_id: str, sources: Sequence[NotebookSource], *, is_new: bool) -> None:
     """Store notebooks: changed cells become a new version, earlier ones stay, the latest of each file is marked."""
-    table = TABLES["notebooks"]
-    n = table.c
-    newest: dict[str, Any] = {}
-    if not is_new:
-        statement = sa.select(n.id, n.filename, n.version, n.cells).where(n.template_id == template_id)
-        newest = {row.filename: row for row in connection.execute(statement.order_by(n.version))}
-        connection.execute(table.update().where(n.template_id == template_id), {"is_latest": False})
-    added = []
+    of_template = col(NotebookRow.template_id) == template_id
+    known = select(NotebookRow).where(of_template).order_by(col(NotebookRow.version))
+    rows = [] if is_new else session.exec(known).all()
+    newest = {row.filename: row for row in rows}
+    for old in rows:
+        old.is_latest = False
     for place, source in enumerate(sources):
-        row = newest.get(source.filename)
-        values: dict[str, Any] = {"is_primary": source.is_primary, "role": source.role, "is_latest": True}
-        values["place"] = place
-        if row is not None and row.cells == source.cells:
-            connection.execute(table.update().where(n.id == row.id), values)
-        else:
-            values |= {"template_id": template_id, "filename": source.filename, "cells": source.cells}
-            added.append({**values, "version": row.version + 1 if row is not None else 1})
-    if added:
-        connection.execute(table.insert(), added)
+        before = newest.get(source.filename)
+        if before is not None and before.cells == source.cells:
+            before.is_primary, before.role, before.is_latest, before.place = source.is_primary, source.role, True, place
+            continue
+        row = NotebookRow(
+            template_id=template_id, filename=source.filename, version=before.version + 1 if before else 1,
+            is_primary=source.is_primary, role=source.role, is_latest=True, place=place, cells=source.cells,
+        )  # fmt: skip
+        session.add(row)

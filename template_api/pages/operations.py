@@ -51,7 +51,9 @@ def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Operat
     for path, methods in description["paths"].items():
         for method, operation in methods.items():
             responses = {status: _resolved(description, each) for status, each in operation["responses"].items()}
-            parameters = [_parameter(_resolved(description, each)) for each in operation.get("parameters", ())]
+            parameters = [
+                _parameter(description, _resolved(description, each)) for each in operation.get("parameters", ())
+            ]
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             body = _json(content["example"]) if content else ""
             yield Operation(
@@ -62,15 +64,15 @@ def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Operat
                 description=rendered(operation.get("description", ""), below=2),
                 parameters=parameters,
                 body=body,
-                schema=_json(content["schema"]) if content else "",
+                schema=_json(_resolved(description, content["schema"])) if content else "",
                 curl=_curl(f"{base_url}{path}", parameters, body),
                 answer=_answer(responses["200"]["content"]),
                 responses=[(status, rendered(each["description"], below=2)) for status, each in responses.items()],
             )
 
 
-def _parameter(given: Mapping[str, Any]) -> Parameter:
-    schema, required = given["schema"], given.get("required", False)
+def _parameter(description: Mapping[str, Any], given: Mapping[str, Any]) -> Parameter:
+    schema, required = _resolved(description, given["schema"]), given.get("required", False)
     choices = ["true", "false"] if schema["type"] == "boolean" else schema.get("enum", [])
     allowed = [schema.get("format") or schema["type"], *([" | ".join(schema["enum"])] if "enum" in schema else [])]
     allowed += [f"{label} {_text(schema[name])}" for name, label in _BOUNDS.items() if name in schema]

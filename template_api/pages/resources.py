@@ -42,6 +42,7 @@ _SAFE: Final = (
 )
 _CACHED_BYTES: Final = 16 * 1024 * 1024
 _CACHED_PAGES: Final = 1024
+_MAX_FORM_BYTES: Final = 65536
 _PAGES: Final = ("library", "template", "docs", "error", "playground")
 Known = Mapping[str, Sequence[Mapping[str, Any]]]
 """What there is to filter by, as `TemplateLibrary.facets` returns it."""
@@ -131,6 +132,8 @@ class Pages:
             kept=shown.kept_fields(wanted),
             next=following and shown.search_link(following),
             first=begun and shown.search_link(shown.first_page(wanted)),
+            near=() if page.found or not known else self._library.near(wanted.text),
+            without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
         )
         reply.total = page.total
         return reply
@@ -174,7 +177,7 @@ class Pages:
         if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
             trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
             return HTTPStatus.FORBIDDEN, self._page("playground", trial=trial, tried=tried)
-        trial = trial_of(req.bounded_stream.read(query.MAX_BODY_BYTES))
+        trial = trial_of(req.bounded_stream.read(_MAX_FORM_BYTES))
         tried = playground.run(trial)
         status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
         return status, self._page("playground", trial=trial, tried=tried)

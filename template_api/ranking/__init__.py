@@ -7,26 +7,25 @@ template_api/ARCHITECTURE.md (`tests/benchmarks/ranking.py`, `search_quality.py`
 
 `tokens` is the only module that imports rapidfuzz and PyStemmer; tantivy is imported nowhere else. From the bottom:
 `tokens` (words, stems, likeness); `fields` (what is indexed); `spelling` (near words); `vocabulary` (known words);
-`synonyms`; `meaning` (what a query means); `engine` (searches in one state of the index); `index` (the index on disk:
-the one module with I/O).
+`synonyms`; `meaning` (what a query means); `engine` (searches in one state of the index); `index` (the index).
 """
 
 from template_api.ranking.engine import Filters, Hit, Ranked, Ranking
-from template_api.ranking.fields import FORMAT, Document
-from template_api.ranking.index import KeptIndex, SearchIndex
+from template_api.ranking.fields import Document, Prepared, prepared
+from template_api.ranking.index import SearchIndex
 from template_api.ranking.synonyms import Synonyms
 from template_api.ranking.tokens import stem, words
 
 __all__ = [
-    "FORMAT",
     "Document",
     "Filters",
     "Hit",
-    "KeptIndex",
+    "Prepared",
     "Ranked",
     "Ranking",
     "SearchIndex",
     "Synonyms",
+    "prepared",
     "stem",
     "words",
 ]

@@ -4,27 +4,29 @@ Immutable; any number of threads may search at once. Posting lists and BM25 are 
 order of the best are ours.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
-from tantivy import DocAddress, Occur, Order, Query, Searcher
+from tantivy import DocAddress, Occur, Query, Searcher
 
 from template_api.ranking.fields import (
-    STATE_KEY,
     all_of,
     any_of,
     either,
     every,
     filtered,
+    leading,
+    only,
     telling_terms,
     term_query,
     unscored,
 )
 from template_api.ranking.meaning import Meaning, Wanted, interpret
 from template_api.ranking.synonyms import Synonyms
-from template_api.ranking.tokens import STOP_WORDS, title_likeness, words
+from template_api.ranking.tokens import STOP_WORDS, likest, title_likeness, words
 from template_api.ranking.vocabulary import SHORTEST_PART, Vocabulary
 from template_api.records import Place, Sort, Word
 
@@ -40,8 +42,7 @@ _TITLE_BONUS: Final = 0.2
 _TITLE_COVERED_BONUS: Final = 0.2
 # A template that was found scores more than nothing, however little it has of a long question.
 _LEAST_SCORE: Final = 1e-6
-_MOST_TIES: Final = 20_000  # found at most to order equals that go on beyond what is asked for
-_ORDERED_BY: Final = {Sort.NEWEST: "published", Sort.TITLE: "title_order"}
+_FLOOR: Final = 0.1  # of the best score, below which a template only shares words that hardly count
 _BITS: Final = 20  # words looked up in one query; scores are exact up to 24 bits
 _SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may become
 
@@ -77,22 +78,31 @@ class Suggested(NamedTuple):
     corrected: tuple[Word, ...]
 
 
+_Found = tuple[float, DocAddress]
+"""A template that a query finds: its score and where it is."""
+
+
 class _Candidate(NamedTuple):
-    """A template found; `newest`, `title` and `tie` order it among equals. A tuple: a search makes a hundred."""
+    """A template found; `newest`, `title` (first letters, words) and `tie` order it. A tuple, as many are made."""
 
     address: DocAddress
     score: float
     newest: int
     tie: int
-    title: str = ""
+    title: tuple[int, str] = (0, "")
 
     @property
     def place(self) -> tuple[int, int]:
         """Where it is in this state of the index."""
         return self.address.segment_ord, self.address.doc
 
-    def rank(self) -> tuple[float, str, int, int]:
-        return -self.score, self.title, -self.newest, self.tie
+    def rank(self) -> tuple[float, int, int]:
+        """Order by score."""
+        return -self.score, -self.newest, self.tie
+
+    def rank_of_sorted(self) -> tuple[tuple[int, str], int, int]:
+        """Order by title, or by date where it has none."""
+        return self.title, -self.newest, self.tie
 
 
 _NO_SYNONYMS: Final = Synonyms()
@@ -123,9 +133,10 @@ class Ranking:
         """Return at most `limit` templates that have a word of the text and pass the filters, best first.
 
         A score is the share of what a template could reach at most for this text, were every word found as typed, over
-        and over, and its title just these. `offset` leaves out that many of the best, `place` what was shown before it.
-        Of equals the newest comes first, then the one with the lowest key. Without a text, all that changed `since` are
-        found, or all where the order is that of the titles, with a score of 0. `exact` keeps the words as they are: no
+        and over, and its title just these. What scores less than a tenth of the best is left out, unless it has all
+        rare words of the text. `offset` leaves out that many of the first, `place` what was shown before it. Of equals
+        the newest comes first, then the one with the lowest key. Without a text, all that changed `since` are found, or
+        all where the order is that of the titles, with a score of 0. `exact` keeps the words as they are: no
         corrections, no synonyms.
         """
         meaning = self._meaning(text, exact=exact)
@@ -133,19 +144,16 @@ class Ranking:
         takes_all = not text and (sort is Sort.TITLE or since is not None)
         if limit < 1 or not (wanted or takes_all):
             return Ranked(ignored=meaning.ignored)
-        query = filtered(every() if takes_all else either(map(self._clause, wanted)), filters, since)
         order = sort if wanted or sort is Sort.TITLE else Sort.NEWEST
+        query = filtered(every() if takes_all else either(map(self._clause, wanted)), filters, since)
+        found = self._found(query, wanted)
         begin = place or Place(offset)
-        page, total, seen = self._page(query, wanted, order, begin, limit)
+        page = self._page(found, wanted, order, begin, limit)
         ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
         ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        shown = page[:limit]
-        if takes_all:
-            hits = tuple(Hit(self._stored(each, "key"), 0.0, ()) for each in shown)
-        else:
-            hits = tuple(self._hits(shown if order is Sort.RELEVANCE else self._scored(query, shown), wanted, ideal))
-        ended = begin.following(len(hits), seen) if len(page) > limit else None
-        return Ranked(hits, total, meaning.corrected, meaning.ignored, ended)
+        hits = tuple(self._hits(page[:limit], wanted, ideal))
+        ended = begin.after([hit.key for hit in hits]) if len(page) > limit else None
+        return Ranked(hits, len(found), meaning.corrected, meaning.ignored, ended)
 
     def suggest(self, text: str, limit: int) -> Suggested:
         """Return the keys of at most `limit` templates whose title has a word that begins with the text's last one.
@@ -171,6 +179,15 @@ class Ranking:
         ranked = self.search(text, limit)
         return Suggested(tuple(hit.key for hit in ranked.hits), ranked.corrected)
 
+    def near(self, text: str, limit: int) -> tuple[str, ...]:
+        """Return the keys of at most `limit` templates with a word in the title that is like one of a text."""
+        titled = [word for word, _ in self._searcher.terms_with_prefix("title", "")]
+        keys: dict[str, None] = {}
+        for like in likest(words(text), [word for word in titled if word not in STOP_WORDS]):
+            for _, address in self._searcher.search(any_of("title", [like]), limit).hits:
+                keys[self._searcher.doc(address).get_first("key") or ""] = None
+        return tuple(keys)[:limit]
+
     def _readings(self, typed: list[str]) -> Iterator[tuple[list[str], str, str, str]]:
         """Yield the ways to read a text whose last word is unfinished.
 
@@ -190,7 +207,8 @@ class Ranking:
         """Return the keys of templates with one of some words in the title, those like what was typed first."""
         titled = (Occur.Must, unscored(any_of("title", begun)))
         others = [(Occur.Should, self._clause(each)) for each in before.wanted]
-        best, _ = self._best(Query.boolean_query([titled, *others]), _REORDERED)
+        found = self._searcher.search(Query.boolean_query([titled, *others]), max(1, self._searcher.num_docs)).hits
+        best = self._ordered(found, (), Sort.RELEVANCE, _REORDERED)
         best.sort(key=lambda each: -title_likeness(" ".join(typed), self._stored(each, "title")))
         return [self._stored(each, "key") for each in best]
 
@@ -199,20 +217,13 @@ class Ranking:
     ) -> dict[str, int]:
         """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
         wanted = self._meaning(text, exact=exact).wanted
-        found = either(map(self._clause, wanted)) if wanted or text else Query.all_query()
-        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=filtered(found, filters, since)))
-
-    @property
-    def state(self) -> str | None:
-        """What was last committed as the state of the index, None before the first time."""
-        found = self._searcher.search(any_of("key", [STATE_KEY]), 1).hits
-        return str(self._searcher.doc(found[0][1]).get_first("state")) if found else None
-
-    def fingerprint(self) -> tuple[int, int]:
-        """Return how many templates there are, and the sum of the library's versions that they came with."""
-        asked = {"count": {"value_count": {"field": "changed"}}, "sum": {"sum": {"field": "changed"}}}
-        found = self._searcher.aggregate(Query.all_query(), asked)
-        return int(found["count"]["value"]), int(found["sum"]["value"] or 0)
+        query = filtered(either(map(self._clause, wanted)) if wanted or text else every(), filters, since)
+        found = self._found(query, wanted)
+        result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
+        if len(found) < result.count:
+            ties = self._searcher.fast_field_values("tie", [address for _, address in found])
+            query = only(query, [int(tie or 0) for tie in ties])
+        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
@@ -226,84 +237,62 @@ class Ranking:
             options.append(terms[0] if len(terms) == 1 else all_of(terms))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
+    def _found(self, query: Query, wanted: Sequence[Wanted]) -> list[_Found]:
+        """Return what a query finds, best first, without what only shares words that hardly count."""
+        found: list[_Found] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
+        end = bisect_left(found, -_FLOOR * found[0][0], key=lambda each: -each[0]) if found and wanted else len(found)
+        if end == len(found):
+            return found
+        least = max(option.rarity for each in wanted for option in each.options) / 2
+        rare = [each for each in wanted if any(option.rarity >= least for option in each.options)]
+        having = self._searcher.search(all_of(map(self._clause, rare)), self._searcher.num_docs).hits
+        places = {(address.segment_ord, address.doc) for _, address in having}
+        return found[:end] + [one for one in found[end:] if (one[1].segment_ord, one[1].doc) in places]
+
     def _page(
-        self, query: Query, wanted: Sequence[Wanted], order: Sort, begin: Place, limit: int
-    ) -> tuple[list[_Candidate], int, list[int]]:
-        """Return the `limit` templates after a place in their order, one more where there is, and the number of all.
-
-        The last is the marks of what was seen, these templates included, in their order. What was seen before is left
-        out, wherever it is by now. Templates that the place has forgotten are before the first quarter of those that it
-        names, however many were published before these; a few of them may have moved to the front meanwhile. Reads all
-        that come before the page: 140 ms for the last of 50,000, measured.
-        """
-        count = max(min(begin.shown + limit + 1, self._searcher.num_docs), _REORDERED)
+        self, found: Sequence[_Found], wanted: Sequence[Wanted], order: Sort, begin: Place, limit: int
+    ) -> list[_Candidate]:
+        """Return the `limit` templates after a place in their order, and one more where there is."""
+        count = max(begin.shown + limit + 1, _REORDERED)
         while True:
-            best, total = self._best(query, count, order, self._searcher.num_docs if begin.seen else _MOST_TIES)
-            ordered = self._reordered(best, wanted) if order is Sort.RELEVANCE and wanted else best
-            if not begin.seen:
-                page = ordered[begin.shown : begin.shown + limit + 1]
-                return page, total, self._marks(page[:limit])
-            marks = self._marks(ordered)
-            seen = frozenset(begin.seen)
-            forgotten = max(0, begin.shown - len(begin.seen))
-            known = [at for at, mark in enumerate(marks) if mark in seen]
-            if not forgotten:
-                first = 0
-            elif known:
-                first = known[len(known) // 4]
-            else:  # many were published before them, or all have left the library
-                first = len(ordered) if count < total else forgotten
-            places = [at for at in range(first, len(ordered)) if marks[at] not in seen]
-            if len(places) > limit or count >= total:
-                gone = sorted(seen.difference(marks))
-                in_order = sorted([*known, *places[:limit]])
-                after = [*gone, *(marks[at] for at in in_order)]
-                return [ordered[at] for at in places[: limit + 1]], total, after
-            count *= 2
+            ordered = self._ordered(found, wanted, order, count)
+            last = self._last_of(ordered, begin.keys) if begin.keys else begin.shown - 1
+            if count >= len(found) or (last is not None and last + limit + 1 < count):
+                first = begin.shown if last is None else last + 1
+                return ordered[first : first + limit + 1]
+            count *= 4
 
-    def _marks(self, several: Sequence[_Candidate]) -> list[int]:
-        found = self._searcher.fast_field_values("mark", [each.address for each in several])
-        return [int(mark or 0) for mark in found]
-
-    def _scored(self, query: Query, page: Sequence[_Candidate]) -> list[_Candidate]:
-        """Return the templates of a page, ordered by something else, with their scores."""
-        these = any_of("key", [self._stored(each, "key") for each in page])
-        both = Query.boolean_query([(Occur.Must, query), (Occur.Must, unscored(these))])
-        hits = self._searcher.search(both, max(1, len(page)), count=False).hits
-        scores = {(address.segment_ord, address.doc): score for score, address in hits}
-        return [each._replace(score=scores[each.place]) for each in page]
-
-    def _best(
-        self, query: Query, count: int, order: Sort = Sort.RELEVANCE, most: int = _MOST_TIES
-    ) -> tuple[list[_Candidate], int]:
-        """Return the first `count` templates in order, and how many there are in all; reads `most` to order equals.
-
-        Of those that are ordered by a field, the score is its value, so that the highest is first.
-        """
-        field, direction = _ORDERED_BY.get(order), Order.Asc if order is Sort.TITLE else Order.Desc
-        asked = count
-        while True:
-            # tantivy 0.27 does not declare `count` of the result.
-            result: Any = self._searcher.search(query, asked + 1, order_by_field=field, order=direction)
-            hits: list[tuple[float, DocAddress]] = result.hits
-            # Equals of the last one may come before it: as many more are asked for.
-            if len(hits) <= asked or hits[count - 1][0] != hits[-1][0] or asked >= most:
-                break
-            asked *= 4
-        addresses = [address for _, address in hits]
-        newest = self._searcher.fast_field_values("published", addresses)
-        ties = self._searcher.fast_field_values("tie", addresses)
-        sign = -1 if order is Sort.TITLE else 1
-        found = [
-            _Candidate(address, sign * score, int(published or 0), int(tie or 0))
-            for (score, address), published, tie in zip(hits, newest, ties, strict=True)
+    def _ordered(self, found: Sequence[_Found], wanted: Sequence[Wanted], order: Sort, count: int) -> list[_Candidate]:
+        """Return the first `count` templates in an order. Titles that begin alike are read from the store."""
+        end = count
+        if order is Sort.RELEVANCE:
+            while end < len(found) and found[end][0] == found[count - 1][0]:
+                end += 1
+            found = found[:end]
+        addresses = [address for _, address in found]
+        newest, ties = (self._searcher.fast_field_values(name, addresses) for name in ("published", "tie"))
+        each = [
+            _Candidate(address, score, int(published or 0), int(tie or 0))
+            for (score, address), published, tie in zip(found, newest, ties, strict=True)
         ]
-        if order is Sort.TITLE:  # of those whose first letters are equal the whole titles decide, read from the store
-            equals = Counter(each.score for each in found)
-            found = [
-                each._replace(title=self._stored(each, "title")) if equals[each.score] > 1 else each for each in found
+        if order is Sort.TITLE:
+            letters = self._searcher.fast_field_values("title_order", addresses)
+            equals = Counter(letters)
+            each = [
+                one._replace(title=(int(letter or 0), self._stored(one, "title") if equals[letter] > 1 else ""))
+                for one, letter in zip(each, letters, strict=True)
             ]
-        return sorted(found, key=_Candidate.rank)[:count], result.count
+        each.sort(key=_Candidate.rank if order is Sort.RELEVANCE else _Candidate.rank_of_sorted)
+        return (self._reordered(each, wanted) if order is Sort.RELEVANCE and wanted else each)[:count]
+
+    def _last_of(self, ordered: Sequence[_Candidate], keys: Sequence[str]) -> int | None:
+        """Return where the last of some templates is that is still there, None where none is."""
+        for key in reversed(keys):
+            tie = leading(key)
+            for at, each in enumerate(ordered):
+                if each.tie == tie and self._stored(each, "key") == key:
+                    return at
+        return None
 
     def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
         query = " ".join(each.options[0].text for each in wanted)
@@ -328,7 +317,7 @@ class Ranking:
             found = [next((option for option, its in each if terms.issuperset(its)), None) for each in options]
             both = zip(wanted, found, strict=True)
             matched = [Word(each.typed, option.text, option.is_synonym) for each, option in both if option]
-            share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE))
+            share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
             yield Hit(key, share, tuple(matched))
 
     def _terms_had(self, keys: Sequence[str], terms: Sequence[str]) -> Mapping[tuple[int, int], set[str]]:

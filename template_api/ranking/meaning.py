@@ -96,11 +96,16 @@ class Meaning:
 
     @property
     def corrected(self) -> tuple[Word, ...]:
-        """The words that others are searched for in place of; parts of one word together."""
+        """The words that others are searched for in place of, or beside, where they may be misspelt in the library.
+
+        Parts of one word are together.
+        """
         changed: dict[str, Word] = {}
         for each in self.wanted:
-            if not each.is_typed:
-                option, before = each.options[0], changed.get(each.typed)
+            doubted = next((option for option in each.options if option.origin is Origin.DOUBTED), None)
+            option = doubted if each.is_typed else each.options[0]
+            if option is not None:
+                before = changed.get(each.typed)
                 found = f"{before.found} {option.text}" if before else option.text
                 changed[each.typed] = Word(each.typed, found, option.is_synonym)
         return tuple(changed.values())

@@ -67,6 +67,8 @@ FOREIGN_STOP_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905 - as above
 )
 _SHORTEST_STEMMED: Final = 3
+_MOST_LIKENED: Final = 8  # words that are compared with all of a title
+_LIKE: Final = 60  # of 100: what is called near
 _REMEMBERED: Final = 1 << 15  # stems, some 6 MB; 0.06 us for a word among them
 
 
@@ -129,3 +131,11 @@ def within(word: str, choices: Sequence[str], most: int) -> list[tuple[str, int]
 def title_likeness(query: str, title: str) -> float:
     """Return how much of a title's words a query shares, 0 to 1, whatever their order and repetition."""
     return fuzz.token_set_ratio(query, title, processor=None) / 100
+
+
+def likest(typed: Sequence[str], choices: Sequence[str]) -> list[str]:
+    """Return the few choices that are most like some words, the likest first; further apart than `within` has them."""
+    found = [
+        one for word in typed[:_MOST_LIKENED] for one in process.extract(word, choices, scorer=fuzz.ratio, limit=3)
+    ]
+    return [choice for choice, score, _ in sorted(found, key=lambda one: -one[1]) if score >= _LIKE]

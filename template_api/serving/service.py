@@ -1,6 +1,5 @@
-"""One API process from start to stop: first import, library, application, server, signals.
+"""One API process from start to stop: first import, library, application, waitress, signals.
 
-Requests are parsed, bounded and sent by `amqtt_rest_bridge.http_server`; the application runs behind its WSGI door.
 Runs on the main thread. A process that a broker's plugin has started gets its listening socket and a *link*, a socket
 on which it reports `busy` while it imports, then `ready` or why it cannot start. When the other end closes, it stops.
 """
@@ -14,21 +13,19 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from queue import SimpleQueue
-from typing import Any
+from typing import Any, NoReturn
 
-from amqtt_rest_bridge.http_server import HttpServer, Limits, Request, Response, WsgiDoor, path_info
-from template_api.app import CORS_FIELDS, create_app
+import waitress
+
+from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
-from template_api.errors import INTERNAL_ERROR, ROWS, SettingsError, StartError, TemplateApiError
-from template_api.library import TemplateLibrary, fill_empty_library, index_folder, listed_templates
-from template_api.query import MAX_BODY_BYTES
-from template_api.replies import JSON, error_body
+from template_api.errors import SettingsError, StartError, TemplateApiError
+from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
 from template_api.serving.supervisor import BUSY, READY, listening_socket
 from template_api.sources import Reading
 
@@ -36,13 +33,20 @@ log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0001
 _BUSY_SECONDS = 1.0  # between two reports that the import is running
-_GRACE_SECONDS = 5  # what running requests get to finish in at a stop
-_LIMITS = Limits(
-    slow_seconds=30,  # for a request to arrive whole, or a caller that reads nothing of its answer
-    idle_seconds=30,  # a connection between requests
-    waiting=1000,
-    connections=1000,  # below the 1,024 files that a process may usually have open
-)
+_LIMITS: dict[str, Any] = {
+    "connection_limit": 1000,  # below the 1,024 files that a process may usually have open
+    "asyncore_use_poll": True,  # select() takes no descriptor above 1,023
+    "channel_timeout": 30,  # seconds after which a connection on which nothing moves is closed
+    "cleanup_interval": 5,
+    "max_request_header_size": 65536,
+    # The application refuses more than 64 KiB, in the form of its errors; from here on waitress does, in plain text.
+    "max_request_body_size": 1 << 20,
+    # waitress answers all requests that came in one piece, whether or not the caller reads. Small pieces bound what
+    # that costs in memory; below the watermark such a caller holds no thread, which it would for ever.
+    "recv_bytes": 1024,
+    "outbuf_high_watermark": 1 << 30,
+    "ident": None,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,50 +61,6 @@ class Options:
     def __post_init__(self) -> None:
         if not 1 <= self.threads <= MOST_THREADS:
             raise SettingsError(f"--threads must be a whole number from 1 to {MOST_THREADS}, not {self.threads}")
-
-
-class Server:
-    """Serve one WSGI application on one listening socket, until `stop`.
-
-    Args:
-        app: the application.
-        listening: a bound socket; closed at the end.
-        threads: how many requests are answered at once.
-        limits: of connections.
-    """
-
-    def __init__(
-        self, app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, limits: Limits = _LIMITS
-    ) -> None:
-        self._listening = listening
-        address = listening.getsockname()
-        self.port: int = address[1]
-        self._stops: SimpleQueue[None] = SimpleQueue()
-        self._door = WsgiDoor(app, threads, address[:2], _refused)
-        self._http = HttpServer(listening, self._door, max_body_bytes=MAX_BODY_BYTES, limits=limits, refuse=_refused)
-
-    def run(self) -> None:
-        """Serve until `stop`, then wait up to 5 s for running requests."""
-        self._http.start()
-        self._stops.get()
-        self._listening.close()  # else who connects waits for an answer until the end
-        self._http.stop(_GRACE_SECONDS)
-        self._door.close(1)
-
-    def stop(self) -> None:
-        """Stop `run`; may be called from any thread."""
-        self._stops.put(None)
-
-
-def _refused(request: Request) -> Response:
-    """Return the server's own refusals in the form of this API."""
-    refusal = request.refusal
-    assert refusal is not None  # noqa: S101  # it is refused
-    row = ROWS.get(refusal.code, INTERNAL_ERROR)
-    error = row.error(row.message or refusal.message)
-    body = error_body(error, request.method, path_info(request.target))
-    fields = (("Content-Type", JSON), *CORS_FIELDS, *refusal.headers)
-    return Response(f"{error.status.value} {error.status.phrase}", fields, body)
 
 
 def serve(settings: Settings, options: Options) -> None:
@@ -125,46 +85,37 @@ def serve(settings: Settings, options: Options) -> None:
                 raise
             link.send(str(exc))
             raise SystemExit(1) from exc
-        if link is None:
-            opened.enter_context(_stopped_by_signals(server))
-        public_url = settings.public_url(server.port)
-        log.info("template API on http://%s:%d, public address %s", settings.host, server.port, public_url)
-        if link is not None:
-            link.send(READY)
-            threading.Thread(target=link.stop_at_end, args=(server,), name="link", daemon=True).start()
-        server.run()
+        with contextlib.suppress(SystemExit):  # of a signal just before waitress runs
+            for number in (signal.SIGINT, signal.SIGTERM) if link is None else (signal.SIGUSR1,):
+                signal.signal(number, _stop)
+            port = server.effective_port
+            log.info("template API on http://%s:%s, public address %s", settings.host, port, settings.public_url(port))
+            if link is not None:
+                link.send(READY)
+                threading.Thread(target=link.stop_at_end, name="link", daemon=True).start()
+            server.run()
     log.info("template API stopped")
 
 
-@contextlib.contextmanager
-def _stopped_by_signals(server: Server) -> Iterator[None]:
-    """Stop the server at SIGINT or SIGTERM.
+def _stop(*_: object) -> NoReturn:
+    """End `server.run`, which then gives running requests 5 s; the handler of signals, on the main thread."""
+    raise SystemExit(0)
 
-    Any thread of the process may take a signal, and Python calls handlers on the main one, which would wait for the
-    stop and not notice: 3 of 32 SIGTERM were lost beside threads that index. The descriptor is written on any thread.
+
+def wsgi_server(app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, **limits: Any) -> Any:
+    """Return waitress with this application on a listening socket; its `run` serves until `SystemExit`.
+
+    Args:
+        app: the application.
+        listening: a bound socket.
+        threads: how many requests are answered at once.
+        limits: in place of those above, as waitress names them.
     """
-    woken, wakes = socket.socketpair()
-
-    def wait() -> None:
-        woken.recv(1)
-        server.stop()
-
-    waiting = threading.Thread(target=wait, name="signals", daemon=True)
-    with woken:
-        with wakes:
-            wakes.setblocking(False)
-            signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, lambda *_: None)
-            waiting.start()
-            try:
-                yield
-            finally:
-                signal.set_wakeup_fd(-1)
-        waiting.join()
+    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread
+    return waitress.create_server(app, sockets=[listening], threads=threads, **{**_LIMITS, **limits})
 
 
-def _server(settings: Settings, options: Options, opened: ExitStack, report_busy: Callable[[], None]) -> Server:
+def _server(settings: Settings, options: Options, opened: ExitStack, report_busy: Callable[[], None]) -> Any:
     """Return the server, ready to run; what it needs is closed with `opened`."""
     if options.socket_fd is not None:
         listening = opened.enter_context(socket.socket(fileno=options.socket_fd))
@@ -174,15 +125,13 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     library = opened.enter_context(closing(open_library(settings, report_busy)))
     port = listening.getsockname()[1]
     # A request takes the interpreter lock some ten times and waits so long each time for the thread that indexes: with
-    # Python's 5 ms, the p99 of searches is 45 to 65 ms while 1,000 changed templates are indexed, with this 20 ms.
-    # Measured again with 6,000 templates and cached reads beside, 0.1, 1 and 5 ms in turns, on two cores with other
-    # work: p99 of searches 48 to 72, 134 to 242 and 142 to 438 ms; of cached reads 25 to 53, 70 to 133, 113 to 240 ms.
+    # Python's 5 ms, the p99 of searches is three times as long while 1,000 changed templates are indexed.
     sys.setswitchinterval(_SWITCH_SECONDS)
     app = create_app(
         library, settings.public_url(port), access_log,
         log_empty_searches=settings.log_empty_searches, playground=settings.playground,
     )  # fmt: skip
-    server = Server(app, listening, options.threads)
+    server = wsgi_server(app, listening, options.threads)
     library.follow()
     # What is there now lives as long as this process: 68,000 objects, for which each full round of the garbage
     # collector would hold the interpreter lock for 20 ms.
@@ -207,12 +156,21 @@ def open_library(settings: Settings, report_busy: Callable[[], None] = lambda: N
         report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(report_busy))
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)
-    library = TemplateLibrary(settings.database_url, index_folder(settings.database_url, settings.index_dir))
+    library = TemplateLibrary(settings.database_url)
+    _name_old_index(settings.index_dir)
     if library.is_empty():
         with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones count too
             if next(listed, None) is None:
                 log.warning("the library is empty; fill it with template-api import PATH")
     return library
+
+
+def _name_old_index(index_dir: str | None) -> None:
+    """Name the folder of an index on disk, as versions before kept it."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
+    folder = Path(index_dir or Path(cache, "template-api"))
+    if index_dir or folder.is_dir():
+        log.warning("the search index is in memory: index_dir has no effect, and the folder %s can be deleted", folder)
 
 
 class _Observer:
@@ -251,12 +209,12 @@ class _Link:
         except OSError as exc:
             raise StartError("the import was stopped, as the broker has ended") from exc
 
-    def stop_at_end(self, server: Server) -> None:
-        """Stop the server once the supervisor closes its end, or dies."""
+    def stop_at_end(self) -> None:
+        """Stop this process once the supervisor closes its end, or dies."""
         with contextlib.suppress(OSError):
             while self._connection.recv(1):
                 pass
-        server.stop()
+        os.kill(os.getpid(), signal.SIGUSR1)
 
 
 class _AccessFile(WatchedFileHandler):

@@ -3,12 +3,14 @@
 Pure: texts and numbers in, checked values out. Reading continues after a fault, so that all are reported at once.
 """
 
+import json
 import re
 import unicodedata
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain, islice
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import urlsplit
 
@@ -19,6 +21,9 @@ SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
 _LONGEST = {"title": 500, "summary": 5000, "short_description": 5000, "url": 2000}
 INPUT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _INPUT = ("name", "secret", "example")
+_NAMED = ("name", "slug", "id")
+_MOST_MEMBERS = 1000
+_DEEPEST = 100  # Python reads and writes JSON recursively, and answers hold free-form objects some levels down
 _LONGEST_INPUT = 60  # shown in a message
 _LONGEST_EXAMPLE = 500
 _Value = TypeVar("_Value")
@@ -28,11 +33,15 @@ _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
 
 @dataclass(frozen=True, slots=True)
 class NamedSource:
-    """The names of a category, tag, route or broker version; the slug is its identity."""
+    """The names of a category, tag, route or broker version; the slug is its identity.
+
+    `members` is the JSON of the other members of the object that its author wrote, None of a plain name.
+    """
 
     name: str
     slug: str
     id: str | None = None
+    members: str | None = None
 
 
 class Fields:
@@ -207,17 +216,18 @@ class Fields:
         return Input(name, self.flag(key, given.get("secret")), example or None)
 
     def _one_named(self, key: str, item: object) -> NamedSource:
-        """Read a name, or an object with `name` and perhaps `slug` and `id`; its other members are not kept."""
-        if not isinstance(item, Mapping):
-            item = {"name": item}
-        name = self._plain_text(key, item.get("name")) or self._plain_text(key, item.get("slug"))
-        slug = self._plain_text(key, item.get("slug")) or slug_of(name)
+        """Read a name, or an object with `name` and perhaps `slug`, `id` and others; an `id` of a word is the slug."""
+        given = item if isinstance(item, Mapping) else {"name": item}
+        name, slug, id_ = (self._plain_text(key, given.get(member)) for member in _NAMED)
+        if id_ and not is_uuid(id_):
+            slug, id_ = slug or id_, ""
+        name = name or slug
+        slug = slug or slug_of(name)
         if not name or not slug:
             raise self.fault(key, "must hold names, or objects with a name")
-        id_ = self._plain_text(key, item.get("id")) or None
-        if id_ is not None and not is_uuid(id_):
-            raise self.fault(key, f"has an id that is not a UUID: {id_!r}")
-        return NamedSource(name, slug, id_ and id_.lower())
+        others = {member: value for member, value in given.items() if member not in _NAMED}
+        members = json_text(self.where(key), key, others, _MOST_MEMBERS) if given is item else None
+        return NamedSource(name, slug, id_.lower() or None, members)
 
     def _plain_text(self, key: str, value: object) -> str:
         if value is None:
@@ -242,6 +252,32 @@ def check_storable(where: str, what: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as exc:
         raise SourceError(where, f"{what} holds a lone surrogate, which is not Unicode text") from exc
+
+
+def json_text(where: str, what: str, value: object, most: int | None = None) -> str:
+    """Return a value as JSON that the database keeps and answers hold.
+
+    Args:
+        where: the file and line, for messages.
+        what: it is, likewise.
+        value: of parsed JSON, or YAML without tags.
+        most: how many objects, lists and values it may have: aliases of YAML multiply them.
+
+    Raises:
+        SourceError: it is nested more than 100 deep, too large, or holds a lone surrogate.
+    """
+    level, count = [value], 0
+    for _ in range(_DEEPEST + 1):  # without recursion
+        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
+        level = list(islice(chain.from_iterable(inner), most))
+        count += len(level)
+        if most is not None and count >= most:
+            raise SourceError(where, f"{what} holds more than {most} values")
+    if level:
+        raise SourceError(where, f"{what} is nested more than {_DEEPEST} deep")
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    check_storable(where, what, text)
+    return text
 
 
 def is_uuid(text: str) -> bool:

@@ -11,8 +11,16 @@ from typing import Any
 
 from template_api.errors import SourceError, did_you_mean
 from template_api.records import Difficulty, Input, Status
-from template_api.sources.fields import SLUG, Fields, NamedSource, check_storable, is_uuid, slug_of, time_text
-from template_api.sources.routes import names_read, routes_in
+from template_api.sources.fields import (
+    SLUG,
+    Fields,
+    NamedSource,
+    check_storable,
+    is_uuid,
+    json_text,
+    slug_of,
+    time_text,
+)
 
 KEYS = (
     "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
@@ -27,8 +35,14 @@ _NAMES = ("filename", "file", "name")
 _LONGEST_NAME = 255
 _LONGEST_SHOWN = 60
 _MOST_NOTEBOOKS = 1000  # of a template; aliases of YAML can list each of many names for each of many roles
-_DEEPEST_CELLS = 100  # Python reads and writes JSON recursively, and answers hold cells some levels down
 _BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # one that never ends is read once, not from each /*
+_READ = re.compile(
+    rf"""{_BLOCK_COMMENT.pattern}|(?://|--)[^\n]*
+    |\bGET\s+(?P<source>ENV|SECRET)\s+(?P<quote>["'])(?P<name>[A-Za-z0-9_.-]+)(?P=quote)
+    |(?P<string>"(?:[^"\\]|\\.)*+"|'(?:[^'\\]|\\.)*+')""",
+    re.IGNORECASE | re.VERBOSE | re.DOTALL,
+)
+_PLACEHOLDER = re.compile(r"\{(env|secret)\.([A-Za-z0-9_.-]+)(?:\|[^{}]*)?\}")
 _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-]+)", re.IGNORECASE | re.MULTILINE)
 
 
@@ -83,11 +97,6 @@ class TemplateSource:
     def digest(self) -> str:
         """Return a hash of the template's content, without the place of its file."""
         return hashlib.blake2b(repr(replace(self, where="")).encode(), digest_size=20).hexdigest()
-
-    def labels(self) -> str:
-        """Return the names of all that the template is sorted by, for the search."""
-        named = [*self.tags, *self.routes, self.category, self.broker_version]
-        return " ".join([each.name for each in named if each is not None] + list(self.keywords))
 
 
 def template_source(
@@ -254,19 +263,12 @@ def notebook_source(
     """
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise SourceError(where, f"notebook {filename}: must be a JSON array of cells {{kind, language, value}}")
-    level: list[Any] = [cells]
-    for _ in range(_DEEPEST_CELLS + 1):  # without recursion
-        inner = (each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list))
-        level = list(chain.from_iterable(inner))
-    if level:
-        raise SourceError(where, f"notebook {filename}: its cells are nested more than {_DEEPEST_CELLS} deep")
     check_storable(where, f"the name of notebook {filename!r}", filename)
-    stored = json.dumps(cells, ensure_ascii=False, separators=(",", ":"))
+    stored = json_text(where, f"notebook {filename}", cells)
     text = "\n".join(_cell_text(cell) for cell in cells)
-    check_storable(where, f"notebook {filename}", stored)
     lot = list(lot_texts(cells))
     types = tuple(dict.fromkeys(defined_routes("\n".join(lot))))
-    asked = tuple(dict.fromkeys(Input(*each) for cell in lot for one in routes_in(cell) for each in names_read(one)))
+    asked = tuple(dict.fromkeys(chain.from_iterable(map(names_read, lot))))
     return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), types, asked, role)
 
 
@@ -275,6 +277,15 @@ def lot_texts(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:
     for cell in cells:
         if str(cell.get("language", "lot")).lower() == "lot":
             yield _cell_text(cell)
+
+
+def names_read(lot: str) -> Iterator[Input]:
+    """Yield what a text reads of its environment, by GET and by placeholders, but in comments."""
+    for match in _READ.finditer(lot):
+        if match["name"]:
+            yield Input(match["name"], match["source"].upper() == "SECRET")
+        for source, name in _PLACEHOLDER.findall(match["string"] or ""):
+            yield Input(name, source == "secret")
 
 
 def defined_routes(lot: str) -> list[str]:

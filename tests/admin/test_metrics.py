@@ -117,14 +117,18 @@ def test_the_text_is_that_of_the_writers_own_samples() -> None:
 
 def test_what_a_worker_counts_of_its_group_is_there_and_beside_amqtt_is_not() -> None:
     assert not [line for line in lines("A") if "slot" in line or "route_sets" in line]
-    group = GroupNumbers([True, False], unacknowledged=3, redelivered=4, reconnects=5, lease_changes=6, route_sets=2)
+    group = GroupNumbers(
+        [True, False], unacknowledged=3, redelivered=4, reconnects=5, lease_changes=6,
+        route_sets={"0a1b": 2, "2c3d": 1},
+    )  # fmt: skip
     text = metrics.exposition(Numbers(0.0, {}, BrokerNumbers(0, 0, [], group=group))).decode()
-    assert [line for line in text.splitlines() if not line.startswith("#")][-7:] == [
+    assert [line for line in text.splitlines() if not line.startswith("#")][-8:] == [
         'rest_bridge_slot_held{slot="0"} 1.0',
         'rest_bridge_slot_held{slot="1"} 0.0',
         "rest_bridge_unacknowledged 3.0",
         "rest_bridge_redelivered_total 4.0",
         "rest_bridge_reconnects_total 5.0",
         "rest_bridge_lease_changes_total 6.0",
-        "rest_bridge_route_sets 2.0",
+        'rest_bridge_route_sets{hash="0a1b"} 2.0',
+        'rest_bridge_route_sets{hash="2c3d"} 1.0',
     ]

@@ -2,21 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from template_api.ranking import Document
-from tests.template_api.ranking.indexed import indexed
+from tests.template_api.ranking.indexed import document, indexed
 
 
 def factory(documents: Sequence[Mapping[str, str]]) -> Callable[[str, int], list[str]]:
     """Index documents with the members id, title and body as templates; return a search for the ids of the best."""
     ranking = indexed(
-        Document(
-            key=document["id"],
-            title=document["title"] or document["body"][:60],
+        document(
+            key=each["id"],
+            title=each["title"] or each["body"][:60],
             labels="",
-            short_description=document["body"][:200],
-            content=document["body"],
+            short_description=each["body"][:200],
+            content=each["body"],
             cells="",
         )
-        for document in documents
+        for each in documents
     )
     return lambda query, count: [hit.key for hit in ranking.search(query, count).hits]

@@ -9,10 +9,13 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from tests.support.admin_client import TOKEN, Admin, admin_with_token, client_route, outcome, refusing_with_reason
+from tests.support.asking import ask
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Recorder, recording
+from tests.support.http_target import AUTHORITY, CERTIFICATES, Peer, Target, reply, server_tls
 from tests.support.waiting import eventually
 
+CLIENT = str(CERTIFICATES / "client.pem")
 ASKING = """
     ADD EVENT Ask
         WITH SOURCE_TOPIC "ask"
@@ -112,6 +115,62 @@ def test_a_failure_is_retried_by_its_id(
     eventually(lambda: outcome(admin, again) == "succeeded")
     assert main(["retry", "nothing", *at(admin)]) == 1
     assert "nothing not sent again: no failure of a message is kept with this id" in capsys.readouterr().err
+
+
+@pytest.fixture
+def proxy(admin: Admin) -> Iterator[list[str]]:
+    """Run a proxy with TLS, which asks for a certificate, before the admin port; yield the options that name it."""
+
+    def pass_on(peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            authorization = {"Authorization": seen.headers["Authorization"]}
+            answer = ask(admin.port, seen.path, seen.body or None, method=seen.method, **authorization)
+            peer.send(reply(answer.body, f"{answer.status} {HTTPStatus(answer.status).phrase}"))
+
+    with Target(pass_on, tls=server_tls(client_authority=AUTHORITY)) as target:
+        yield ["--admin", f"https://localhost:{target.port}"]
+
+
+def test_failures_are_listed_and_retried_through_a_proxy_with_tls(
+    target: Recorder, client: Client, proxy: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, certificate = fail(client, "orders/7"), ["--cert-file", CLIENT, "--key-file", CLIENT]
+    target.answer = lambda _: (200, b"{}")
+    files = ["--ca-file", AUTHORITY, *certificate]
+    assert main(["failures", *proxy, *files]) == 0
+    assert name in capsys.readouterr().out
+    assert main(["retry", name, *proxy, *files]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 message sent again"
+    client.message()
+
+
+@pytest.mark.parametrize("command", [["failures"], ["retry", "x"], ["trace"]])
+def test_a_certificate_that_is_refused_is_said_with_what_to_do(
+    proxy: list[str], command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    certificate = ["--cert-file", CLIENT, "--key-file", CLIENT]
+    assert main([*command, *proxy, *certificate]) == 1
+    refused = capsys.readouterr().err
+    assert "its certificate is refused: " in refused
+    assert "; --ca-file names the authorities to trust" in refused
+    assert main([*command, *proxy, "--ca-file", AUTHORITY]) == 1
+    assert "; does it speak TLS, and ask for --cert-file?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param(["--ca-file", AUTHORITY], "--ca-file needs TLS: write --admin https://...", id="plain"),
+        pytest.param(["--admin", "https://a.test", "--cert-file", CLIENT], "--cert-file and --key-file", id="no key"),
+        pytest.param(["--admin", "https://a.test", "--ca-file", "no.pem"], "(--ca-file no.pem)", id="no file"),
+    ],
+)
+def test_files_that_cannot_be_used_are_named_by_their_option(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in (["failures"], ["retry", "x"], ["trace"]):
+        assert main([*command, *options]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_all_failures_of_a_route_are_retried_after_a_question(

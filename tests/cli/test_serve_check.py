@@ -91,6 +91,15 @@ def test_check_reports_a_size_that_cannot_be_read(place: Workplace, setting: str
     assert (ended.returncode, ended.stderr) == (1, "")
 
 
+def test_a_token_that_was_to_come_from_the_environment_is_refused_at_its_place(place: Workplace) -> None:
+    place.configure(("processes: 0", "admin_token: '${BRIDGE_ADMIN_TOKEN}'"))
+    told = "error: the setting admin_token holds ${BRIDGE_ADMIN_TOKEN}, which nothing replaces here: write the value"
+    ended = check(place)
+    assert ended.returncode == 1
+    assert told in ended.stdout
+    assert told.removeprefix("error: ") in place.refusal()
+
+
 @pytest.mark.parametrize("routes", ["missing: 3", "routes: routes.lot"])
 def test_check_prints_each_fault_of_settings_at_once_at_its_line(place: Workplace, routes: str) -> None:
     settings = (
@@ -125,18 +134,15 @@ def test_check_reports_what_stops_the_template_api_at_each_line(place: Workplace
     database_url: mysql://x
     library: /nonexistent
     base_url: nonsense
-    index_dir: routes.lot
 """
     place.configure((BRIDGE, BRIDGE + text))
     ended = check(place)
     assert ended.returncode == 1
-    index = place.folder / "routes.lot"
     assert ended.stdout.splitlines() == [
         "broker.yaml:9:5: error: port must be a whole number from 0 to 65535, not 99999",
         "broker.yaml:12:5: error: base_url must be an address such as https://library.example, not 'nonsense'",
         "broker.yaml:10:5: error: database_url: mysql is not supported; use sqlite or postgresql+psycopg",
         "broker.yaml:11:5: error: /nonexistent: there is no such file or folder",
-        f"broker.yaml:13:5: error: index_dir {index}: {index} is not a folder; name a folder that this user can write",
     ]
 
 

@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import msgspec
+
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language.parameters import PARAMETERS as SETTINGS
@@ -20,8 +22,7 @@ from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
 from template_api import config
-from template_api.parameters import PARAMETERS, Kind, Operation, parameters_of
-from template_api.parameters import Parameter as ApiParameter
+from template_api.parameters import ListParameters, SearchBody, SearchParameters, SuggestParameters
 from tests.documents import textmate
 from tests.support.documents import ROOT
 
@@ -75,66 +76,101 @@ def api_table() -> str:
     return _table(head, rows)
 
 
+REQUESTS = {
+    "GET /api/templates": ListParameters, "GET /api/search": SearchParameters, "POST /api/search": SearchBody,
+    "GET /api/suggest": SuggestParameters,
+}  # fmt: skip
+_SHORT = {"GET /api/templates": "list", "GET /api/search": "search", "POST /api/search": "POST"}
+_SHORT["GET /api/suggest"] = "suggest"
+_, _SCHEMAS = msgspec.json.schema_components(list(REQUESTS.values()), ref_template="#/components/schemas/{name}")
+
+
 def parameter_table() -> str:
     """Make the table of the parameters of lists and searches."""
-    rows = (
-        (f"`{one.name}`", _places(one), one.allowed, _shown(one.default), one.meaning, _shown(one.example))
-        for one in PARAMETERS
-    )
+    places: dict[tuple[str, ...], list[str]] = {}
+    for operation, name, rule in _members():
+        default, example = rule.get("default"), rule["examples"][0]
+        row = (f"`{name}`", rule["title"], _shown(default), rule["description"], _shown(example))
+        places.setdefault(row, []).append(operation)
+    rows = ((row[0], ", ".join(dict.fromkeys(places[row])), *row[1:]) for row in places)
     return _table(("parameter", "of", "value", "default", "meaning", "example"), rows)
 
 
-def _places(one: ApiParameter) -> str:
-    names = {Operation.LIST: "list", Operation.SEARCH: "search", Operation.SUGGEST: "suggest"}
-    names[Operation.POST] = "POST `filters`" if one.filters else "POST"
-    return ", ".join(names[each] for each in one.operations)
+def _members() -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for operation, schema in REQUESTS.items():
+        for name, rule in _SCHEMAS[schema.__name__]["properties"].items():
+            if name != "filters":
+                yield _SHORT[operation], name, rule
+        if operation.startswith("POST"):
+            for name, rule in _SCHEMAS["Filters"]["properties"].items():
+                yield "POST `filters`", name, rule
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, list):
+        value = ",".join(value)
     return "" if value in (None, "") else f"`{json.dumps(value)}`" if isinstance(value, bool) else f"`{value}`"
 
 
 def described() -> str:
     """Return the API's description with the parameters that the code has."""
     document = json.loads((ROOT / DESCRIPTION).read_text(encoding="utf-8"))
-    for operation in Operation:
+    schemas = document["components"]["schemas"]
+    for name, schema in _SCHEMAS.items():
+        if not name.endswith("Parameters"):
+            schemas[name] = _plain(schema)
+    for operation, request in REQUESTS.items():
         method, path = operation.split()
         described = document["paths"][path][method.lower()]
-        if operation is Operation.POST:
-            schema = described["requestBody"]["content"]["application/json"]["schema"]
-            rows = parameters_of(operation).values()
-            filters = {one.name: _member(one) for one in rows if one.filters}
-            schema["required"] = [one.name for one in rows if one.required]
-            schema["properties"] = {one.name: _member(one) for one in rows if not one.filters} | {
-                "filters": {
-                    "type": ["object", "null"],
-                    "description": "Conditions that every result meets.",
-                    "additionalProperties": False,
-                    "properties": filters,
-                }
-            }
+        if request is SearchBody:
+            content = described["requestBody"]["content"]["application/json"]
+            content["schema"] = {"$ref": "#/components/schemas/SearchBody"}
         else:
-            headers = [each for each in described["parameters"] if each["in"] != "query"]
-            rows = parameters_of(operation).values()
-            described["parameters"] = [_described(one, operation) for one in rows] + headers
+            others = [each for each in described["parameters"] if each["in"] != "query"]
+            schema = _SCHEMAS[request.__name__]
+            required = schema.get("required", [])
+            described["parameters"] = [
+                _described(name, rule, path, is_required=name in required)
+                for name, rule in sorted(schema["properties"].items(), key=lambda each: each[0] != "q")
+            ] + others
     return json.dumps(document, indent=2) + "\n"
 
 
-def _member(one: ApiParameter) -> dict[str, Any]:
-    return {**one.schema(in_body=True), "description": one.meaning}
+def _plain(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema as generators of clients read it: what may be null is one of two, names are not titles."""
+    plain = {name: value for name, value in schema.items() if name != "title" and (name, value) != ("default", None)}
+    if "anyOf" in plain:
+        plain["oneOf"] = plain.pop("anyOf")
+    if "properties" in plain:
+        plain["properties"] = {name: _plain(value) for name, value in plain["properties"].items()}
+    if "enum" in plain:
+        plain["type"] = "string"
+    return plain
 
 
-def _described(one: ApiParameter, operation: Operation) -> dict[str, Any]:
-    notes = ["Comma-separated."] if one.kind in (Kind.IDS, Kind.NAMES) else []
-    notes += ["Applied only with q."] if one.needs_text and operation is Operation.LIST else []
+def _described(name: str, rule: dict[str, Any], path: str, *, is_required: bool) -> dict[str, Any]:
+    schema = {**rule.get("anyOf", [rule])[0]}
+    example = rule["examples"][0]
+    notes = []
+    if schema.get("type") == "array":
+        notes.append("Comma-separated.")
+        words = _SCHEMAS[schema["items"]["$ref"].rpartition("/")[2]]["enum"] if "$ref" in schema["items"] else None
+        one = f"({'|'.join(words or ())})"
+        schema = {"type": "string", **({"pattern": f"^{one}(,{one})*$"} if words else {})}
+        example = ",".join(example)
+        if not words and path == "/api/templates":
+            notes.append("Applied only with q.")
+    schema = {key: value for key, value in schema.items() if key not in ("title", "description", "examples")}
+    if rule.get("default") not in (None, ""):
+        schema["default"] = rule["default"]
     parameter = {
-        "name": one.name,
+        "name": name,
         "in": "query",
-        "required": one.required,
-        "description": " ".join([one.meaning, *notes]),
-        "schema": one.schema(in_body=False),
+        "required": is_required,
+        "description": " ".join([rule["description"], *notes]),
+        "schema": schema,
     }
-    return parameter | ({} if one.example == "" else {"example": one.example})
+    return parameter | ({} if example == "" else {"example": example})
 
 
 def placeholder_table() -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
-from amqtt_rest_bridge.processes.reload import FirstLoad, fingerprint
+from amqtt_rest_bridge.processes.reload import Fingerprint, FirstLoad, fingerprint
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import Recorder
@@ -44,9 +44,9 @@ class Reloading:
         reloader = self.host.plugin.service._reloader
         reload, wait = reloader.reload, reloader._asked.wait
 
-        async def reloaded() -> None:
+        async def reloaded(*look: Fingerprint | None) -> None:
             self.tries += 1
-            await reload()
+            await reload(*look)
             self._done.release()
 
         async def asked() -> Literal[True]:

@@ -70,16 +70,24 @@ def test_an_event_is_forgotten_a_second_after_its_last_line(seconds: Seconds, li
     assert lines() == ["route R, event E: first", "route R, event E: second"]
 
 
-def test_events_and_levels_are_counted_apart(seconds: Seconds, lines: Callable[[], list[str]]) -> None:
+def test_events_levels_and_classes_of_status_are_counted_apart(
+    seconds: Seconds, lines: Callable[[], list[str]]
+) -> None:
     quiet = QuietLog(RUNS, seconds.later)
     quiet.note(logging.INFO, NAME, "went well")
     quiet.note(logging.WARNING, NAME, "was refused")
     quiet.note(logging.INFO, ("R", "Other"), "went well", count=7)
+    for status in (204, 401, 204):
+        quiet.note(logging.INFO, NAME, "answered %d", status, status_class=status // 100)
     assert lines() == [
         "route R, event E: went well",
         "route R, event E: was refused",
         "route R, event Other: went well (the last of 7)",
+        "route R, event E: answered 204",
+        "route R, event E: answered 401",
     ]
+    seconds.pass_one()
+    assert lines() == ["route R, event E: answered 204"]
 
 
 def test_what_is_only_counted_is_written_before_the_end(seconds: Seconds, lines: Callable[[], list[str]]) -> None:

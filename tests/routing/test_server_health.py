@@ -3,7 +3,9 @@
 import json
 import logging
 import os
+import re
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -65,7 +67,7 @@ def serve(one: RouteStatistics, outcomes: str, *, at_once: bool = True) -> str:
 def test_requests_that_are_not_served_have_a_line_of_their_own_which_is_a_warning(
     caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
-    """The others are only looked at where INFO is logged; refused callers are among them."""
+    """The others, refused callers among them, are only looked at where INFO is logged."""
     rig = Rig()
     with caplog.at_level(level):
         answers = Answers()
@@ -73,8 +75,9 @@ def test_requests_that_are_not_served_have_a_line_of_their_own_which_is_a_warnin
             answers.count(answered(*ANSWERS[outcome], 0.01))
         rig.server.served(answers.take())
     lines = [
-        (logging.INFO, "answered POST /hook with 200, run an id (the last of 5)"),
+        (logging.INFO, "answered POST /hook with 400 invalid_request, run an id (the last of 2)"),
         (logging.WARNING, "answered POST /hook with 503 broker_unavailable, run an id (the last of 5)"),
+        (logging.INFO, "answered POST /hook with 200, run an id (the last of 3)"),
     ]
     wanted = [(of, f"route R, event E: {line}") for of, line in lines if of >= level]
     assert [(one.levelno, one.getMessage()) for one in caplog.records] == wanted
@@ -187,6 +190,9 @@ def test_a_preflight_that_is_refused_counts_as_a_caller_of_its_endpoint() -> Non
     assert hooks.broker.counted == [("Hooks", "origin_not_allowed")]
 
 
+_ANSWERED = re.compile(
+    r"route Intake, event Received: answered POST /hook with (.*), run \S+(?: \(the last of (\d+)\))?"
+)
 TOKEN = "Authorization: Bearer a-long-token"
 ROUTE = """DEFINE ROUTE Intake WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0" WITH SERVER_TOKEN "a-long-token"
@@ -233,6 +239,20 @@ def test_a_route_that_refuses_every_caller_says_so_wherever_it_is_shown(host: Ho
     assert admin.value("rest_bridge_request_seconds_count", **labels) == 1
     assert admin.value("rest_bridge_request_seconds_bucket", le="+Inf", **labels) == 1
     assert admin.value("rest_bridge_call_seconds_count", **labels) is None
+
+
+def test_signed_and_unsigned_callers_of_one_second_have_a_log_line_each(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge")
+    with hosting(ROUTE, processes=0) as host, Raw(host.http_port) as raw:
+        for _ in range(2):
+            assert raw.ask(post("/hook")).status == 401
+            assert raw.ask(post("/hook", b"x", TOKEN)).status == 200
+    lines = [_ANSWERED.fullmatch(line) for line in caplog.messages]
+    counts = Counter[str]()
+    for line in lines:
+        if line is not None:
+            counts[line[1]] += int(line[2] or 1)
+    assert counts == {"401 unauthorized": 2, "200": 2}
 
 
 def test_a_read_event_without_a_message_refuses_its_callers(host: Host) -> None:

@@ -14,8 +14,8 @@ from typing import Final
 
 import psycopg
 
-from template_api.library.database import SCHEMA_VERSION, TABLES
 from template_api.library.models import Table
+from template_api.library.upgrades import SCHEMA_VERSION
 from tests.support.ports import free_port
 
 POSTGRES_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
@@ -34,7 +34,7 @@ _EMPTY: Final = (
 _SHAPE: Final = """SELECT relname, attname FROM pg_attribute JOIN pg_class ON pg_class.oid = attrelid, library
 WHERE relnamespace = current_schema()::regnamespace AND relkind = 'r' AND attnum > 0
 AND schema_version = %(schema_version)s"""
-_MADE: Final = sorted((table, column.name) for table, made in TABLES.items() for column in made.columns)
+_MADE: Final = sorted((table, column.name) for table, made in Table.metadata.tables.items() for column in made.columns)
 
 
 class Postgres:

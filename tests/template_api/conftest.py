@@ -8,12 +8,9 @@ from typing import Any
 
 import pytest
 
-from template_api.ranking import index
 from tests.support.library_store import Client, Store, template
 from tests.support.postgres import POSTGRES_MISSING, Postgres, postgres_program
 from tests.support.served_api import serving
-
-_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8  # of mallopt(3)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -26,17 +23,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     where = "not found, its tests were skipped" if POSTGRES_MISSING else postgres_program("initdb")
     terminalreporter.write_line(f"PostgreSQL for the template API's tests: {where}")
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _freed_memory_is_kept() -> Iterator[None]:
-    """Keep freed memory for the next index: giving 10 MB to each commit takes the system 8 ms, the rest of it 4."""
-    with pytest.MonkeyPatch.context() as patch:
-        if index._LIBC is not None and hasattr(index._LIBC, "mallopt"):
-            for option, value in ((_ARENA_MAX, 1), (_MMAP_THRESHOLD, 1 << 25), (_TRIM_THRESHOLD, 1 << 28)):
-                assert index._LIBC.mallopt(option, value) == 1
-            patch.setattr(index, "_release_memory", lambda: None)
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -134,6 +134,18 @@ def test_states_are_changed_one_after_the_other(library: Path, capsys: pytest.Ca
     assert "one" in capsys.readouterr().out
 
 
+def test_templates_are_deleted_after_a_yes(library: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    main(["import", "--quiet", str(library)])
+    assert main(["delete", "one"]) == 1
+    assert "--yes deletes without a question" in capsys.readouterr().err
+    assert main(["delete", "one", "none", "--yes"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "one: deleted\n"
+    assert "'none'" in err
+    main(["list"])
+    assert " one " not in capsys.readouterr().out
+
+
 def test_an_empty_library_is_said_to_be_one(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     open_database(f"sqlite:///{tmp_path}/empty.db").dispose()
     assert main(["list", "--database-url", f"sqlite:///{tmp_path}/empty.db"]) == 0

@@ -71,7 +71,7 @@ def test_a_broker_with_the_plugin_serves_the_library_and_stops_it(tmp_path: Path
         pids.append(plugin._supervisor.pid)
         [found] = ask(plugin.bound_port, "/api/search?q=template").json["results"]
         assert found["slug"] == "one"
-        assert found["url"] == f"http://127.0.0.1:{plugin.bound_port}/api/templates/one"
+        assert found["url"] == f"http://127.0.0.1:{plugin.bound_port}/templates/one"
 
     plugin = asyncio.run(with_broker(configuration(tmp_path, library=write_library(tmp_path)), act))
     assert not alive(pids[0])

@@ -47,12 +47,13 @@ def test_a_summary_has_the_fields_of_the_specification_and_no_content(store: "St
     assert [route["name"] for route in summary.pop("routes")] == ["REST_API"]
     assert summary.pop("category")["slug"] == "polling"
     assert summary.pop("broker_version")["name"] == "1.10"
+    assert summary.pop("published_at") <= summary.pop("updated_at")
     assert summary == {
         "slug": "weather",
         "title": "Weather",
         "short_description": "Ask for it",
         "difficulty": "beginner",
-        "url": "https://library.example/api/templates/weather",
+        "url": "https://library.example/templates/weather",
     }
 
 
@@ -78,7 +79,7 @@ def test_a_template_without_slug_is_named_by_its_id(store: "Store", make_templat
     store.bring(make_template(None, id=UUID))
     read = store.client().get(f"/api/templates/{UUID}").json["template"]
     assert read["slug"] is None
-    assert read["url"].endswith(f"/api/templates/{UUID}")
+    assert read["url"].endswith(f"/templates/{UUID}")
 
 
 def test_an_id_goes_before_a_slug_that_looks_like_it(store: "Store", make_template: Make) -> None:
@@ -100,7 +101,7 @@ def test_a_template_has_the_fields_of_the_specification(store: "Store", make_tem
     read = store.client().get("/api/templates/one").json["template"]
     assert set(read) == {
         "id", "slug", "title", "short_description", "content", "difficulty", "url", "category", "tags", "routes",
-        "notebooks",
+        "notebooks", "published_at", "updated_at",
     }  # fmt: skip
     assert read["content"] == "# Title\n\nText"
     assert read["difficulty"] == "advanced"

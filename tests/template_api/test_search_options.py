@@ -40,6 +40,7 @@ def asked(client: "Client", **options: Any) -> list[Any]:
 
 def test_without_options_bodies_keep_their_shape(client: "Client") -> None:
     results = ["id", "slug", "title", "short_description", "url", "category", "tags", "routes", "broker_version"]
+    results += ["published_at", "updated_at"]
     listed = client.get("/api/templates?q=weather").json
     assert list(listed) == ["results"]
     assert list(listed["results"][0]) == results
@@ -255,7 +256,19 @@ def test_unknown_parameters_are_named_in_a_header(client: "Client") -> None:
         again = client.get(path, headers={"If-None-Match": answer.headers["ETag"]})
         assert (again.status_code, again.headers["X-Ignored-Parameters"]) == (304, "colour, page")
     assert "X-Ignored-Parameters" not in client.get("/api/search?q=pump").headers
-    posted = client.post({"query": "pump", "tag_ids": ["x"], "filter": {}})
+    posted = client.post({"query": "pump", "tag_ids": ["x"], "filter": {}}, headers={"Origin": "https://a.example"})
     assert posted.headers["X-Ignored-Parameters"] == "tag_ids, filter"
     exposed = posted.headers["Access-Control-Expose-Headers"]
     assert {"X-Ignored-Parameters", "X-Search-Corrected", "X-Total-Count", "Link"} <= set(exposed.split(", "))
+
+
+def test_a_snippet_quotes_prose_before_code(sqlite_store: "Store", make_template: Make) -> None:
+    code = "```lot\nDEFINE ROUTE pump WITH TYPE REST_API\n```\n"
+    sqlite_store.bring(
+        make_template("both", content=f"{code * 3}\nStarts the pump."),
+        make_template("code", content=f"Text.\n\n{code}"),
+    )
+    found = sqlite_store.client().get("/api/search?q=pump&highlight=true").json["results"]
+    snippets = {each["slug"]: each["snippet"] for each in found}
+    assert snippets["both"] == "Starts the <mark>pump</mark>."
+    assert "ROUTE <mark>pump</mark>" in snippets["code"]

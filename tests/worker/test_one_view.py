@@ -43,6 +43,16 @@ def metrics(port: int) -> dict[str, float]:
     return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines) if "route=" not in name}
 
 
+def route_sets(port: int) -> dict[str, float]:
+    """Return how many workers have each route set, by its hash, as a worker's metrics have it."""
+    start, end = 'rest_bridge_route_sets{hash="', '"}'
+    return {
+        name.removeprefix(start).removesuffix(end): count
+        for name, count in metrics(port).items()
+        if name.startswith(start)
+    }
+
+
 def test_the_status_of_a_group_is_one_view_of_its_workers_and_the_dead_are_away(
     group: Group, mosquitto: Mosquitto, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,13 +97,15 @@ def test_route_sets_that_differ_are_warned_of_on_every_worker_and_seen_until_the
     second = start(group, echo_route + client_route("More", 9, "more"), 1, reload_seconds=0.1)
     for worker in (first, second):
         worker.wrote("WARNING - route sets differ: ")
-    eventually(lambda: metrics(port)["rest_bridge_route_sets"] == 2)
+    eventually(lambda: list(route_sets(port).values()) == [1, 1])
     sets = seen(mosquitto, capsys)["route_sets"]
     assert sorted(sets.values()) == sorted([[first.id()], [second.id()]])
+    assert route_sets(port).keys() == sets.keys()
     (group.folder / "own-1" / "own.lot").write_text(echo_route)
     for worker in (first, second):
         worker.wrote("all workers of group plant have the same routes")
-    eventually(lambda: metrics(port)["rest_bridge_route_sets"] == 1)
+    (same,) = [routes for routes, workers in sets.items() if workers == [first.id()]]
+    eventually(lambda: route_sets(port) == {same: 2})
 
 
 def test_the_metrics_of_a_worker_have_its_slots_and_what_the_broker_sent_again(
@@ -105,8 +117,9 @@ def test_the_metrics_of_a_worker_have_its_slots_and_what_the_broker_sent_again(
         worker = group.start(0, admin_port=port).ready()
         found = metrics(port)
         assert [found[f'rest_bridge_slot_held{{slot="{slot}"}}'] for slot in (0, 1)] == [1, 1]
-        names = ("unacknowledged", "redelivered_total", "reconnects_total", "route_sets", "lease_changes_total")
-        assert [found[f"rest_bridge_{name}"] for name in names] == [0, 0, 0, 1, 2]
+        names = ("unacknowledged", "redelivered_total", "reconnects_total", "lease_changes_total")
+        assert [found[f"rest_bridge_{name}"] for name in names] == [0, 0, 0, 2]
+        assert list(route_sets(port).values()) == [1]
         group.start(1).ready()
         eventually(lambda: metrics(port)['rest_bridge_slot_held{slot="1"}'] == 0)
         assert metrics(port)["rest_bridge_lease_changes_total"] == 3

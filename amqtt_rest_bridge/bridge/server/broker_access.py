@@ -495,14 +495,17 @@ def _request_count(kind: _Kind, count: int, request_id: str, message: str | None
 
 
 def _lines(counts: Mapping[_Kind, int], ids: Mapping[_Kind, str], *, failures_only: bool) -> list[EventAnswers]:
-    totals: dict[tuple[ServedEvent, bool], int] = {}
-    texts: dict[tuple[ServedEvent, bool], str] = {}
+    totals: dict[tuple[ServedEvent, int, bool], int] = {}
+    texts: dict[tuple[ServedEvent, int, bool], str] = {}
     for kind, count in counts.items():
         served, status, code = kind
         if failures_only and code not in NOT_SERVED_CODES:
             continue
-        line = served, code in NOT_SERVED_CODES
+        line = served, int(status[0]), code in NOT_SERVED_CODES
         totals[line] = totals.get(line, 0) + count
         error = "" if code is None else f" {code}"
         texts[line] = f"answered {served.request} with {status[:3]}{error}, run {ids[kind]}"
-    return [EventAnswers(one.route, one.event, total, texts[one, bad], bad) for (one, bad), total in totals.items()]
+    return [
+        EventAnswers(one.route, one.event, of, total, texts[one, of, bad], bad)
+        for (one, of, bad), total in totals.items()
+    ]

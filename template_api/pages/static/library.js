@@ -41,7 +41,7 @@ form?.elements.q.addEventListener("input", () => {
 // Arrow keys go from the search to the results, from one to the next, and back.
 addEventListener("keydown", (event) => {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
-  const stops = form ? [form.elements.q, ...document.querySelectorAll(".card a")] : [];
+  const stops = form ? [form.elements.q, ...document.querySelectorAll(".card h2 a")] : [];
   const next = stops[stops.indexOf(document.activeElement) + step];
   if (!step || !stops.includes(document.activeElement) || !next) return;
   event.preventDefault();

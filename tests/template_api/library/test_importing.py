@@ -103,7 +103,46 @@ def test_the_same_tag_in_two_spellings_is_one_tag(store: "Store", make_template:
 
 def test_an_object_may_bring_its_own_id_and_slug(store: "Store", make_template: Make) -> None:
     store.bring(make_template(category={"id": UUID.upper(), "name": "Ours", "slug": "ours", "colour": "red"}))
-    assert read_one(store)["category"] == {"id": UUID, "name": "Ours", "slug": "ours"}
+    assert read_one(store)["category"] == {"id": UUID, "name": "Ours", "slug": "ours", "colour": "red"}
+
+
+def test_an_id_of_a_word_is_the_slug(store: "Store", make_template: Make) -> None:
+    store.bring(
+        make_template(tags=[{"id": "iot", "name": "Internet of Things"}, {"id": "x", "slug": "y", "name": "Z"}])
+    )
+    assert [(each["name"], each["slug"]) for each in read_one(store)["tags"]] == [
+        ("Internet of Things", "iot"),
+        ("Z", "y"),
+    ]
+
+
+def test_an_import_renames_what_templates_are_classified_by_everywhere(store: "Store", make_template: Make) -> None:
+    tag = {"slug": "iot", "name": "IoT", "icon": "chip"}
+    one = make_template("one", tags=[tag], category="Old", routes=[{"slug": "r", "name": "Before"}], broker_version="1")
+    store.bring(
+        one, make_template("two", tags=["IoT", "Other"], category="Old", services=["Kafka"], broker_version="1")
+    )
+    client = store.client()
+    before = client.get("/api/templates/two").json["template"]
+    named = {**one, "tags": [{**tag, "name": "Internet of Things"}], "category": {"slug": "old", "name": "New name"}}
+    named |= {"routes": [{"slug": "r", "name": "After"}], "broker_version": {"slug": "1", "name": "amqtt one"}}
+    assert str(store.bring(named)) == "0 added, 1 changed, 0 unchanged, 0 failed"
+    two = client.get("/api/templates/two").json["template"]
+    assert two["tags"] == [{**before["tags"][0], "name": "Internet of Things"}, before["tags"][1]]
+    assert two["tags"][0]["icon"] == "chip", "a plain name says nothing of it"
+    assert two["category"]["name"] == "New name"
+    assert client.get("/api/templates/one").json["template"]["routes"][0]["name"] == "After"
+    facets = client.get("/api/facets").json
+    assert [each["name"] for each in facets["broker_versions"]] == ["amqtt one"]
+    assert client.slugs("/api/search", q="internet things kafka") == ["two", "one"]
+    assert client.slugs("/api/search", q="iot", exact="true") == []
+
+
+def test_a_killed_import_renames_with_its_template_or_not_at_all(store: "Store", make_template: Make) -> None:
+    store.bring(make_template("one", tags=[{"slug": "t", "name": "A"}]), make_template("two", tags=["t"]))
+    bad = make_template("two", id=UUID, tags=[{"slug": "t", "name": "B"}])
+    assert store.bring(bad).failed == 1
+    assert [read_one(store, slug)["tags"][0]["name"] for slug in ("one", "two")] == ["A", "A"]
 
 
 def test_changed_cells_make_a_new_version_and_others_keep_theirs(store: "Store", make_template: Make) -> None:
@@ -134,7 +173,7 @@ def test_a_changed_template_loses_what_it_no_longer_says(store: "Store", make_te
     assert [tag["name"] for tag in summary["tags"]] == ["b"]
     assert (summary["category"], summary["routes"]) == (None, [])
     assert "difficulty" not in summary
-    assert summary["url"].endswith("/api/templates/one")
+    assert summary["url"].endswith("/templates/one")
 
 
 def test_a_template_with_an_id_may_change_its_slug(store: "Store", make_template: Make) -> None:

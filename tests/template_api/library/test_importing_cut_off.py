@@ -12,7 +12,8 @@ import sqlalchemy as sa
 
 from template_api.errors import StartError
 from template_api.library import fill_empty_library, import_templates
-from template_api.library.database import TABLES, open_database
+from template_api.library.database import open_database
+from template_api.library.models import TemplateRow
 from template_api.sources.reading import Reading
 from tests.support.forked import TEMPLATE_API, Forked
 from tests.support.waiting import eventually
@@ -34,7 +35,7 @@ def test_a_killed_import_leaves_whole_templates_and_the_next_one_completes_it(st
     engine = open_database(store.url)
     with Path("/dev/null").open("w") as nowhere:
         process = Forked(TEMPLATE_API, ["import", str(file), "--database-url", store.url], tmp_path, output=nowhere)
-    count = sa.select(sa.func.count()).select_from(TABLES["templates"])
+    count = sa.select(sa.func.count()).select_from(TemplateRow)
 
     def imports() -> bool:
         assert process.poll() is None

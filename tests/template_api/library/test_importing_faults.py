@@ -57,7 +57,7 @@ def test_a_folder_of_a_library_is_looked_at_once_however_many_there_are(tmp_path
         pytest.param("title: T\nurl: javascript:1\n", "template.yaml:2: url must be an http", id="url"),
         pytest.param("title: T\nurl: 'http://[x'\n", "template.yaml:2: url must be an http", id="url brackets"),
         pytest.param("title: T\ntags: [{slug: }]\n", "template.yaml:2: tags must hold names", id="tag without name"),
-        pytest.param("title: T\ntags: [{name: a, id: 5}]\n", "template.yaml:2: tags has an id", id="tag id"),
+        pytest.param("title: T\ntags: [{name: a, id: [b]}]\n", "template.yaml:2: tags must be text", id="tag id"),
         pytest.param("title: T\ncategory: [a, b]\n", "template.yaml:2: category must name one thing", id="categories"),
         pytest.param("title: T\ntitle: U\n", "template.yaml:2: key 'title' comes twice", id="key twice"),
         pytest.param("- title: T\n", "template.yaml:1: must hold keys", id="a list"),

@@ -10,7 +10,7 @@ from template_api.library.database import open_database
 from template_api.sources.reading import read_templates
 from tests.support.library_store import Store, template
 from tests.support.route_text import BASIC
-from tests.template_api.library.imports import faults, read_one, write_folder
+from tests.template_api.library.imports import faults, read_one, undo_the_sixth, write_folder
 
 ASKING = BASIC + (
     '        WITH BODY \'{"site": "{env.SITE|none}"}\'\n'
@@ -93,6 +93,7 @@ def test_a_database_of_an_older_version_answers_no_inputs_until_the_template_is_
     engine = open_database(store.url)
     with engine.begin() as connection:
         connection.execute(sa.text("ALTER TABLE templates DROP COLUMN inputs"))
+        undo_the_sixth(connection)
         connection.execute(sa.text("UPDATE templates SET digest = 'of an older version'"))
         connection.execute(sa.text("UPDATE library SET schema_version = 4"))
     engine.dispose()

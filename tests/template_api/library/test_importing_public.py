@@ -9,9 +9,10 @@ import pytest
 import sqlalchemy as sa
 
 from template_api.library import import_templates
-from template_api.library.database import SCHEMA_VERSION, open_database
+from template_api.library.database import open_database
+from template_api.library.upgrades import SCHEMA_VERSION
 from template_api.sources.reading import read_templates
-from tests.template_api.library.imports import faults
+from tests.template_api.library.imports import faults, undo_the_sixth
 
 if TYPE_CHECKING:
     from tests.support.library_store import Store
@@ -247,9 +248,10 @@ def test_a_database_of_the_first_version_gets_roles(store: "Store", make_templat
         connection.execute(sa.text("ALTER TABLE library DROP COLUMN synonyms"))
         connection.execute(sa.text("ALTER TABLE templates DROP COLUMN updated_at"))
         connection.execute(sa.text("ALTER TABLE templates DROP COLUMN inputs"))
+        undo_the_sixth(connection)
         connection.execute(sa.text("UPDATE library SET schema_version = 1"))
     engine.dispose()
-    assert SCHEMA_VERSION == 5
+    assert SCHEMA_VERSION == 6
     store.bring(make_template("new", notebooks={"solution": {"filename": "a.lotnb", "cells": []}}))
     client = store.client()
     for slug, role in (("old", None), ("new", "solution")):

@@ -21,7 +21,7 @@ LIBRARY = Path(__file__).parents[3] / "conf" / "library"
 PLAYGROUND = "/playground?template=github-webhooks"
 TEMPLATES = ["github-webhooks", "hostile", "none"]
 PATHS = ["/", "/?q=webhook", "/?q=zzzyyyxxx", "/docs", PLAYGROUND, *(f"/templates/{name}" for name in TEMPLATES)]
-CARDS = "[...document.querySelectorAll('.card a')].map((link) => link.innerText)"
+CARDS = "[...document.querySelectorAll('.card h2 a')].map((link) => link.innerText)"
 FOCUSED = "document.activeElement.innerText || document.activeElement.id"
 
 

@@ -128,7 +128,8 @@ def test_a_search_names_what_it_did_not_find_and_leads_to_the_words_as_typed(lib
     exact = parsed(library.page(as_typed))
     assert "0 templates" in exact.text
     assert "Not found: “wether”, “qqqqqq”." in exact.text
-    assert titles(exact) == []
+    assert "Nothing found." in exact.text
+    assert titles(exact) == ["first", "third"], "what is near"
     hostile = parsed(library.page("/?q=" + "%3Cscript%3Eqqq%22+wether"))
     assert "<" not in hostile.text.partition("ot found")[2].partition("\n")[0]
 
@@ -361,7 +362,7 @@ def test_docs_name_every_operation_parameter_and_status(library: Client) -> None
                 assert each["name"] in page.text
             assert f'id="{operation["operationId"]}"' in text
             assert f'href="#{operation["operationId"]}"' in text
-    body = description()["paths"]["/api/search"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    body = description()["components"]["schemas"]["SearchBody"]
     assert json.dumps(body, indent=2) in page.text
 
 
@@ -453,3 +454,22 @@ def test_cells_beyond_half_a_million_characters_of_a_page_are_shown_as_they_are(
     assert shown.count("<em>") == 2
     assert shown.count('<span class="k">DEFINE</span>') == 0
     assert shown.count(value) == 4
+
+
+def test_tags_category_and_difficulty_are_links_to_what_has_them(library: Client) -> None:
+    for path in ("/?q=report", "/templates/first"):
+        page = parsed(library.page(path.partition("?")[0], query_string=path.partition("?")[2]))
+        chosen = [link for link in page.links() if link.startswith("/?tag_ids=") and "q=" not in link]
+        assert len(chosen) == 2
+        assert titles(parsed(library.page("/", query_string=chosen[0].partition("?")[2])))
+        assert "/?difficulty=beginner" in page.links()
+        assert any(link.startswith("/?category_id=") for link in page.links())
+
+
+def test_an_empty_result_names_what_is_near_and_leads_out_of_its_filters(library: Client) -> None:
+    page = parsed(library.page("/", query_string="q=webcook&exact=true"))
+    assert titles(page)[:1] == ["second"]
+    assert "Near to it" in page.text
+    page = parsed(library.page("/", query_string="q=intake&difficulty=beginner"))
+    assert "/?q=intake" in page.links()
+    assert "Near to it" not in parsed(library.page("/", query_string="q=weather")).text

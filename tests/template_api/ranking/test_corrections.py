@@ -3,13 +3,13 @@ from dataclasses import replace
 
 import pytest
 
-from template_api.ranking import Document, Ranked, Ranking, SearchIndex
+from template_api.ranking import Ranked, Ranking, SearchIndex
 from template_api.ranking.meaning import MOST_CORRECTED
 from template_api.ranking.tokens import STOP_WORDS, stem
 from template_api.ranking.vocabulary import SHORTEST_DOUBTED
 from template_api.records import Word
 from tests.benchmarks.ranking import Texts, documents
-from tests.template_api.ranking.indexed import indexed
+from tests.template_api.ranking.indexed import document, indexed
 
 CONTENTS = {
     "pump": "pump pumping controller",
@@ -27,7 +27,7 @@ CONTENTS = {
 
 @pytest.fixture(scope="module")
 def library() -> Ranking:
-    return indexed(Document(key, "", "", "", content, "") for key, content in CONTENTS.items())
+    return indexed(document(key, "", "", "", content, "") for key, content in CONTENTS.items())
 
 
 def keys(ranking: Ranking, text: str) -> list[str]:
@@ -77,55 +77,55 @@ def test_a_correction_names_the_word_as_typed_and_as_found(library: Ranking) -> 
 
 def test_words_run_together_are_parted_where_both_are_common() -> None:
     contents = ["thermo stat"] + ["therm ostat"] * 5 + ["thermos"] * 9
-    library = indexed(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    library = indexed(document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
     hits = library.search("thermostat x", 20).hits
     assert {match.found for hit in hits for match in hit.matched} == {"therm", "ostat"}
 
 
 def test_words_are_not_parted_into_stop_words() -> None:
-    library = indexed([Document("a", "", "", "", "into the wards", ""), Document("b", "", "", "", "other", "")])
+    library = indexed([document("a", "", "", "", "into the wards", ""), document("b", "", "", "", "other", "")])
     assert keys(library, "intowards x") == []
 
 
 def test_the_commonest_of_equally_near_words_replace_an_unknown_one() -> None:
     contents = ["lampa"] + [f"lamp{letter}" for letter in "zyx"] * 2
-    library = indexed(Document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
+    library = indexed(document(str(number), "", "", "", content, "") for number, content in enumerate(contents))
     found = {match.found for hit in library.search("lampq x1", 10).hits for match in hit.matched}
     assert found == {"lampx", "lampy", "lampz"}
 
 
 def test_a_wrong_first_letter_is_as_likely_as_another_edit() -> None:
-    library = indexed(Document(word, "", "", "", word, "") for word in ("lamp", "camp", "demp"))
+    library = indexed(document(word, "", "", "", word, "") for word in ("lamp", "camp", "demp"))
     assert sorted(keys(library, "damp x")) == ["camp", "demp", "lamp"]
 
 
 def test_a_wrong_first_letter_is_likelier_than_two_other_edits() -> None:
-    library = indexed(Document(word, "", "", "", word, "") for word in ("barometer", "tarameder"))
+    library = indexed(document(word, "", "", "", word, "") for word in ("barometer", "tarameder"))
     assert keys(library, "tarometer x") == ["barometer"]
 
 
 @pytest.mark.parametrize("slip", ["qmtt mqtt", "adta data", "jsno json", "opic topic"])
 def test_a_short_last_word_with_a_slip_finds_what_was_meant(slip: str) -> None:
-    library = indexed(Document(word, "", "", "", word, "") for word in ("mqtt", "data", "json", "topic"))
+    library = indexed(document(word, "", "", "", word, "") for word in ("mqtt", "data", "json", "topic"))
     typed, meant = slip.split()
     assert keys(library, typed) == [meant]
 
 
 def test_the_last_word_is_cut_off_or_misspelt() -> None:
     contents = ["field", "fielder", "file", "fill", "topic"]
-    library = indexed(Document(word, "", "", "", word, "") for word in contents)
+    library = indexed(document(word, "", "", "", word, "") for word in contents)
     assert sorted(keys(library, "topic fiel")) == ["field", "fielder", "file", "fill", "topic"]
     assert sorted(keys(library, "fiel topic")) == ["field", "file", "fill", "topic"], "only the last may be cut off"
 
 
 def test_words_two_edits_away_are_not_added_to_completions() -> None:
-    library = indexed(Document(word, "", "", "", word, "") for word in ("temperament", "tenperats"))
+    library = indexed(document(word, "", "", "", word, "") for word in ("temperament", "tenperats"))
     assert keys(library, "temperam") == ["temperament"]
     assert keys(library, "temperat") == ["tenperats"], "where nothing begins so, two edits count"
 
 
 def test_a_word_one_edit_away_is_meant_rather_than_two_run_together() -> None:
-    library = indexed(Document(word, "", "", "", word, "") for word in ("data", "bass", "database"))
+    library = indexed(document(word, "", "", "", word, "") for word in ("data", "bass", "database"))
     assert keys(library, "databass x") == ["database"]
 
 
@@ -136,16 +136,16 @@ def test_a_known_word_is_kept_however_near_another_one_is(library: Ranking) -> N
 
 @pytest.mark.parametrize("text", ["recieve webhok", "recieve", "webhok", "homeassistant"])
 def test_one_misspelt_template_takes_no_correction_away(text: str) -> None:
-    right = [Document(str(number), "", "", "", "receive webhook home assistant", "") for number in range(10)]
-    misspelt = Document("misspelt", "", "", "", "recieve webhok homeassistant", "")
+    right = [document(str(number), "", "", "", "receive webhook home assistant", "") for number in range(10)]
+    misspelt = document("misspelt", "", "", "", "recieve webhok homeassistant", "")
     found = keys(indexed([*right, misspelt]), text)
     assert set(keys(indexed(right), text)) <= {*found, "9"}, "ten are asked for"
     assert "misspelt" in found
 
 
 def test_a_rare_word_that_is_right_comes_before_the_commoner_one_near_it() -> None:
-    common = [Document(str(number), "", "", "", "turning machines", "") for number in range(10)]
-    library = indexed([*common, Document("rare", "", "", "", "tuning instruments", "")])
+    common = [document(str(number), "", "", "", "turning machines", "") for number in range(10)]
+    library = indexed([*common, document("rare", "", "", "", "tuning instruments", "")])
     assert keys(library, "tuning")[0] == "rare"
     assert keys(library, "turning") == keys(indexed(common), "turning")
 
@@ -166,7 +166,7 @@ def test_misspelt_words_of_templates_change_nothing_for_words_spelt_right() -> N
         spare = next(word for word in content if word not in {*STOP_WORDS, *slips} and stem(word) not in asked)
         content[content.index(spare)] = slip
         planted[at] = replace(planted[at], content=" ".join(content))
-    unchanged, misspelt = indexed(made), indexed(planted)
+    unchanged, misspelt = (indexed(each.document() for each in several) for several in (made, planted))
     changed = [query for query in queries if keys(misspelt, query) != keys(unchanged, query)]
     assert len(changed) <= len(queries) / 100, changed
     found = [(set(keys(unchanged, slip)), set(keys(misspelt, slip))) for slip in slips[:100] if slip not in right]
@@ -192,14 +192,14 @@ def test_a_word_equally_near_to_several_finds_them_all(library: Ranking) -> None
 
 def test_at_most_three_words_replace_an_unknown_one() -> None:
     near = ["lamps", "lampa", "lampb", "lampc", "lampd"]
-    library = indexed(Document(word, "", "", "", word, "") for word in near)
+    library = indexed(document(word, "", "", "", word, "") for word in near)
     assert len(keys(library, "lampx y")) == 3
 
 
 def test_words_that_replace_one_share_the_rarity_of_the_commonest_and_the_best_counts() -> None:
-    common = [Document(f"common{number}", "", "", "", "lampa", "") for number in range(8)]
+    common = [document(f"common{number}", "", "", "", "lampa", "") for number in range(8)]
     library = indexed(
-        [*common, Document("rare", "", "", "", "lampb", ""), Document("both", "", "", "", "lampa lampb", "")]
+        [*common, document("rare", "", "", "", "lampb", ""), document("both", "", "", "", "lampa lampb", "")]
     )
     scores = {hit.key: hit.score for hit in library.search("lampx y", 10).hits}
     assert scores["rare"] == scores["common0"]
@@ -234,7 +234,7 @@ def test_a_word_before_the_last_may_not_be_cut_off(library: Ranking) -> None:
 
 
 def test_the_word_as_typed_is_before_its_correction() -> None:
-    library = indexed(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
+    library = indexed(document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
     assert keys(library, "bridges webhok") == keys(library, "webhok bridges") == ["bridges", "webhook"]
     assert keys(library, "web hook bridges") == ["bridges", "webhook"]
 
@@ -244,13 +244,13 @@ def test_a_word_that_nothing_comes_near_is_ignored(library: Ranking) -> None:
 
 
 def test_a_word_misspelt_twice_counts_twice() -> None:
-    library = indexed(Document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
+    library = indexed(document(word, "", "", "", f"{word} text", "") for word in ("webhook", "bridges"))
     assert keys(library, "webhok bridges webhok") == ["webhook", "bridges"]
 
 
 def test_only_so_many_unknown_words_are_corrected() -> None:
     words = [f"{'abcdefghijklmnopqrstuvwxyz'[number % 26]}{'qvxzjkw'[number // 26] * 3}lamp" for number in range(50)]
-    library = indexed(Document(word, "", "", "", word, "") for word in words)
+    library = indexed(document(word, "", "", "", word, "") for word in words)
     misspelt = " ".join(word.replace("lamp", "lmap") for word in words)
     assert len(library.search(misspelt, 100).hits) == MOST_CORRECTED
 
@@ -264,10 +264,17 @@ def test_a_word_typed_right_and_wrong_counts_as_typed_right(library: Ranking) ->
 
 
 def test_a_word_that_has_left_the_library_hides_no_known_one() -> None:
-    index = SearchIndex(None)
-    index.put(Document("gone", "Transmitte", "", "", "", ""))
-    index.commit("first")
+    index = SearchIndex()
+    index.put(document("gone", "Transmitte", "", "", "", ""))
+    index.commit()
     index.remove("gone")
-    index.put(Document("kept", "Transmits", "", "", "", ""))
-    index.commit("second")
+    index.put(document("kept", "Transmits", "", "", "", ""))
+    index.commit()
     assert keys(index.ranking, "transmittr x") == ["kept"]
+
+
+def test_a_word_that_may_be_misspelt_in_the_library_is_named_as_it_is_searched() -> None:
+    right = [document(str(number), "", "", "", "receive webhook", "") for number in range(10)]
+    ranked = indexed([*right, document("misspelt", "", "", "", "webhok", "")]).search("webhok", 20)
+    assert ranked.corrected == (Word("webhok", "webhook"),)
+    assert len(ranked.hits) == 11

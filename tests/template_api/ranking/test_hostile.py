@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from template_api.ranking import Document, Ranking
+from template_api.ranking import Ranking
 from template_api.ranking.tokens import STOP_WORDS, words
-from tests.template_api.ranking.indexed import indexed
+from tests.template_api.ranking.indexed import document, indexed
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 DEARER = 20  # times the CPU time of as many ordinary words; measured: 5 at most
@@ -33,7 +33,7 @@ class Library:
             return " ".join(source.choices(vocabulary, cum_weights=zipf, k=count))
 
         self.ranking = indexed(
-            Document(str(number), text(5), text(3), text(10), text(60), text(20)) for number in range(size)
+            document(str(number), text(5), text(3), text(10), text(60), text(20)) for number in range(size)
         )
         self.ordinary = self.cost(text(800)[:4000])
 
@@ -113,7 +113,7 @@ def test_any_text_can_be_indexed_and_found_again(examples: int) -> None:
     @given(text=st.text(st.characters(codec=None), max_size=200))
     @settings(deadline=None, max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
     def holds(text: str) -> None:
-        ranking = indexed([Document("a", text, "", text, text, text), Document("b", "other", "", "", "", "")])
+        ranking = indexed([document("a", text, "", text, text, text), document("b", "other", "", "", "", "")])
         found = "a" in {hit.key for hit in ranking.search(text, 10).hits}
         assert found == bool(words(text))
 

@@ -4,23 +4,23 @@ from dataclasses import replace
 import pytest
 
 from template_api.ranking import Document, Hit, Ranking
-from template_api.records import Word
-from tests.template_api.ranking.indexed import indexed
+from template_api.records import Sort, Word
+from tests.template_api.ranking.indexed import document, indexed
 
 
-def document(
+def made(
     key: str, title: str = "", *, labels: str = "", short: str = "", content: str = "", cells: str = ""
 ) -> Document:
-    return Document(key, title, labels, short, content, cells)
+    return document(key, title, labels, short, content, cells)
 
 
 def keys(ranking: Ranking, text: str, limit: int = 10) -> list[str]:
     return [hit.key for hit in ranking.search(text, limit).hits]
 
 
-FILLER = [document(f"filler{number}", f"Other matter {number}", content="nothing to see") for number in range(5)]
-STATION = document("station", "Weather station", labels="sensors", content="Reads the temperature every minute.")
-GATEWAY = document("gateway", "Modbus gateway", labels="industrial", content="Polls holding registers of a PLC.")
+FILLER = [made(f"filler{number}", f"Other matter {number}", content="nothing to see") for number in range(5)]
+STATION = made("station", "Weather station", labels="sensors", content="Reads the temperature every minute.")
+GATEWAY = made("gateway", "Modbus gateway", labels="industrial", content="Polls holding registers of a PLC.")
 LIBRARY = [*FILLER, STATION, GATEWAY]
 
 
@@ -59,34 +59,34 @@ def test_templates_with_any_of_the_words_are_found_and_with_more_of_them_are_fir
 def test_a_word_weighs_by_its_field(better_first: tuple[str, str]) -> None:
     better, worse = better_first
     documents = [
-        document("worse", **{"title": "some words", "content": "more words", worse: "some needle words"}),
-        document("better", **{"title": "some words", "content": "more words", better: "some needle words"}),
+        made("worse", **{"title": "some words", "content": "more words", worse: "some needle words"}),
+        made("better", **{"title": "some words", "content": "more words", better: "some needle words"}),
     ]
     assert keys(indexed([*documents, *FILLER]), "needle") == ["better", "worse"]
 
 
 def test_a_description_that_is_the_beginning_of_the_content_counts_once() -> None:
     content = "A needle in a haystack is hard to find. The rest is hay."
-    excerpt = document("a", "x", short="A needle in a haystack…", content=content)
-    without = document("b", "x", content=content)
+    excerpt = made("a", "x", short="A needle in a haystack…", content=content)
+    without = made("b", "x", content=content)
     first, second = indexed([excerpt, without, *FILLER]).search("needle", 10).hits
     assert first.score == second.score
 
 
 def test_of_two_texts_with_a_word_the_shorter_is_first() -> None:
-    long = document("long", content="needle " + "straw and hay in the field " * 20)
-    short = document("short", content="needle in hay")
+    long = made("long", content="needle " + "straw and hay in the field " * 20)
+    short = made("short", content="needle in hay")
     assert keys(indexed([long, short, *FILLER]), "needle") == ["short", "long"]
 
 
 def test_a_rare_word_counts_more_than_a_common_one() -> None:
-    common = [document(f"common{number}", content="common thing here") for number in range(20)]
-    ranking = indexed([*common, document("rare", content="scarce thing here")])
+    common = [made(f"common{number}", content="common thing here") for number in range(20)]
+    ranking = indexed([*common, made("rare", content="scarce thing here")])
     assert keys(ranking, "common scarce")[0] == "rare"
 
 
 def test_a_word_said_twice_in_the_query_counts_twice() -> None:
-    pair = [document("a", content="alpha text"), document("b", content="omega text")]
+    pair = [made("a", content="alpha text"), made("b", content="omega text")]
     ranking = indexed([*pair, *FILLER])
     assert keys(ranking, "alpha omega omega") == ["b", "a"]
     assert keys(ranking, "alpha alpha omega") == ["a", "b"]
@@ -94,29 +94,29 @@ def test_a_word_said_twice_in_the_query_counts_twice() -> None:
 
 
 def test_of_equal_texts_the_one_whose_title_says_just_the_query_is_first() -> None:
-    longer = document("longer", "pump control panel room", content="text")
-    exact = document("exact", "pump control", content="text panel room panel room panel room")
+    longer = made("longer", "pump control panel room", content="text")
+    exact = made("exact", "pump control", content="text panel room panel room panel room")
     assert keys(indexed([longer, exact, *FILLER]), "pump control") == ["exact", "longer"]
 
 
 def test_a_title_with_the_word_as_asked_is_before_one_with_another_form() -> None:
-    ranking = indexed([document("pumps", "pumps"), document("pump", "pump"), *FILLER])
+    ranking = indexed([made("pumps", "pumps"), made("pump", "pump"), *FILLER])
     assert keys(ranking, "pump") == ["pump", "pumps"]
     assert keys(ranking, "pumps") == ["pumps", "pump"]
 
 
 def test_only_the_beginning_of_an_endless_title_is_compared() -> None:
     """Else sixty titles of a megabyte would take seconds for every query."""
-    begins = document("begins", "pump " + " ".join(f"w{number}" for number in range(200)))
-    ends = document("ends", " ".join(f"v{number}" for number in range(200)) + " pump")
+    begins = made("begins", "pump " + " ".join(f"w{number}" for number in range(200)))
+    ends = made("ends", " ".join(f"v{number}" for number in range(200)) + " pump")
     first, second = indexed([ends, begins, *FILLER]).search("pump", 10).hits
     assert (first.key, second.key) == ("begins", "ends")
 
 
 def test_of_titles_that_share_as_much_the_one_that_says_little_else_is_first() -> None:
     """The other's title says more, its text is shorter: without the titles' part it would be first."""
-    broad = document("broad", "pump telemetry dashboard", content="pump text")
-    narrow = document("narrow", "the pump", content="pump text " + "more text of no matter " * 4)
+    broad = made("broad", "pump telemetry dashboard", content="pump text")
+    narrow = made("narrow", "the pump", content="pump text " + "more text of no matter " * 4)
     assert keys(indexed([broad, narrow, *FILLER]), "pump") == ["narrow", "broad"]
 
 
@@ -125,25 +125,25 @@ def test_stop_words_are_dropped_beside_other_words(library: Ranking) -> None:
 
 
 def test_a_query_of_stop_words_searches_them() -> None:
-    ranking = indexed([*LIBRARY, document("who", "The Who")])
+    ranking = indexed([*LIBRARY, made("who", "The Who")])
     assert keys(ranking, "who") == ["who"]
     assert keys(ranking, "the who")[0] == "who"
 
 
 def test_of_equally_good_templates_the_newest_is_first_then_the_one_with_the_lowest_key() -> None:
     dates = {"c": "2026-01-03", "b": "2026-01-01", "a": "2026-01-01", "d": "2026-01-02"}
-    same = [replace(document(key, "Same title", content="same text"), published_at=day) for key, day in dates.items()]
+    same = [replace(made(key, "Same title", content="same text"), published_at=day) for key, day in dates.items()]
     assert keys(indexed(same), "same") == ["c", "d", "a", "b"]
 
 
 def test_the_newest_of_so_many_equals_that_not_all_are_compared_at_first_is_found() -> None:
-    same = [replace(document(f"{n:04}", "Same"), published_at=f"20{n % 90 + 10}-01-01") for n in range(1000)]
+    same = [replace(made(f"{n:04}", "Same"), published_at=f"20{n % 90 + 10}-01-01") for n in range(1000)]
     newest = [f"{n:04}" for n in range(89, 1000, 90)]
     assert keys(indexed(same), "same", 11) == newest
 
 
 def test_words_of_cjk_scripts_are_found_by_parts() -> None:
-    ranking = indexed([document("ja", "温度センサーの監視"), document("zh", "湿度传感器"), *FILLER])
+    ranking = indexed([made("ja", "温度センサーの監視"), made("zh", "湿度传感器"), *FILLER])
     assert keys(ranking, "センサー") == ["ja"]
     assert keys(ranking, "传感器") == ["zh"]
     assert keys(ranking, "温") == ["ja"]
@@ -155,7 +155,7 @@ def test_no_more_than_the_limit_are_returned(library: Ranking) -> None:
 
 
 def test_a_limit_beyond_what_titles_reorder_still_returns_all_in_order_of_score() -> None:
-    ranking = indexed(document(f"{number:03}", content="needle " + "hay " * number) for number in range(100))
+    ranking = indexed(made(f"{number:03}", content="needle " + "hay " * number) for number in range(100))
     hits = ranking.search("needle", 100).hits
     assert [hit.key for hit in hits] == [f"{number:03}" for number in range(100)]
 
@@ -163,7 +163,7 @@ def test_a_limit_beyond_what_titles_reorder_still_returns_all_in_order_of_score(
 def test_a_filter_finds_its_matches_among_many_better_ones() -> None:
     contents = ["pump common"] * 800 + ["valve common"] * 800 + ["common"] * 10
     library = indexed(
-        Document(str(number), "", "", "", content, "", facets=("tag:rare",) if content == "common" else ("tag:other",))
+        document(str(number), "", "", "", content, "", facets=("tag:rare",) if content == "common" else ("tag:other",))
         for number, content in enumerate(contents)
     )
     ranked = library.search("pump valve common", 30, 0, [["tag:rare"]])
@@ -173,7 +173,7 @@ def test_a_filter_finds_its_matches_among_many_better_ones() -> None:
 
 def test_a_template_passes_a_filter_with_one_of_its_facets_and_has_to_pass_all_filters() -> None:
     facets = {"a": ("tag:1", "level:x"), "b": ("tag:2", "level:x"), "c": ("tag:1", "level:y"), "d": ()}
-    library = indexed(Document(key, "pump", "", "", "", "", facets=each) for key, each in facets.items())
+    library = indexed(document(key, "pump", "", "", "", "", facets=each) for key, each in facets.items())
 
     def passing(*filters: list[str]) -> set[str]:
         return {hit.key for hit in library.search("pump", 10, 0, filters).hits}
@@ -187,13 +187,13 @@ def test_a_template_passes_a_filter_with_one_of_its_facets_and_has_to_pass_all_f
 
 
 def test_a_filter_changes_no_score(library: Ranking) -> None:
-    documents = [document(f"{n}", "pump" if n % 2 else "pump valve") for n in range(6)]
+    documents = [made(f"{n}", "pump" if n % 2 else "pump valve") for n in range(6)]
     ranking = indexed(replace(each, facets=("a",)) for each in documents)
     assert ranking.search("pump", 10, 0, [["a"]]) == ranking.search("pump", 10)
 
 
 def test_pages_follow_one_another_without_gaps_or_repetitions() -> None:
-    ranking = indexed(document(f"{number:03}", content="needle " + "hay " * (number % 7)) for number in range(200))
+    ranking = indexed(made(f"{number:03}", content="needle " + "hay " * (number % 7)) for number in range(200))
     everything = ranking.search("needle", 200)
     assert everything.total == len(everything.hits) == 200
     pages = [hit for offset in range(0, 200, 9) for hit in ranking.search("needle", 9, offset).hits]
@@ -210,12 +210,12 @@ def test_scores_are_above_0_at_most_1_and_best_first(library: Ranking) -> None:
 
 def test_a_template_with_next_to_nothing_of_a_long_question_scores_more_than_0() -> None:
     rare = " ".join(f"rare{number}" for number in range(2000))
-    ranking = indexed([document("rare", content=rare), *(document(f"{n}", content="alpha") for n in range(1000))])
+    ranking = indexed([made("rare", content=rare), *(made(f"{n}", content="alpha") for n in range(1000))])
     assert all(0 < hit.score <= 1 for hit in ranking.search(f"alpha {rare}", 30).hits)
 
 
 def test_a_text_that_says_nothing_but_the_query_comes_near_the_best_possible_score() -> None:
-    perfect = document("perfect", "pump", labels="pump " * 50, content="pump " * 50)
+    perfect = made("perfect", "pump", labels="pump " * 50, content="pump " * 50)
     (hit,) = indexed([perfect, *FILLER]).search("pump", 10).hits
     assert hit.score > 0.95
 
@@ -233,7 +233,6 @@ def test_nothing_is_found_for_a_text_without_a_known_word(library: Ranking, text
 
 def test_an_empty_library_finds_nothing() -> None:
     ranking = indexed([])
-    assert ranking.fingerprint() == (0, 0)
     assert ranking.search("gateway", 10).hits == ()
     assert ranking.suggest("gateway", 8).keys == ()
 
@@ -269,7 +268,7 @@ TITLES = ["Receive a webhook", "Receive mail", "Web shop orders", "Weather stati
     ],
 )
 def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[str]) -> None:
-    ranking = indexed(document(title, title) for title in TITLES)
+    ranking = indexed(made(title, title) for title in TITLES)
     assert set(ranking.suggest(text, 8).keys) == expected
 
 
@@ -283,13 +282,32 @@ def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[s
 )
 def test_a_suggestion_names_what_was_read_otherwise(text: str, expected: str, corrected: tuple[str, str]) -> None:
     titles = ["Receive webhooks", "Call Home Assistant", "Ask a host"]
-    suggested = indexed(Document(title, title, "", "", "", "") for title in titles).suggest(text, 8)
+    suggested = indexed(document(title, title, "", "", "", "") for title in titles).suggest(text, 8)
     assert suggested.keys[0] == expected
     assert suggested.corrected == (Word(*corrected),)
 
 
 def test_a_suggestion_with_the_words_before_is_first() -> None:
-    ranking = indexed(document(title, title) for title in TITLES)
+    ranking = indexed(made(title, title) for title in TITLES)
     assert ranking.suggest("receive we", 8).keys[0] == "Receive a webhook"
     assert ranking.suggest("recieve we", 8).keys[0] == "Receive a webhook"
     assert len(ranking.suggest("we", 2).keys) == 2
+
+
+def test_what_only_shares_words_that_hardly_count_is_left_out() -> None:
+    common = [made(f"common{n}", f"Request number {n}", content="request", labels="a") for n in range(30)]
+    weather = made("weather", "Weather request", content="weather request")
+    long = made("long", "Diary", content="weather " + "entry " * 2000)
+    library = indexed([*common, weather, long])
+    ranked = library.search("weather request", 40)
+    assert [hit.key for hit in ranked.hits] == ["weather", "long"], "all rare words count, however little"
+    assert ranked.total == 2
+    for sort in Sort:
+        assert library.search("weather request", 40, sort=sort).total == 2
+    assert library.search("request", 40).total == 31
+
+
+def test_facets_are_those_of_the_results() -> None:
+    documents = [replace(made(f"common{n}", "Request", content="request"), facets=("tag:common",)) for n in range(30)]
+    documents.append(replace(made("weather", "Weather", content="weather request"), facets=("tag:rare",)))
+    assert indexed(documents).facets("weather request") == {"tag:rare": 1}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from template_api.ranking import Document, Ranking, Synonyms
+from template_api.ranking import Ranking, Synonyms
 from template_api.records import SynonymRule, Word
 from template_api.sources import shipped_synonyms
-from tests.template_api.ranking.indexed import indexed
+from tests.template_api.ranking.indexed import document, indexed
 
 
 def rule(*words: str, meant: tuple[str, ...] = ()) -> SynonymRule:
@@ -47,7 +47,7 @@ CONTENTS = {
 
 @pytest.fixture(scope="module")
 def library() -> Ranking:
-    return indexed(Document(key, "", "", "", text, "") for key, text in CONTENTS.items()).with_synonyms(Synonyms(RULES))
+    return indexed(document(key, "", "", "", text, "") for key, text in CONTENTS.items()).with_synonyms(Synonyms(RULES))
 
 
 def keys(ranking: Ranking, text: str) -> list[str]:
@@ -95,7 +95,7 @@ def test_a_synonym_is_named_as_one(library: Ranking) -> None:
 
 
 def test_a_word_that_the_library_has_comes_before_its_synonyms_and_is_not_changed() -> None:
-    documents = [Document(word, "", "", "", word, "") for word in ("failure", "fault")]
+    documents = [document(word, "", "", "", word, "") for word in ("failure", "fault")]
     found = indexed(documents).with_synonyms(Synonyms(RULES)).search("fault", 10)
     assert [hit.key for hit in found.hits] == ["fault", "failure"]
     assert found.hits[1].matched == (Word("fault", "failure", is_synonym=True),)

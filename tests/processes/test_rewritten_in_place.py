@@ -1,0 +1,132 @@
+"""Route files that are written in place: a look in the middle of it finds them empty, or a part of them."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.processes import reload as module
+from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
+from amqtt_rest_bridge.settings import Settings
+from tests.processes.reloading import client_route, loaded_before, server_route
+from tests.support import forked, lossless
+from tests.support.embedded_broker import hosting
+from tests.support.gate import Gate
+from tests.support.http_recorder import recording
+from tests.support.waiting import SECONDS
+
+BOTH = server_route("/a", name="A") + server_route("/b", name="B")
+Step = Callable[[Path], object]
+
+
+def empty(path: Path) -> None:
+    path.write_text("")
+
+
+def part(path: Path) -> None:
+    path.write_text(server_route("/a", name="A"))
+
+
+def whole(path: Path) -> None:
+    path.write_text(BOTH + server_route("/c", name="C"))
+
+
+def longer(path: Path) -> None:
+    path.write_text(f"{BOTH}\n")
+
+
+def nothing(_path: Path) -> None:
+    pass
+
+
+def applied(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, steps: Sequence[Step], reading: Step = nothing
+) -> list[list[str]]:
+    """Take one step of a writer before each look; return the names of the routes of each set that is applied.
+
+    `reading` is its step while the files are read for the first time.
+    """
+    path = folder / "a.lot"
+    path.write_text(BOTH)
+    before = loaded_before(folder)
+    found: list[list[str]] = []
+    over = asyncio.Event()
+    left, reads = iter([*steps, nothing, nothing, nothing]), iter([reading])
+
+    async def load(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
+        next(reads, nothing)(path)
+        return await forked.run_loader(argument, texts)
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+
+        def look(paths: list[str], beside: Fingerprint = frozenset()) -> Fingerprint:
+            step = next(left, None)
+            if step is None:
+                loop.call_soon_threadsafe(over.set)
+            else:
+                step(path)
+            return fingerprint(paths, beside)
+
+        def apply(loaded: LoadResult) -> None:
+            found.append(sorted(route.name for route in loaded.routes))
+
+        monkeypatch.setattr(module, "fingerprint", look)
+        reloader = Reloader(Settings(routes=str(folder)), apply, lambda _: None, before, run=load)
+        running = asyncio.create_task(reloader.run(0.001))
+        await asyncio.wait_for(over.wait(), SECONDS)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    asyncio.run(run())
+    return found
+
+
+def test_a_file_that_is_written_in_place_keeps_its_routes_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert applied(tmp_path, monkeypatch, [nothing, empty, part, whole]) == [["A", "B", "C"]]
+
+
+def test_a_file_that_is_emptied_while_it_is_read_keeps_its_routes_until_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = [longer, nothing, nothing, whole]
+    assert applied(tmp_path, monkeypatch, steps, reading=empty)[0] == ["A", "B", "C"]
+
+
+@pytest.mark.parametrize(
+    ("step", "routes"), [pytest.param(empty, [], id="empty"), pytest.param(part, ["A"], id="shorter"),
+                         pytest.param(Path.unlink, [], id="gone")]
+)  # fmt: skip
+def test_a_file_that_stays_empty_or_shorter_counts_at_the_second_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: Step, routes: list[str]
+) -> None:
+    assert applied(tmp_path, monkeypatch, [nothing, step, nothing]) == [routes]
+
+
+def test_a_route_whose_messages_suffer_from_its_removal_is_warned_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    gate = Gate()
+    with recording() as target, hosting("", spool=str(tmp_path / "spool.db")) as host:
+        target.answer = gate.before(lambda _: (200, b""))
+        routes = [client_route(target, name="Busy", source="busy"), client_route(target, name="Idle", source="idle")]
+        lossless.load(host, lossless.route(target.port) + "".join(routes))
+        client = host.client("out")
+        for topic in ("in/1", "busy", "busy"):
+            client.publish(topic, b"x")
+        for _ in range(3):
+            target.request()
+        with caplog.at_level(logging.WARNING):
+            lossless.load(host, "")
+        gate.open.set()
+        assert client.messages(3) == [("out", b"")] * 3
+    assert caplog.messages == [
+        "route Busy was removed: 2 message(s) that it has taken had not ended",
+        "route L was removed: it is lossless, and from now on nothing is kept for it; 1 message(s) that it has taken "
+        "had not ended",
+    ]

@@ -1,0 +1,155 @@
+"""The search index beside the database: built at a start, followed, begun again, waited for."""
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from template_api.library import Pace, TemplateLibrary, delete_template, set_status
+from template_api.ranking import SearchIndex
+from template_api.records import Status, TemplateQuery
+
+if TYPE_CHECKING:
+    from tests.support.library_store import Client, Store
+
+Make = Callable[..., dict[str, Any]]
+# On a slow machine, a search would index the rest itself, and a start would not wait long enough.
+SMALL_PARTS = Pace(rows=1, part=0.0, overdue=float("inf"), first_index=60.0)
+"""Indexing takes one template at a time."""
+
+
+def found(library: TemplateLibrary, text: str) -> set[str | None]:
+    return {each.summary.slug for each in library.find(TemplateQuery(text=text, limit=30)).found}
+
+
+def opened(store: "Store", pace: Pace | None = None) -> TemplateLibrary:
+    library = TemplateLibrary(store.url, pace)
+    library.refresh()
+    return library
+
+
+def test_changes_are_found_in_the_old_index_while_a_backup_is_indexed(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    slugs = {f"pump-{n}" for n in range(5)}
+    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in sorted(slugs)))
+    library = opened(sqlite_store, SMALL_PARTS)
+    with sqlite3.connect(tmp_path / "library.db") as connection:
+        connection.execute("DELETE FROM templates WHERE slug = 'pump-4'")
+        connection.execute("UPDATE library SET version = version - 1")
+    connection.close()
+    slugs.remove("pump-4")
+    parts = 0
+    while library._indexer.work():
+        assert found(library, "pump") == slugs, "what is gone is shown by no answer"
+        parts += 1
+    assert parts >= len(slugs) - 1, "it was built in parts"
+    assert library.find(TemplateQuery(text="control")).total == len(slugs)
+    assert len([each for each in caplog.messages if "all is indexed again" in each]) == 1
+    library.close()
+
+
+def test_the_index_of_another_library_is_not_searched(
+    sqlite_store: "Store", make_template: Make, tmp_path: Path
+) -> None:
+    sqlite_store.bring(make_template("pump", title="Pump control"))
+    library = opened(sqlite_store, SMALL_PARTS)
+    aside = tmp_path / "aside"
+    aside.mkdir()
+    for file in tmp_path.glob("library.db*"):
+        file.rename(aside / file.name)
+    library._engine.dispose()
+    sqlite_store.bring(make_template("meter", title="Meter control"), make_template("fan", title="Fan control"))
+    assert library._indexer.work()
+    assert library._indexer.ranking is None
+    library.refresh()
+    assert library.find(TemplateQuery(text="control")).total == 2
+    assert found(library, "control") == {"fan", "meter"}
+    library.close()
+
+
+def test_a_template_that_is_deleted_is_nowhere_and_may_come_back(store: "Store", make_template: Make) -> None:
+    pump = make_template("pump", title="Pump control", tags=["a"], notebooks=[{"filename": "a.lotnb", "cells": []}])
+    store.bring(pump, make_template("valve", title="Valve control"))
+    library = opened(store)
+    delete_template(store.url, "pump")
+    library.refresh()
+    assert library.get("pump") is None
+    assert library.find(TemplateQuery(text="control")).total == 1
+    assert found(library, "control") == {"valve"}
+    assert str(store.bring(pump)) == "1 added, 0 changed, 0 unchanged, 0 failed"
+    library.refresh()
+    assert found(library, "control") == {"pump", "valve"}
+    library.close()
+
+
+def test_a_search_before_the_first_part_gets_503_and_retry_after(sqlite_store: "Store", make_template: Make) -> None:
+    sqlite_store.bring(make_template("pump", title="Pump control"))
+    with sqlite_store.without_index() as client:
+        _check_answers_without_index(client)
+
+
+def _check_answers_without_index(client: "Client") -> None:
+    for path in ("/api/search?q=pump", "/api/templates?q=pump", "/api/suggest?q=pu", "/api/facets"):
+        answer = client.get(path)
+        assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
+        assert answer.json["error"]["code"] == "search_not_ready"
+    assert client.post({"query": "pump"}).json["code"] == "search_not_ready"
+    assert client.slugs("/api/templates") == ["pump"]
+    assert client.get("/api/templates/pump").status_code == 200
+    assert len(client.post({"query": ""}).json["results"]) == 1
+
+
+def test_a_start_waits_until_the_index_is_complete(
+    sqlite_store: "Store", make_template: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is built in parts, and committed slowly: searches right after the start found a part, or got 503."""
+    slugs = {f"pump-{n}" for n in range(4)}
+    sqlite_store.bring(*(make_template(slug, title="Pump control") for slug in slugs))
+    commit = SearchIndex.commit
+
+    def slowly(index: SearchIndex) -> None:
+        threading.Event().wait(0.3)
+        commit(index)
+
+    monkeypatch.setattr(SearchIndex, "commit", slowly)
+    library = TemplateLibrary(sqlite_store.url, SMALL_PARTS)
+    library.follow()
+    assert found(library, "pump") == slugs
+    library.close()
+
+
+def test_an_old_index_on_disk_is_named_once_and_not_touched(
+    serve: Callable[..., Any], sqlite_url: str, tmp_path: Path
+) -> None:
+    old = tmp_path / "index"
+    old.mkdir()
+    for arguments, environment in (
+        (["--index-dir", str(old)], {}),
+        ([], {"XDG_CACHE_HOME": str(tmp_path)}),
+    ):
+        if not arguments:
+            old = old.rename(tmp_path / "template-api")
+        with serve("--database-url", sqlite_url, *arguments, environment=environment) as served:
+            assert served.get("/ready").status == 200
+            assert served.log.read_text().count(f"the folder {old} can be deleted") == 1
+        assert list(old.iterdir()) == []
+
+
+def test_an_answer_that_a_caller_holds_is_gone_when_its_template_is_hidden(
+    sqlite_store: "Store", make_template: Make, serve: Callable[..., Any]
+) -> None:
+    sqlite_store.bring(make_template("pump", title="Pump control"), make_template("valve", title="Valve control"))
+    with serve("--database-url", sqlite_store.url) as served:
+        held = served.get("/api/templates/pump").headers["etag"]
+        assert served.get("/api/templates/pump", {"If-None-Match": held}).status == 304
+        assert len(served.get("/api/search?q=pump+control").json["results"]) == 2
+        set_status(sqlite_store.url, "pump", Status.DRAFT)
+        while served.get("/api/templates/pump", {"If-None-Match": held}).status == 304:
+            pass
+        assert served.get("/api/templates/pump", {"If-None-Match": held}).status == 404
+        assert len(served.get("/api/search?q=pump+control").json["results"]) == 1
+        assert "Pump" not in served.get("/api/suggest?q=pu").content.decode()
