@@ -76,6 +76,9 @@ class Follower:
             self._dropped += dropped + len(events[room:])
         self._wake()
 
+    def begin(self, wake: Callable[[], None]) -> None:
+        """No-op: `wake` was given before."""
+
     def take(self) -> bytes | float:
         """Return what waits, or a comment when there was nothing for a while."""
         with self._lock:

@@ -314,6 +314,9 @@ class _Changes:
         self._asked = 0.0
         self._sent = time.monotonic()
 
+    def begin(self, wake: Callable[[], None]) -> None:
+        """No-op: `wake` was given before."""
+
     def take(self) -> bytes | float:
         changed = self._changed_rows()
         if changed is not None:

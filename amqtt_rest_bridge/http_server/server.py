@@ -23,7 +23,7 @@ from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
 from amqtt_rest_bridge.http.access_log import AccessLog
-from amqtt_rest_bridge.http.exchange import Refusal, overloaded, request_timeout, shutting_down
+from amqtt_rest_bridge.http.exchange import Refusal, Response, overloaded, request_timeout, shutting_down
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 from amqtt_rest_bridge.http_server.connection import ServerConnection
 from amqtt_rest_bridge.http_server.exchange import (
@@ -31,7 +31,6 @@ from amqtt_rest_bridge.http_server.exchange import (
     Exchange,
     Refuse,
     Request,
-    Response,
     Waiting,
     refused,
     response_pieces,

@@ -270,6 +270,9 @@ class Reader:
         self._has_ended = True
         self._wake()
 
+    def begin(self, wake: Callable[[], None]) -> None:
+        """No-op: `wake` was given before."""
+
     def take(self) -> bytes | float:
         """Return what the caller has not been sent."""
         if self._has_ended:
