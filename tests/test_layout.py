@@ -37,9 +37,9 @@ def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - first.lineno + 1
 
 
-def test_a_folder_has_at_most_16_modules() -> None:
+def test_a_folder_has_at_most_17_modules() -> None:
     sizes = Counter(file.parent.relative_to(ROOT) for file in SOURCES if file.name != "__init__.py")
-    assert {str(folder): size for folder, size in sizes.items() if size > 16} == {}
+    assert {str(folder): size for folder, size in sizes.items() if size > 17} == {}
 
 
 def test_a_file_has_at_most_530_lines_and_a_function_60() -> None:

@@ -12,12 +12,12 @@ from typing import Any, Final, Protocol
 from amqtt_rest_bridge.commands.answer import CommandAnswer, failure, refusal
 from amqtt_rest_bridge.commands.command import Command, is_name_of_file, read_definition, subject_of
 from amqtt_rest_bridge.commands.folder import RouteFolder
+from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.language.reference import template
 from amqtt_rest_bridge.model import Route
-from amqtt_rest_bridge.routing.status import ReloadFailure
 
 log = logging.getLogger(__name__)
 

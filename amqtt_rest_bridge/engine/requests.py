@@ -8,7 +8,7 @@ from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.engine.trace_context import trace_of
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_client import Origin, origin_of, printable
+from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, Pairs, RestApiConfig, Route, values_of
 from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
 from amqtt_rest_bridge.system import own_version

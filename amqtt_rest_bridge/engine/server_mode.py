@@ -6,6 +6,7 @@ events and replies. What happens to the requests of an event is in `server/endpo
 
 import math
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Final
 
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
@@ -92,6 +93,10 @@ class ServerMode:
         self.reads.remember(message.topic, message.payload, retained=retained)
         if not retained:
             self._replies.see(message)
+
+    def asking_again(self) -> AbstractContextManager[set[str]]:
+        """Return the filters that had too many topics for complete, which the block then subscribes again."""
+        return self.reads.asking_again()
 
     def stop(self) -> None:
         """End streams, and requests that wait for replies."""

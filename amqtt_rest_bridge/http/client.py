@@ -78,12 +78,16 @@ def client_for(
         origin = origin_of(urlsplit(server))
     except ValueError as error:
         raise ConfigurationError(f"{server.split('?')[0]} is not an address: {error}") from error
-    tls = TlsOptions(not config.ignore_cert_errors, config.ca_file, config.client_cert_file, config.client_key_file)
-    options = ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls, environment)
+    options = ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls_of(config), environment)
     if config.auth_scheme is not AuthScheme.DIGEST or server != config.base_address:
         return HttpClient(options)
     login = DigestLogin(config, lambda: secrets.token_hex(16))
     return HttpClient(options, login=lambda: RequestLogin(login))
+
+
+def tls_of(config: RestApiConfig) -> TlsOptions:
+    """Return which certificates a route trusts, and which one it shows."""
+    return TlsOptions(not config.ignore_cert_errors, config.ca_file, config.client_cert_file, config.client_key_file)
 
 
 @dataclass(frozen=True, slots=True)

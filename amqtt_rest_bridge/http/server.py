@@ -13,20 +13,17 @@ import errno
 import logging
 import resource
 import socket
-import ssl
 import struct
 import sys
 import time
-from dataclasses import dataclass
 from functools import partial
 from heapq import nsmallest
 from typing import Any, Final
 
-from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.connection import Connection, Limits, Port
 from amqtt_rest_bridge.http.exchange import Application, Refusal, overloaded, refused, shutting_down, write_head
-from amqtt_rest_bridge.system import regular_file
+from amqtt_rest_bridge.http.server_tls import TlsFiles
 
 __all__ = ["HttpServer", "Limits", "TlsFiles"]
 
@@ -45,35 +42,6 @@ _ATTACH_FILTER: Final = 26 if sys.platform == "linux" else None  # SO_ATTACH_FIL
 _DROP_SYN: Final = b"".join(
     struct.pack("HBBI", *one) for one in ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF))
 )
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """PEM files: the certificate with its chain, and its private key."""
-
-    certfile: str
-    keyfile: str
-
-    def load(self) -> ssl.SSLContext:
-        """Read the files into a context for TLS 1.2 or newer; raises `ConfigurationError` when they cannot be used."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
-        context.set_alpn_protocols(["http/1.1"])
-        try:
-            for path in (self.certfile, self.keyfile):
-                regular_file(path)  # OpenSSL would wait for ever for a FIFO
-            context.load_cert_chain(self.certfile, self.keyfile, password=_no_password)
-        except (OSError, ValueError) as error:
-            raise ConfigurationError(
-                f"server_certfile {self.certfile} and server_keyfile {self.keyfile} cannot be used: {error}; "
-                "use a PEM certificate and its unencrypted PEM key"
-            ) from error
-        return context
-
-
-def _no_password() -> str:
-    """Refuse an encrypted key instead of asking at the terminal."""
-    raise ValueError("the key is encrypted")
 
 
 class HttpServer:

@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.link.admin_frames import GroupNumbers
@@ -40,7 +41,6 @@ from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
-from amqtt_rest_bridge.routing.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.spool import SeenKeys, Spool
 from amqtt_rest_bridge.system import return_large_blocks

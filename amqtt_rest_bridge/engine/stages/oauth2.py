@@ -24,7 +24,7 @@ from amqtt_rest_bridge.catalogue import NOT_A_TOKEN, OAUTH2_FAILED, TOKEN_REFUSE
 from amqtt_rest_bridge.engine.needs import Sends, Turn
 from amqtt_rest_bridge.engine.requests import has_own_authorization
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_client import describe_status
+from amqtt_rest_bridge.http.failures import describe_status
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 _MARGIN_SECONDS: Final = 30.0  # renewed so long before it expires, but after nine tenths of a short life

@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.worker.records import Lease, Presence, lease_topic, parse, presence_topic
+from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic
 
 _BEATS: Final = 3  # records within `adopt_seconds`
 GONE_SECONDS: Final = 3.0

@@ -7,16 +7,17 @@ one share would each get half of its messages. Realtime routes, whose messages a
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.model import EventName, OverloadPolicy, Route
+from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
-from amqtt_rest_bridge.worker.intake import Capacity, Feed, Intake, Offer
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class SessionPlan:
 
     feeds: tuple[Feed, ...]
     most: int
-    most_bytes: int
+    most_bytes: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Plan:
     ordered_seconds: float
 
 
-def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
+def plan(routes: Iterable[Route], group: str) -> Plan:
     """Return which sessions a set of routes needs.
 
     The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Decision: of a balanced route too, so that a
@@ -72,7 +73,7 @@ def plan(routes: Iterable[Route], group: str, queue_bytes: int) -> Plan:
             most = max(1, min(config.overload_capacity, _MOST_HELD))
             sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
     if feeds := _feeds(at_once, group, at_once=True):
-        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, 2 * queue_bytes)
+        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, math.inf)
     events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
     return Plan(sessions, events, seconds, ordered_seconds)
 
@@ -98,18 +99,18 @@ class Capacities:
     """What the sessions of each route hold together, over all slots of this worker.
 
     Args:
-        is_full: Returns whether the queues of all routes together are full.
+        queue_bytes: How much the sessions of all routes may hold.
     """
 
-    def __init__(self, is_full: Callable[[], bool]) -> None:
+    def __init__(self, queue_bytes: int) -> None:
         self.keeps_unserved = False
         """Whether messages that no event here takes wait: another worker of the group may have the event."""
-        self._is_full = is_full
+        self._all = Capacity(most_bytes=queue_bytes)
         self._by_name: dict[str, Capacity] = {}
 
     def of(self, name: str, wanted: SessionPlan) -> Capacity:
         """Return the capacity of the sessions of a name, as large as it is wanted now."""
-        capacity = self._by_name.setdefault(name, Capacity(0, 0, self._is_full))
+        capacity = self._by_name.setdefault(name, Capacity(within=self._all))
         capacity.most, capacity.most_bytes = wanted.most, wanted.most_bytes
         return capacity
 
@@ -121,8 +122,9 @@ class Slot:
         broker: Returns the broker's address; called before each connection.
         settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
         number: The slot.
-        offer: Takes messages; see `Dispatcher.offer`.
+        offer: Takes messages; see `ClientMode.offer`.
         capacities: What sessions hold.
+        supervisor: Runs the connections.
         gate: Awaited before each connection.
         ordered_from: Before this time of the loop ORDERED events are not called.
     """
@@ -134,6 +136,7 @@ class Slot:
         number: int,
         offer: Offer,
         capacities: Capacities,
+        supervisor: Supervisor,
         gate: Callable[[], Awaitable[object]],
         ordered_from: float,
     ) -> None:
@@ -142,15 +145,16 @@ class Slot:
         self._settings = settings
         self._offer = offer
         self._capacities = capacities
+        self._supervisor = supervisor
         self._gate = gate
         self._ordered_from = ordered_from
         self._intakes: dict[str, Intake] = {}
-        self._supervisors: dict[str, Supervisor] = {}
+        self._connecting: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
         self._used = self._closed = False
 
     @property
-    def intakes(self) -> Iterable[Intake]:
+    def intakes(self) -> Collection[Intake]:
         """Return the sessions."""
         return self._intakes.values()
 
@@ -189,6 +193,18 @@ class Slot:
                     self._open(name, session, wanted.events)
             await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
 
+    def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
+        settings = self._settings
+        session = Session(client_id(settings.group, self.number, name), settings.session_expiry, wanted.most)
+        intake = Intake(
+            self._broker, session, self._offer, self.number, settings.slots, self._capacities.of(name, wanted),
+            gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
+        )  # fmt: skip
+        intake.ordered_from = self._ordered_from
+        intake.prepare(wanted.feeds, events)
+        self._intakes[name] = intake
+        self._connecting[name] = self._supervisor.keep(session.client_id, intake.client.run)
+
     async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
         try:
             await self._intakes[name].subscribe(gone)
@@ -219,19 +235,8 @@ class Slot:
             self._closed = True
             await asyncio.gather(*(self._close(name) for name in list(self._intakes)))
 
-    def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
-        client, expiry = client_id(self._settings.group, self.number, name), self._settings.session_expiry
-        session = Session(client, expiry, wanted.most)
-        intake = Intake(
-            self._broker, session, self._offer, self.number, self._settings.slots, self._capacities.of(name, wanted),
-            gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
-        )  # fmt: skip
-        intake.ordered_from = self._ordered_from
-        intake.prepare(wanted.feeds, events)
-        supervisor = Supervisor(lambda _: None)
-        supervisor.keep(session.client_id, intake.client.run)
-        self._intakes[name], self._supervisors[name] = intake, supervisor
-
     async def _close(self, name: str) -> None:
-        await self._supervisors.pop(name).stop()
+        connecting = self._connecting.pop(name)
+        connecting.cancel()
+        await asyncio.wait([connecting])
         await self._intakes.pop(name).client.close()

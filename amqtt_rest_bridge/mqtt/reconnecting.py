@@ -77,6 +77,11 @@ class ReconnectingClient:
         self._why = "it has not connected yet"
 
     @property
+    def was_open(self) -> bool:
+        """Return whether there has been a connection."""
+        return self._has_session
+
+    @property
     def client_id(self) -> str:
         """Return the client id."""
         return self._session.client_id

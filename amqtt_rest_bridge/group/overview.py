@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from amqtt_rest_bridge.group.leases import MOST_WORKERS, GroupView, workers_by
+from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic, worker_status_topic
 from amqtt_rest_bridge.model import Route, severity_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
-from amqtt_rest_bridge.worker.leases import MOST_WORKERS, GroupView, workers_by
-from amqtt_rest_bridge.worker.records import Lease, Presence, lease_topic, parse, presence_topic, worker_status_topic
 
 log = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class Warnings:
         self._compare("slots", "slots", view.slot_counts, now)
         if beyond and len(view.slot_counts) < 2:
             kept = f"the broker may keep sessions of slots up to {max(beyond)} of group {self._group}, which has slots:"
-            todo = 'their messages reach no worker: see "More or fewer slots" in worker/README.md'
+            todo = 'their messages reach no worker: see "More or fewer slots" in group/README.md'
             self._say("slots beyond", f"{kept} {self._slots}; {todo}", "", now)
         if len(view.workers) >= MOST_WORKERS:
             text = f"group {self._group} has {MOST_WORKERS} workers or more, and knows no others: who may publish "

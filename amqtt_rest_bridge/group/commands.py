@@ -9,21 +9,21 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
+from amqtt_rest_bridge.commands.execution import RunsRoutes
 from amqtt_rest_bridge.commands.service import Commands
+from amqtt_rest_bridge.errors import PublicationRefusedError
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
-from amqtt_rest_bridge.processes.route_service import RouteService
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from amqtt_rest_bridge.system import own_version
-from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
-from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 
 log = logging.getLogger(__name__)
 
@@ -40,39 +40,34 @@ class GroupCommands:
         settings: Those of the worker.
         broker: Returns the broker's address; called before each connection.
         publisher: Publishes answers, and what is retained.
-        service: Loads and runs the routes.
+        routes: Loads and runs the routes.
         gate: Awaited before each connection.
     """
 
     def __init__(
-        self, live: Coreflux, settings: WorkerSettings, broker: Callable[[], Address], publisher: BrokerPublisher,
-        service: RouteService, gate: Callable[[], Awaitable[object]],
+        self, live: Coreflux, settings: WorkerSettings, broker: Callable[[], Address], publisher: Publisher,
+        routes: RunsRoutes, gate: Callable[[], Awaitable[object]],
     ) -> None:  # fmt: skip
         self._users = ", ".join(live.users)
         # Decision: commands wait for a worker for as long as a slot may wait for its next holder, not for a day.
         self._session = Session(f"{settings.group}-commands", math.ceil(2 * settings.adopt_seconds), _RECEIVE_MAXIMUM)
         self._broker = broker
         self._publisher = publisher
-        self._service = service
+        self._routes = routes
         self._gate = gate
-        self._commands = Commands(live.routes, lambda publication: publisher.put(publication, 1))
+        self._commands = Commands(live.routes, self._announce)
         self._client: ReconnectingClient | None = None
         self._supervisor = Supervisor(lambda _: None)
 
     async def check(self) -> None:
         """Publish the version; raises `BrokerError` where the broker forbids what the setting needs."""
-        published: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-
-        def end(is_published: bool) -> None:
-            if not published.done():  # a signal may have ended the start
-                published.set_result(is_published)
-
-        self._publisher.put(_version(), 1, confirm=end)
-        if not await published:
+        try:
+            await self._publisher.publish(_version(), hops=1, wait=False)
+        except PublicationRefusedError as error:
             raise BrokerError(
                 f"the broker does not let this worker publish below {ROOT}, which the setting coreflux needs: "
                 "Mosquitto lets no client do so, others decide by their ACL"
-            )
+            ) from error
         log.info("routes can be commanded below %s: let the broker's ACL open it to %s only", ROOT, self._users)
 
     def begin(self) -> None:
@@ -82,7 +77,7 @@ class GroupCommands:
             gate=self._gate,
         )  # fmt: skip
         self._supervisor.keep(self._session.client_id, self._client.run)
-        self._supervisor.keep("commands", lambda: self._commands.run(self._service))
+        self._supervisor.keep("commands", lambda: self._commands.run(self._routes))
 
     async def end(self) -> None:
         """Take no more, wait for the answer to the command that is executed, and disconnect."""
@@ -108,30 +103,35 @@ class GroupCommands:
         if self._client is not None and self._client.connection is not None:
             self._commands.status_published(route, payload)
 
+    def _announce(self, publication: Publication) -> bool:
+        self._publisher.announce(publication)
+        return True
+
     async def _connected(self, connection: MqttConnection) -> None:
         retained = Subscription(f"{ROOT}/Routes/#", retained=True, qos=0)
         await connection.subscribe([Subscription(COMMAND_TOPIC), retained])
-        self._publisher.put(_version(), 1)
+        self._announce(_version())
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         if self._client is None:  # its next holder executes it
             return
         if received.topic == COMMAND_TOPIC:
-            answered = partial(self._answer, connection, received.packet_id)
-            self._commands.receive(received.payload, answered)
+            self._commands.receive(received.payload, lambda answer: self._answer(connection, received, answer))
         elif received.retain and received.payload:
             name = received.topic.removeprefix(f"{ROOT}/Routes/").partition("/")[0]
-            if name not in self._service.statistics:  # it was removed while no worker was there to say so
-                self._publisher.put(Publication(received.topic, b"", retain=True), 1)
+            if name not in self._routes.by_name:  # it was removed while no worker was there to say so
+                self._announce(Publication(received.topic, b"", retain=True))
 
-    def _answer(self, connection: MqttConnection, packet_id: int | None, answer: Publication) -> bool:
+    def _answer(self, connection: MqttConnection, command: Publish, answer: Publication) -> bool:
         """Publish an answer, then acknowledge its command."""
 
-        def published(_: int) -> None:
-            if packet_id is not None:
-                connection.acknowledge(packet_id)
+        def answered(published: asyncio.Future[None]) -> None:
+            published.exception()  # the log tells it
+            if command.packet_id is not None:
+                connection.acknowledge(command.packet_id)
 
-        return self._publisher.put(answer, 1, published)
+        self._publisher.publish(answer, hops=1).add_done_callback(answered)
+        return True
 
 
 def _version() -> Publication:

@@ -1,55 +1,44 @@
-"""One session's messages on their way to the dispatcher, and their acknowledgements on the way back. The event loop.
+"""One session's messages on their way to the engine, and their acknowledgements on the way back. The event loop only.
 
-A message is acknowledged when everything that came of it has ended (`Acknowledgement`), in the order in which that is
-so. Decision: MQTT 5 section 4.6 wants PUBACKs in the order of the messages; then one call that is retried for an hour
-would hold all later messages back, so that the broker would stop sending. Brokers look packet ids up.
+A message is acknowledged when everything that came of it has ended (`MqttDelivery`), in the order in which that is so.
+Decision: MQTT 5 section 4.6 wants PUBACKs in the order of the messages; then one call that is retried for an hour would
+hold all later messages back, so that the broker would stop sending. Brokers look packet ids up.
 """
 
 import asyncio
 import logging
 import math
 import time
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
 
-from amqtt_rest_bridge.model import EventName, Message, MessageProperties
+from amqtt_rest_bridge.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.properties import carried, hops_of, idempotency_key
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Properties, Property
-from amqtt_rest_bridge.routing.calls import Delivery
+from amqtt_rest_bridge.mqtt.wire import Property
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
-from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient
 
 log = logging.getLogger(__name__)
 
-HOPS: Final = "rest-bridge-hops"
-"""The user property that counts the routes which a message has passed through."""
-MOST_PROPERTIES: Final = 32
-"""User properties of a message that are carried ..."""
-MOST_BYTES: Final = 8192
-"""... and their size, names and values together."""
-_LONGEST_CORRELATION: Final = 64
-_KEY: Final = "idempotency-key"
-_LONGEST_KEY: Final = 255
-_KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
 _MOST_CHOICES: Final = 4096
 _WARN_SECONDS: Final = 60.0  # between two warnings of a session
 _MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
 
 
 class Offer(Protocol):
-    """`Dispatcher.offer`."""
+    """`ClientMode.offer`."""
 
     def __call__(
-        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: Delivery | None
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: "MqttDelivery | None"
     ) -> None:
-        """Dispatch a message to its events but those that receive it elsewhere."""
+        """Take a message for its events but those that receive it elsewhere. Does not await."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,29 +65,37 @@ class Feed:
 
 
 class Capacity:
-    """How many messages, and bytes of payloads, the sessions of a route hold together, and how many they may."""
+    """How many messages, and bytes, are held together, and how many may be; `within` bounds several together."""
 
-    __slots__ = ("held", "held_bytes", "is_full", "most", "most_bytes")
+    __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
 
-    def __init__(self, most: float, most_bytes: float, is_full: Callable[[], bool] = lambda: False) -> None:
+    def __init__(self, most: float = math.inf, most_bytes: float = math.inf, within: "Capacity | None" = None) -> None:
         self.most = most
         self.most_bytes = most_bytes
-        self.is_full = is_full
+        self.within = within
         self.held = self.held_bytes = 0
 
     @property
     def is_left(self) -> bool:
-        """Return whether one more message may be held; the queues of all routes together may be full, too."""
-        return self.held < self.most and self.held_bytes < self.most_bytes and not self.is_full()
+        """Return whether one more message may be held."""
+        is_left = self.held < self.most and self.held_bytes < self.most_bytes
+        return is_left and (self.within is None or self.within.is_left)
+
+    def count(self, messages: int, size: int) -> None:
+        """Count messages that are held from now on, or, below 0, not any more."""
+        self.held += messages
+        self.held_bytes += size
+        if self.within is not None:
+            self.within.count(messages, size)
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """What messages are for that come by the same subscriptions.
+    """Who takes the messages that come by the same subscriptions.
 
-    `elsewhere` are events that receive them by other subscriptions; `elsewhere_too` counts feeds by slot in, for topics
-    of other slots. All other events take them, also one that a reload brings before `prepare` knows of it, so that no
-    message is lost to it meanwhile. `is_known` is False where a subscription is not of these routes.
+    `elsewhere` are events that receive this topic through another subscription, `elsewhere_too` including those of
+    other slots. All other events take it, also one that a reload brings before `prepare` knows of it: so it misses no
+    message. `is_known` is False where a subscription is not of these routes.
     """
 
     elsewhere: frozenset[EventName]
@@ -113,7 +110,7 @@ class _Delayed(NamedTuple):
     message: Message
     hops: int
     elsewhere: frozenset[EventName]
-    delivery: "Acknowledgement"
+    delivery: "MqttDelivery"
 
 
 class Intake:
@@ -150,7 +147,7 @@ class Intake:
         self.ordered_from = -math.inf
         """Before this time of the loop no message is called for an ORDERED event: calls of a crashed worker may run."""
         self.client = ReconnectingClient(broker, session, self._take, self._connected, gate=gate)
-        self.capacity = capacity or Capacity(math.inf, math.inf)
+        self._capacity = capacity or Capacity()
         self._paused = False
         self._offer = offer
         self._slot = slot
@@ -161,11 +158,11 @@ class Intake:
         self._all: frozenset[EventName] = frozenset()
         self._ordered: frozenset[EventName] = frozenset()
         self._choices: dict[tuple[int, ...], _Choice] = {}
-        self._unacknowledged: dict[int, Acknowledgement] = {}  # by packet id
+        self._unacknowledged: dict[int, MqttDelivery] = {}  # by packet id
         self._waiting: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
-        self._unserved: list[Acknowledgement] = []
+        self._unserved: list[MqttDelivery] = []
         self._warnings = LineLimit(_WARN_SECONDS)
         self._subscribing = 0
         self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
@@ -200,8 +197,8 @@ class Intake:
     def drop(self, *, shared: bool) -> None:
         """Drop what has come and is not called yet: the broker keeps it, and sends it on the session's next connection.
 
-        What waits is dropped here; `Delivery.is_dropped` tells the others not to begin. Messages of several events go
-        on without `shared`: one of their calls may have ended, and would be called again with the others.
+        What waits is dropped here; `MqttDelivery.is_dropped` tells the engine not to begin. Messages of several events
+        go on without `shared`: one of their calls may have ended, and would be called again with the others.
         """
         for delivery in self._unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
@@ -259,17 +256,30 @@ class Intake:
                 self._missed = True  # and so are all that follow: they would be called before it
                 return
             self._accept(connection, received)
-        if not self._has_room() and not self._subscribing:
+        if not self._subscribing and not self._has_room():
             connection.pause()
 
+    def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
+        """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
+        if not received.duplicate or received.packet_id is None:
+            return False
+        known = self._unacknowledged.get(received.packet_id)
+        if known is None or known.is_abandoned or not known.move(connection, received):
+            return False
+        if known.has_ended:
+            self._acknowledge(known)
+        return True
+
     def _accept(self, connection: MqttConnection, received: Publish) -> None:
-        delivery = Acknowledgement(self, connection, received)
+        delivery = MqttDelivery(self, connection, received)
         if received.packet_id is not None:
             self._unacknowledged[received.packet_id] = delivery
-        self._count(delivery, 1)
+        self.held += 1
+        self._capacity.count(1, received.size)
         self._distribute(delivery)
 
-    def _distribute(self, delivery: "Acknowledgement") -> None:
+    def _distribute(self, delivery: "MqttDelivery") -> None:
+        """Offer a message to its events; to ORDERED ones when that is allowed."""
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
         choice = self._choices.get(identifiers) or self._choose(identifiers)
@@ -280,9 +290,33 @@ class Intake:
         if choice.elsewhere_too is not elsewhere and crc32(received.topic.encode()) % self._slots != self._slot:
             elsewhere = choice.elsewhere_too
         delivery.at_once = choice.at_once
-        self._offer_message(delivery, elsewhere)
+        delivery.hold()
+        if not received.retain and elsewhere != self._all:
+            hops, properties = hops_of(received.properties), carried(received.properties)
+            message = Message(received.topic, received.payload, time.time(), properties)
+            if self._ordered and (self._waiting or self._seconds_left > 0) and (ordered := self._ordered - elsewhere):
+                if not self._waiting:
+                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)
+                delivery.hold()
+                self._waiting.append(_Delayed(message, hops, self._all - ordered, delivery))
+                elsewhere |= ordered
+            self._offer_now(message, hops, elsewhere, delivery)
+        delivery.release()
 
-    def _take_unserved(self, delivery: "Acknowledgement") -> None:
+    def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
+        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
+        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for all that match
+            return _Choice(frozenset(), frozenset(), at_once=False, is_known=False)
+        mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
+        others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
+        at_once = all(feed.at_once for feed in feeds)
+        elsewhere = self._all - mine
+        choice = _Choice(elsewhere, elsewhere if mine == others else self._all - others, at_once)
+        if len(self._choices) < _MOST_CHOICES:
+            self._choices[identifiers] = choice
+        return choice
+
+    def _take_unserved(self, delivery: "MqttDelivery") -> None:
         """Hold a message that no event here takes while another worker may have one; else acknowledge it.
 
         It comes by a subscription of other routes: of another worker that had the slot, or of before a reload.
@@ -298,22 +332,6 @@ class Intake:
         else:
             delivery.release()
 
-    def _offer_message(self, delivery: "Acknowledgement", elsewhere: frozenset[EventName]) -> None:
-        """Offer a message to its events; to ORDERED ones when that is allowed."""
-        received = delivery.received
-        delivery.hold()
-        if not received.retain and elsewhere != self._all:
-            hops = hops_of(received.properties)
-            message = Message(received.topic, received.payload, time.time(), properties_of(received.properties))
-            if self._ordered and (self._waiting or self._seconds_left > 0) and (ordered := self._ordered - elsewhere):
-                if not self._waiting:
-                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)
-                delivery.hold()
-                self._waiting.append(_Delayed(message, hops, self._all - ordered, delivery))
-                elsewhere |= ordered
-            self._offer_now(message, hops, elsewhere, delivery)
-        delivery.release()
-
     @property
     def _seconds_left(self) -> float:
         return self.ordered_from - asyncio.get_running_loop().time()
@@ -327,7 +345,7 @@ class Intake:
             asyncio.get_running_loop().call_soon(self._offer_waiting)
 
     def _offer_now(
-        self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "Acknowledgement"
+        self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "MqttDelivery"
     ) -> None:
         try:
             self._offer(message, hops=hops, elsewhere=elsewhere, delivery=None if delivery.at_once else delivery)
@@ -340,40 +358,12 @@ class Intake:
 
         More than the room come where the broker sends more than it may, or with QoS 0.
         """
-        return not self._paused and (not self.held or self.capacity.is_left)
+        return not self._paused and (not self.held or self._capacity.is_left)
 
-    def _count(self, delivery: "Acknowledgement", change: int) -> None:
-        self.held += change
-        self.capacity.held += change
-        self.capacity.held_bytes += change * delivery.size
-
-    def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
-        if not received.duplicate or received.packet_id is None:
-            return False
-        known = self._unacknowledged.get(received.packet_id)
-        if known is None or known.is_abandoned or not known.move(connection, received):
-            return False
-        if known.has_ended:
-            self._acknowledge(known)
-        return True
-
-    def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
-        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
-        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for all that match
-            return _Choice(frozenset(), frozenset(), at_once=False, is_known=False)
-        mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
-        others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
-        at_once = all(feed.at_once for feed in feeds)
-        elsewhere = self._all - mine
-        choice = _Choice(elsewhere, elsewhere if mine == others else self._all - others, at_once)
-        if len(self._choices) < _MOST_CHOICES:
-            self._choices[identifiers] = choice
-        return choice
-
-    def ended(self, delivery: "Acknowledgement") -> None:
+    def end(self, delivery: "MqttDelivery") -> None:
         """Acknowledge a message of which nothing is under way any more; one that was abandoned comes again."""
-        self._count(delivery, -1)
+        self.held -= 1
+        self._capacity.count(-1, -delivery.size)
         if not delivery.is_abandoned:
             self._acknowledge(delivery)
         elif delivery.came_again and delivery.connection.is_open:
@@ -381,7 +371,7 @@ class Intake:
         if self._has_room() and self._connection is not None:  # which may be a later one than the message came on
             self._connection.resume()
 
-    def _acknowledge(self, delivery: "Acknowledgement") -> None:
+    def _acknowledge(self, delivery: "MqttDelivery") -> None:
         """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
         packet_id = delivery.received.packet_id
         if packet_id is not None and delivery.connection.is_open:
@@ -390,8 +380,8 @@ class Intake:
             delivery.connection.acknowledge(packet_id)
 
 
-class Acknowledgement:
-    """How a message is acknowledged: by the last `release`, on the connection that it came on last."""
+class MqttDelivery:
+    """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last."""
 
     __slots__ = (
         *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_dropped"),
@@ -426,65 +416,25 @@ class Acknowledgement:
         return True
 
     def note_calls(self) -> None:
-        """Note how many calls came of it, whose holds are there beside the one of this intake."""
+        """Note how many calls came of it, whose holds are there beside the one of its session."""
         self.is_shared = self.is_shared or self._holds > 2
 
     def hold(self) -> None:
-        """Hold the acknowledgement back."""
+        """Note that one more call or publication depends on it."""
         self._holds += 1
 
     def release(self) -> None:
-        """Release one hold; the last one acknowledges the message."""
+        """Note that one has ended; the last one acknowledges the message."""
         self._holds -= 1
         if not self._holds:
             self.has_ended = True
-            self._intake.ended(self)
+            self._intake.end(self)
 
     def abandon(self) -> None:
-        """Release a hold of a call that was dropped: the message is not acknowledged, and comes again."""
+        """Note that a call was given up before it began: the message is not acknowledged, and comes again."""
         self.is_abandoned = True
         self.release()
 
     def key(self, event: EventName) -> str:
-        """Return the Idempotency-Key of the message for an event: the publisher's, or one made of the message."""
-        received = self.received
-        pairs = received.properties.get(Property.USER_PROPERTY, ())
-        given = next((value for name, value in pairs if name.lower() == _KEY), None)
-        if given is None and (correlation := received.properties.get(Property.CORRELATION_DATA)):
-            given = correlation.decode("latin-1")
-        if given is not None:
-            fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
-            return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
-        if received.packet_id is None:
-            return str(uuid.uuid4())
-        name = "\0".join([self._intake.client.client_id, str(received.packet_id), *event, received.topic, ""])
-        return str(uuid.uuid5(_KEYS, (name.encode() + received.payload).decode("latin-1")))
-
-
-def properties_of(properties: Properties) -> MessageProperties | None:
-    """Return what is carried of the properties of a message, None where that is nothing.
-
-    Decision: of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
-    """
-    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
-    if pairs is None and correlation is None:
-        return None
-    kept: list[tuple[str, str]] = []
-    room = MOST_BYTES
-    for name, value in pairs or ():
-        room -= len(name.encode()) + len(value.encode())
-        if room < 0 or len(kept) == MOST_PROPERTIES:
-            break
-        if name != HOPS:
-            kept.append((name, value))
-    if correlation is not None:  # one that is longer than any of ours is never equal to one
-        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
-    return MessageProperties(tuple(kept)) if kept else None
-
-
-def hops_of(properties: Properties) -> int:
-    """Return how many routes a message has passed through, 0 where the property is not a number."""
-    for name, value in properties.get(Property.USER_PROPERTY, ()):
-        if name == HOPS and value.isascii() and value.isdigit():
-            return min(int(value[:4]), 1000)
-    return 0
+        """Return the Idempotency-Key of the message for an event."""
+        return idempotency_key(self._intake.client.client_id, self.received, event)
