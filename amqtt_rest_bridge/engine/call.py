@@ -20,7 +20,7 @@ from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.admission import AT_ONCE, Outside
-from amqtt_rest_bridge.engine.event import LARGE, PreparedEvent
+from amqtt_rest_bridge.engine.event import PreparedEvent
 from amqtt_rest_bridge.engine.needs import Delivery, Host, Sends
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes, note_attempt
 from amqtt_rest_bridge.engine.results import failure_publication
@@ -39,6 +39,8 @@ log = logging.getLogger(__name__)
 MAX_HOPS: Final = 8
 """Routes that a message may go through, one after the other."""
 _LOOKED_AT_TOGETHER: Final = 32
+_QUICKLY_PARSED: Final = 16 << 10  # bytes
+_SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
 
 
@@ -51,7 +53,7 @@ class Definition(Struct, frozen=True, eq=False):
 
 
 class Shared(Struct, eq=False):
-    """What the calls of all routes share. `large` is held while a large payload is parsed and filled in."""
+    """What the calls of all routes share. `parsing` is held while a payload is parsed and filled in."""
 
     host: Host
     outcomes: Outcomes
@@ -59,7 +61,7 @@ class Shared(Struct, eq=False):
     lease: Lease
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    large: asyncio.Lock = field(default_factory=asyncio.Lock)
+    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class RouteCalls:
@@ -226,21 +228,24 @@ class RouteCalls:
             if verdict is None:
                 call.has_begun = True
                 verdict = await self._attempt(call) if self._breaker.passes(call) else self._without_target(call)
-            if verdict.step is Step.AGAIN:
-                self._try_again(call, verdict)
-            elif verdict.step is Step.SPLIT:
-                self._split(call, verdict)
-            else:
+            if verdict.step is not Step.AGAIN and verdict.step is not Step.SPLIT:
                 await self._end(call, verdict)
         except HeldError:
-            pass  # what keeps it puts it back into the queue
+            return  # what keeps it puts it back into the queue
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             if not call.has_ended:
                 await self._end(call, call.event.fail_unexpectedly(call))
+            return
         finally:
             self._breaker.left(call)
             self._turns.leave(call)
+        if call.has_ended or self._drop(call):
+            return
+        if verdict.step is Step.AGAIN:
+            self._try_again(call, verdict)
+        else:
+            self._split(call, verdict)
 
     def _rebind(self, call: Call) -> Verdict | None:
         """Use the present definition for a call, unless it has begun by another one; end it where there is none.
@@ -255,7 +260,8 @@ class RouteCalls:
         before.give_up(call)
         if present is None:
             if before.is_lossless and call.delivery is not None:
-                self._give_up(call)
+                for one in call.batch:
+                    self._give_up(one)
                 raise HeldError
             return before.fail(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
         batch, is_as_before = call.batch, form_of(present) == form_of(before)
@@ -267,16 +273,18 @@ class RouteCalls:
         raise HeldError
 
     async def _take(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
-        """Take a step that parses a payload; of large ones, which may take a tenth of a second, one after the other.
+        """Take a step that may parse the payload. Steps that take long come one after the other, over all routes.
 
-        Between them the loop is free for as long as one has taken.
+        Between them the loop is free for as long as one has taken: others get half of its time.
         """
-        if call.size < LARGE:
+        if call.size < _QUICKLY_PARSED:
             return step(call)
-        async with self._shared.large:
+        async with self._shared.parsing:
             began = self._clock.monotonic()
             verdict = step(call)
-            await self._clock.sleep(self._clock.monotonic() - began)
+            spent = self._clock.monotonic() - began
+            if spent > _SHORT_SECONDS:
+                await self._clock.sleep(spent)
         return verdict
 
     async def _attempt(self, call: Call) -> Verdict:
@@ -309,8 +317,6 @@ class RouteCalls:
 
     def _try_again(self, call: Call, verdict: Verdict) -> None:
         """Queue a call again when it is time for its next attempt."""
-        if self._drop(call):
-            return
         when = f"retry in {verdict.seconds:.1f} s"
         if self._breaker.hold(call):
             when = "retry by the breaker"  # which has its own time between two probes
@@ -411,15 +417,18 @@ class RouteCalls:
 
     def withdraw(self) -> None:
         """Drop the calls that wait and whose source has taken their message back; close open batches."""
-        for call in list(self._open.values()):
-            if not (call.has_ended or call.has_place or call.carrier is not None):
-                self._drop(call)
+        waiting = [call for call in self._open.values() if not call.has_place and call.carrier is None]
+        for call in waiting:
+            for one in call.batch:
+                one.has_ended = is_taken_back(one)  # before one of them makes way for another
+        for call in waiting:
+            self._drop(call)
         for name in self._batches.by_event:
             self._batches.close(name)
 
     def _drop(self, call: Call) -> bool:
         """Drop a call, or those of its batch, whose source has taken their message back; return whether it goes."""
-        dropped = [one for one in call.batch if one.delivery is not None and one.delivery.is_dropped]
+        dropped = [one for one in call.batch if is_taken_back(one)]
         kept = [one for one in call.batch if one not in dropped]
         if call in dropped and kept:  # another one carries the others
             first = carrying(kept, call)
@@ -463,8 +472,8 @@ class RouteCalls:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether there is no message that has not ended."""
-        return not self._open and not self._admission.outside
+        """Return whether no message waits, no call runs, and the next request may leave at once."""
+        return not self._open and not self._admission.outside and self._turns.is_due
 
     def left(self) -> tuple[int, int]:
         """Return how many messages have not ended: those that are lost now, and those that their source keeps."""
@@ -482,6 +491,11 @@ class RouteCalls:
         task = asyncio.get_running_loop().create_task(coroutine)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
+
+
+def is_taken_back(call: Call) -> bool:
+    """Return whether the source of a call has taken its message back."""
+    return call.delivery is not None and call.delivery.is_dropped
 
 
 def form_of(event: PreparedEvent) -> tuple[object, ...]:

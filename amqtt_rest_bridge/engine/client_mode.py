@@ -44,7 +44,7 @@ class ClientMode:
         self._failures = FailureQueue(host.publisher, outcomes)
         self._shared = Shared(host, outcomes, self._failures, Lease(host.clock))
         self._routes: dict[str, RouteCalls] = {}
-        self._gone: list[RouteCalls] = []  # of routes that a reload has removed, while calls of theirs have not ended
+        self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
         self._router = Router()
         self._schedule = Schedule(self.run_event, leads, host.clock, host.chance)
         self._workers = 1
@@ -102,8 +102,9 @@ class ClientMode:
         """
         routes = list(routes)
         definitions = [self._define(route) for route in routes]
-        self._outcomes.use_routes(routes)
-        before, self._routes = self._routes, {}
+        gone = {name: calls for name, calls in self._gone.items() if not calls.is_idle}
+        self._outcomes.use_routes(routes, {name: calls.statistics for name, calls in gone.items()})
+        before, self._routes = gone | self._routes, {}
         for definition in definitions:
             name = definition.route.name
             calls = before.pop(name, None)
@@ -117,10 +118,9 @@ class ClientMode:
             self._routes[name] = calls
         self._router = Router(self._routes.values())
         self._schedule.use(routes)
-        self._gone = [calls for calls in self._gone if not calls.is_idle]
         for calls in before.values():
             calls.use(Definition(calls.definition.route, {}, None))
-            self._gone.append(calls)
+        self._gone = before
 
     def withdraw(self) -> None:
         """Drop the calls that wait and whose delivery `is_dropped`: a source has taken messages back."""
@@ -164,7 +164,7 @@ class ClientMode:
 
     def _all(self) -> Iterator[RouteCalls]:
         yield from self._routes.values()
-        yield from self._gone
+        yield from self._gone.values()
 
     def _define(self, route: Route) -> Definition:
         """Return the definition of a route; one that has not changed stays, with what its stages know."""

@@ -8,7 +8,7 @@ message is seen at once, and a busy route costs a line a second and no formattin
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from msgspec import Struct
@@ -142,9 +142,12 @@ class Outcomes:
         self._places = host.limits.workers
         self._on_health = on_health
 
-    def use_routes(self, routes: Iterable[Route]) -> None:
-        """Count for these routes from now on; a route that keeps its name keeps its statistics."""
-        before, now = dict(self.statistics), self._clock.time()
+    def use_routes(self, routes: Iterable[Route], gone: Mapping[str, RouteStatistics]) -> None:
+        """Count for these routes from now on; a route that keeps its name keeps its statistics.
+
+        `gone` are those of routes that were removed while calls of theirs go on, by name.
+        """
+        before, now = {**gone, **self.statistics}, self._clock.time()
         self.statistics.clear()  # in place: others hold it
         for route in routes:
             own = before.get(route.name) or RouteStatistics(route, self._places, now, self.queue)

@@ -58,6 +58,11 @@ class Turns:
             self.pace.left(call)
         self._go_on()
 
+    @property
+    def is_due(self) -> bool:
+        """Return whether RATE_LIMIT lets a request leave now."""
+        return self.pace is None or self.pace.seconds_left <= 0
+
     def clear(self) -> None:
         """Forget those that wait."""
         self._waiting.clear()

@@ -103,6 +103,16 @@ def test_the_bad_item_of_a_batch_is_found_and_all_others_are_sent(rigs: Rigs) ->
     assert (rig.statistics.failed, rig.statistics.succeeded) == (1, 7)
 
 
+def test_the_halves_of_a_batch_have_a_place_each(rigs: Rigs) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 4 WITH BATCH_SPLIT true"), workers=4)
+    offer(rig, b"1", b"2", b"3", b"4")
+    rig.reply(413)
+    assert (rig.bodies[1:], rig.statistics.admission.in_flight) == ([b"[1,2]", b"[3,4]"], 2)
+    rig.reply()
+    rig.reply()
+    assert (rig.statistics.admission.in_flight, rig.statistics.succeeded) == (0, 4)
+
+
 def test_batches_of_an_ordered_event_keep_the_order_over_retries_and_halves(rigs: Rigs) -> None:
     rig = rigs(batched("WITH BATCH_SIZE 4 WITH BATCH_SPLIT true WITH ORDERED true", config="WITH RETRIES 3"), workers=4)
     offer(rig, *[b"%d" % number for number in range(8)])

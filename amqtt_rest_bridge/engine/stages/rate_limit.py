@@ -41,7 +41,7 @@ class Pace:
         """Return whether it is the turn of a call; if not, `on_turn` is called when there is a turn."""
         if self._given is not None or self._waiting:
             return False
-        if self._seconds_left > 0:
+        if self.seconds_left > 0:
             self._set_timer()
             return False
         self._given = call
@@ -67,13 +67,14 @@ class Pace:
             self._set_timer()
 
     @property
-    def _seconds_left(self) -> float:
+    def seconds_left(self) -> float:
+        """Return the seconds until the next turn; 0 and less: it has come."""
         return self._last + self._seconds - self._clock.monotonic()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._clock.later(max(0.0, self._seconds_left), self._turn)
+        self._timer = self._clock.later(max(0.0, self.seconds_left), self._turn)
 
     def _turn(self) -> None:
         self._timer = None
