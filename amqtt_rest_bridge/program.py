@@ -24,7 +24,6 @@ from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import RequestBuilder
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
-from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
@@ -36,7 +35,7 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.model import EventName, Publication, Route
+from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.processes.reload import Reloader, load_first, usable_routes
@@ -131,11 +130,11 @@ class Program:
         seen = SeenKeys(None)
         self._opened.callback(seen.close)
         host = Host(
-            self.publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random, _limits(settings)
-        )
+            self.publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random, _limits(settings),
+            RunIds(unique_keys=False),  # a publisher may give several messages one Idempotency-Key
+        )  # fmt: skip
         self._outcomes = Outcomes(host, self._report_health)
-        claims = Claims(seen)
-        self._client_mode = ClientMode(host, self._outcomes, claims, self._leads)
+        self._client_mode = ClientMode(host, self._outcomes, self._leads)
         self._server_mode = ServerMode(host, self._outcomes, openapi=settings.openapi)
         self.member = Member(settings, broker, self.publisher, self._client_mode, self._server_mode, self.supervisor)
         """The worker's place in its group."""

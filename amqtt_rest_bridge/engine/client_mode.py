@@ -11,14 +11,14 @@ from typing import Final
 
 from amqtt_rest_bridge.engine.call import Definition, RouteCalls, Shared
 from amqtt_rest_bridge.engine.event import prepare
-from amqtt_rest_bridge.engine.needs import Delivery, Host, Sends
+from amqtt_rest_bridge.engine.needs import Connects, Delivery, Host, Sends
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes
 from amqtt_rest_bridge.engine.router import Router
 from amqtt_rest_bridge.engine.schedule import Schedule
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
 from amqtt_rest_bridge.engine.stages.order import Lease
-from amqtt_rest_bridge.model import EventName, Message, Route
+from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +31,13 @@ class ClientMode:
     Args:
         host: What the engine needs.
         outcomes: Notes what becomes of messages; server mode shares it.
-        claims: The keys of DEDUPE_KEY; server mode shares them.
         leads: Returns whether this process runs the schedule of an event, where several share the routes.
     """
 
-    def __init__(
-        self, host: Host, outcomes: Outcomes, claims: Claims, leads: Callable[[EventName], bool] = lambda _: True
-    ) -> None:
+    def __init__(self, host: Host, outcomes: Outcomes, leads: Callable[[EventName], bool] = lambda _: True) -> None:
         self._host = host
         self._outcomes = outcomes
-        self._claims = claims
+        self._claims = Claims(host.keeps)
         self._failures = FailureQueue(host.publisher, outcomes)
         self._shared = Shared(host, outcomes, self._failures, Lease(host.clock))
         self._routes: dict[str, RouteCalls] = {}
@@ -176,7 +173,8 @@ class ClientMode:
             return Definition(route, {}, None)
         host = self._host
         keeps_client = before is not None and before.client is not None and before.route.config == route.config
-        client = before.client if before is not None and keeps_client else self._connect(route)
+        client = before.client if before is not None and keeps_client else None
+        client = client or sender_of(route.config, host.connect, host.clock.monotonic)
         events = {
             event.name: prepare(
                 route, event, host.runs, max_body_bytes=host.limits.max_body_bytes, client=client,
@@ -187,9 +185,14 @@ class ClientMode:
         }  # fmt: skip
         return Definition(route, events, client)
 
-    def _connect(self, route: Route) -> Sends:
-        config, connect = route.config, self._host.connect
-        client = connect(config, config.base_address or "")
-        if config.oauth2_token_url is None:
-            return client
-        return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, self._host.clock.monotonic)
+
+def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], float]) -> Sends:
+    """Return what sends the requests of a route: a client, with OAuth2 one that adds the access token.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.
+    """
+    client = connect(config, config.base_address or "")
+    if config.oauth2_token_url is None:
+        return client
+    return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, monotonic)

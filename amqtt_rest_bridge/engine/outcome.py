@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from msgspec import Struct
@@ -33,6 +34,7 @@ log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 1.0
 _MOST_ATTEMPTS: Final = 20  # that are kept of a call; one of a lossless route has no end
+_NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
 _MOST_FAILURES: Final = 10_000  # that wait to be published ...
 _MOST_FAILURE_BYTES: Final = 16 << 20  # ... and their payloads
 _AT_ONCE: Final = 16
@@ -142,7 +144,7 @@ class Outcomes:
         self._places = host.limits.workers
         self._on_health = on_health
 
-    def use_routes(self, routes: Iterable[Route], gone: Mapping[str, RouteStatistics]) -> None:
+    def use_routes(self, routes: Iterable[Route], gone: Mapping[str, RouteStatistics] = _NOTHING) -> None:
         """Count for these routes from now on; a route that keeps its name keeps its statistics.
 
         `gone` are those of routes that were removed while calls of theirs go on, by name.

@@ -13,9 +13,8 @@ import time
 from collections.abc import Iterator
 
 from amqtt_rest_bridge.engine.client_mode import ClientMode
-from amqtt_rest_bridge.engine.needs import CallRun, Host, Turn
+from amqtt_rest_bridge.engine.needs import CallRun, Host, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.model import EventName, HttpRequest, HttpResponse, Message, Publication, RestApiConfig
 from amqtt_rest_bridge.times import LoopClock
 from tests.support.route_text import load_text
@@ -77,6 +76,9 @@ class Peers:
         """Keeps no key."""
 
     def note_call(self, run: CallRun) -> None:
+        """Keeps no run."""
+
+    def note_request(self, run: RequestRun) -> None:
         """Keeps no run."""
 
     def note_unmatched(self, message: Message) -> None:
@@ -141,7 +143,7 @@ async def run(kind: str, count: int, size: int) -> float:
     peers = Peers()
     records = peers if kind == "records" else None
     host = Host(peers, peers.connect, peers, LoopClock(), random.SystemRandom().random, records=records)
-    mode = ClientMode(host, Outcomes(host), Claims(peers))
+    mode = ClientMode(host, Outcomes(host))
     mode.use_routes(loaded.routes)
     messages = (Message(f"in/{number % 100}", PAYLOAD, 1.0) for number in range(count))
     window = Window(mode, messages, size if "BATCH" not in kind else 100 * size)

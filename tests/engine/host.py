@@ -14,7 +14,6 @@ from typing import Any
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, PublicationRefusedError
 from amqtt_rest_bridge.model import (
@@ -306,9 +305,8 @@ class Rig:
             Limits(**limits), RunIds("00000000-0000-4000-8000-"), records,
         )  # fmt: skip
         self.outcomes = Outcomes(self.host, lambda statistics: self.healths.append(statistics.health))
-        self.claims = Claims(self.host.keeps)
         with self._running():
-            self.mode = ClientMode(self.host, self.outcomes, self.claims, lambda _: self.leads)
+            self.mode = ClientMode(self.host, self.outcomes, lambda _: self.leads)
         self.use(*texts or (text(),))
 
     # What a test does.

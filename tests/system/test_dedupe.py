@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.trial import RequestTrial, try_calls, try_request
-from amqtt_rest_bridge.calls.call import Step
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.engine.stages import Step
+from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.model import HttpResponse, Message
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys

@@ -1,6 +1,6 @@
-"""DEDUPE_KEY: a message, or a request, whose key was seen within DEDUPE_FOR sends or publishes nothing more.
+"""DEDUPE_KEY: a message whose key was seen within DEDUPE_FOR sends nothing more.
 
-Both modes share the `Claims`. A call claims its key before its first request. While another one has the claim it waits,
+A call claims its key before its first request. While another one has the claim it waits,
 without a place; then it is skipped if that one has succeeded, else it has the claim.
 """
 
@@ -24,7 +24,7 @@ def dedupe_key(event: EventName, text: bytes) -> bytes | None:
 
 
 class Claims:
-    """Who works on a key, one claim at a time. Bounded by the calls and requests, of which each has one at most."""
+    """Who works on a key, one claim at a time. Bounded by the calls, of which each has one at most."""
 
     def __init__(self, keeps: Keeps) -> None:
         self._keeps = keeps

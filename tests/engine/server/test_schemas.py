@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.trial import try_calls, try_request
-from amqtt_rest_bridge.calls.call import Step
+from amqtt_rest_bridge.engine.stages import Step
+from amqtt_rest_bridge.engine.trial import try_calls, try_request
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import LoadResult, load
 from amqtt_rest_bridge.language.sources import Source
