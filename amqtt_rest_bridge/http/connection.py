@@ -38,7 +38,9 @@ log = logging.getLogger(__name__)
 _READ_BYTES: Final = 16_384
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head
+# Of an iteration of the loop, for callers, for those whose last answer was an error, and for streams.
 _TURN_SECONDS: Final = 0.001
+_REFUSED_SECONDS: Final = 0.00025
 _STREAMS_SECONDS: Final = 0.0005
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -64,8 +66,8 @@ class Port:
 
     What is to be done for callers is done in *turns*, so that one caller costs no other caller's answer, and all of
     them little of the loop's time. In an iteration of the loop each connection has one request at most, and all of them
-    together a millisecond. Callers whose last answer was an error come after the others, so that a flood of them is
-    answered with what time is left. Streams come last, with half a millisecond.
+    together a millisecond. Callers whose last answer was an error come after the others with a quarter of that, so that
+    a flood of them delays no other caller. Streams come last, with half a millisecond.
     """
 
     def __init__(
@@ -120,17 +122,16 @@ class Port:
 
     def _take_turn(self) -> None:
         self._has_turn = False
-        until = time.monotonic() + _TURN_SECONDS
-        for connections in (self.ready, self.refused):
-            for _ in range(len(connections)):
-                connections.popleft().read_on()
+        for callers, seconds in (
+            (self.ready, _TURN_SECONDS),
+            (self.refused, _REFUSED_SECONDS),
+            (self.streaming, _STREAMS_SECONDS),
+        ):
+            until = time.monotonic() + seconds
+            for _ in range(len(callers)):
+                callers.popleft().take_turn()
                 if time.monotonic() >= until:
                     break
-        until = time.monotonic() + _STREAMS_SECONDS
-        for _ in range(len(self.streaming)):
-            self.streaming.popleft().send_piece()
-            if time.monotonic() >= until:
-                break
         if self.ready or self.refused or self.streaming:
             self.schedule()
 
@@ -286,7 +287,7 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests.
 
-    def read_on(self) -> None:
+    def take_turn(self) -> None:
         """Parse what was received, up to the end of one request, and have that answered; in a turn."""
         self._is_queued = False
         if self.transport is None or self.transport.is_closing():
@@ -480,7 +481,7 @@ class _StreamSender:
         self._connection = connection
         self._transport = transport
         self._port = port
-        self._is_due = False  # `send_piece` follows
+        self._is_due = False  # its turn comes
         self._timer: asyncio.TimerHandle | None = None
         stream.begin(self.wake)
         self.wake()
@@ -492,7 +493,7 @@ class _StreamSender:
             self._port.streaming.append(self)
             self._port.schedule()
 
-    def send_piece(self) -> None:
+    def take_turn(self) -> None:
         """Send the next piece, if there is one and room for it."""
         self._is_due = False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
