@@ -205,10 +205,10 @@ class RouteCalls:
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             verdict = call.event.fail_unexpectedly(call)
+        if call.has_ended:  # its source has taken it back meanwhile
+            return
         if verdict is not None:
-            self._outcomes.ended(call, verdict, self.statistics)
-            self._publish_later(call, verdict.publication)
-            self._close(call)
+            self._end_now(call, verdict)
         elif is_of_batch:
             self._batches.add(call)
         else:
@@ -235,7 +235,7 @@ class RouteCalls:
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             if not call.has_ended:
-                await self._end(call, call.event.fail_unexpectedly(call))
+                self._end_now(call, call.event.fail_unexpectedly(call))
             return
         finally:
             self._breaker.left(call)
@@ -336,23 +336,32 @@ class RouteCalls:
 
     async def _end(self, call: Call, verdict: Verdict) -> None:
         """Count a call that has ended, and those that it carries; publish its result; release its message."""
+        (_, *riders) = self._count(call, verdict)
+        if verdict.publication is not None:
+            try:
+                await self._shared.host.publisher.publish(verdict.publication, hops=call.hops + 1, route=self.name)
+            except PublicationRefusedError as refused:
+                self._outcomes.not_published(call.name, verdict.publication.topic, str(refused))
+        self._close(call, None)
+        for rider, own in riders:
+            self._close(rider, own.publication)
+
+    def _end_now(self, call: Call, verdict: Verdict) -> None:
+        """End a call that keeps no place until its result is published."""
+        for one, own in self._count(call, verdict):
+            self._close(one, own.publication)
+
+    def _count(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
+        """Count a call that has ended and those that it carries; return each with its verdict."""
         ended = [(call, verdict), *call.event.share(call, verdict)]
         for one, own in ended:
             self._outcomes.ended(one, own, self.statistics)
-        if verdict.publication is not None:
-            await self._publish(call, verdict.publication)
-        for rider, own in ended[1:]:
-            self._publish_later(rider, own.publication)
-            self._close(rider)
-        if call.delivery is not None:
-            call.delivery.release()
-        self._close(call)
+        return ended
 
-    async def _publish(self, call: Call, publication: Publication) -> None:
-        try:
-            await self._shared.host.publisher.publish(publication, hops=call.hops + 1, route=self.name)
-        except PublicationRefusedError as refused:
-            self._outcomes.not_published(call.name, publication.topic, str(refused))
+    def _close(self, call: Call, publication: Publication | None) -> None:
+        """Release the message of a call that has ended, once what is left to publish is published."""
+        self._publish_later(call, publication)
+        self._free(call)
 
     def _publish_later(self, call: Call, publication: Publication | None) -> None:
         """Publish for a call that needs no place for it, and release its message then."""
@@ -361,7 +370,7 @@ class RouteCalls:
         elif call.delivery is not None:
             call.delivery.release()
 
-    def _close(self, call: Call) -> None:
+    def _free(self, call: Call) -> None:
         """Free the room of a call that has ended, and what waits behind it."""
         call.has_ended = True
         call.riders = call.carrier = None
@@ -449,7 +458,7 @@ class RouteCalls:
         self._outcomes.retried_no_more(call, self.statistics)
         if call.delivery is not None:
             call.delivery.abandon()
-        self._close(call)
+        self._free(call)
 
     def _scatter(self, call: Call) -> None:
         """Gather the calls of a batch again, by a definition that makes other items of them."""
