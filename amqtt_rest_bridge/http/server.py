@@ -33,7 +33,7 @@ log = logging.getLogger(__name__)
 # read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
 _UNSENT_BYTES: Final = 131_072
 _MOST_CONNECTIONS: Final = 4096
-_ACCEPTS: Final = 16  # connections taken in a row before others get their turn
+_ACCEPTS: Final = 4  # connections taken in a row before others get their turn
 _ROOM: Final = 8  # connections closed at once when there are too many
 _HANDSHAKE_SECONDS: Final = 0.1  # from the SYN that was taken last until its connection can be accepted
 _POLL_SECONDS: Final = 0.02

@@ -25,8 +25,7 @@ from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Response, ove
 from amqtt_rest_bridge.model import EventName, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.topics import TopicIndex, has_wildcards, loggable, matcher_of
 
-MOST_FOLLOWERS: Final = 2_000
-"""Streams."""
+MOST_STREAMS: Final = 2_000
 
 _INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
 _NOTHING: Final = -1  # the number of a change before the first one
@@ -44,7 +43,8 @@ class Reads:
         """How many streams are open, by route."""
         self._newest: dict[str, Newest] = {}
         self._index: TopicIndex[Newest] = TopicIndex(())
-        self._streams: dict[str, set[Reader]] = {}
+        self._streams: set[Reader] = set()
+        self._asleep: dict[str, dict[_Topic | _Topics, set[Reader]]] = {}  # by filter of the event, and by topics
         self._takes_streams = True
 
     def watch(self, filters: Iterable[str]) -> None:
@@ -62,8 +62,10 @@ class Reads:
             if retained and (known := newest.topics.get(topic)) is not None and known.payload == payload:
                 continue
             newest.put(topic, payload)
-            for stream in tuple(self._streams.get(newest.topic_filter, ())):
-                stream.changed(topic)
+            asleep = self._asleep.get(newest.topic_filter)
+            for topics in [one for one in asleep or () if one.concerns(topic)]:
+                for stream in self._asleep[newest.topic_filter].pop(topics):
+                    stream.wake()
         return bool(found)
 
     def newest(self, topic_filter: str) -> Newest:
@@ -83,17 +85,29 @@ class Reads:
                 newest.is_complete = False
             raise
 
-    def follow(self, stream: "Reader") -> None:
-        """Wake a stream for each change of its filter; raises `RefusedError` (503) when there are too many."""
-        if not self._takes_streams or self.readers.total() >= MOST_FOLLOWERS:
+    def add(self, stream: "Reader") -> None:
+        """Count a stream; raises `RefusedError` (503) when there are too many."""
+        if not self._takes_streams or len(self._streams) >= MOST_STREAMS:
             raise RefusedError(overloaded("The bridge has as many streams open as it can serve"))
-        self._streams.setdefault(stream.topic_filter, set()).add(stream)
+        self._streams.add(stream)
         self.readers[stream.name[0]] += 1
 
-    def unfollow(self, stream: "Reader") -> None:
-        """Wake a stream no more."""
-        self._streams[stream.topic_filter].remove(stream)
+    def sleep(self, stream: "Reader") -> None:
+        """Wake a stream, which has sent all that there is, with the next message on one of its topics.
+
+        So a message costs nothing for streams that have not sent what came before it.
+        """
+        self._asleep.setdefault(stream.topic_filter, {}).setdefault(stream.topics, set()).add(stream)
+
+    def remove(self, stream: "Reader") -> None:
+        """Forget a stream."""
+        self._streams.remove(stream)
         self.readers[stream.name[0]] -= 1
+        by_topics = self._asleep.get(stream.topic_filter, {})
+        if (asleep := by_topics.get(stream.topics)) is not None:
+            asleep.discard(stream)
+            if not asleep:
+                del by_topics[stream.topics]
 
     def end_streams(self, present: Iterable[Route] = ()) -> None:
         """End the streams of events that are not defined like this any more; without routes all, and take no others."""
@@ -101,7 +115,7 @@ class Reads:
             (route.name, event.name): (route.config, event) for route in present for event in route.server_events
         }
         self._takes_streams = bool(definitions)
-        for stream in [one for streams in self._streams.values() for one in streams]:
+        for stream in tuple(self._streams):
             if definitions.get(stream.name) != stream.definition:
                 stream.end()
 
@@ -132,7 +146,7 @@ class Reading:
         self.monotonic = monotonic
         self._event = event
         self._largest = max_response_bytes
-        self._shared: WeakValueDictionary[str, _Topics] = WeakValueDictionary()  # in use by streams, by their filters
+        self._shared: WeakValueDictionary[str, _Topic | _Topics] = WeakValueDictionary()  # those in use, by their names
         self._topics = None if event.read_topic is not None else self._topics_of(event.source_topic or "")
 
     def answer(self, request: EventRequest) -> Response:
@@ -150,18 +164,18 @@ class Reading:
         return payload_answer(payload, headers)
 
     def _topics_of(self, topic: str) -> "_Topic | _Topics":
-        if not has_wildcards(topic):
-            return _Topic(topic)
         topics = self._shared.get(topic)
         if topics is None:
-            topics = self._shared[topic] = _Topics(topic, self._largest, is_all=topic == self.filter)
+            is_all = topic == self.filter
+            topics = _Topics(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _Topic(topic)
+            self._shared[topic] = topics
         return topics
 
     def _streamed(self, request: EventRequest, topics: "_Topic | _Topics") -> Response:
         if request.http.method == "HEAD":
             return Response("200 OK", HEADERS)
         stream = Reader(self, topics, request.http.headers.get("last-event-id", ""))
-        self.reads.follow(stream)
+        self.reads.add(stream)
         return Response("200 OK", HEADERS, stream=stream)
 
 
@@ -323,7 +337,7 @@ class Reader:
         self.definition = reading.definition
         self.topic_filter = reading.filter
         self._reads = reading.reads
-        self._topics = topics
+        self.topics = topics
         self._wake: Callable[[], None] = lambda: None
         self._pulse = Pulse(reading.monotonic)
         self._has_ended = False
@@ -336,10 +350,9 @@ class Reader:
         """Begin."""
         self._wake = wake
 
-    def changed(self, topic: str) -> None:
-        """Wake the stream where the topic is one of its own."""
-        if self._topics.concerns(topic):
-            self._wake()
+    def wake(self) -> None:
+        """Take the next piece soon."""
+        self._wake()
 
     def end(self) -> None:
         """End the stream."""
@@ -354,14 +367,15 @@ class Reader:
             first, self._first = self._first, b""
             return self._pulse.of(first)
         try:
-            piece = self._topics.piece(self._reads.newest(self.topic_filter), self._seen)
+            piece = self.topics.piece(self._reads.newest(self.topic_filter), self._seen)
         except RefusedError:  # the next request of this caller is answered with it
             return b""
         if piece is None:
+            self._reads.sleep(self)
             return self._pulse.of(b"")
         self._seen = piece.number
         return self._pulse.of(piece.written)
 
     def close(self) -> None:
-        """Cease to follow."""
-        self._reads.unfollow(self)
+        """End."""
+        self._reads.remove(self)

@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.server import newest
 from amqtt_rest_bridge.engine.server.newest import Newest
-from amqtt_rest_bridge.engine.server.reads import MOST_FOLLOWERS
+from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS
 from amqtt_rest_bridge.http.exchange import Response, Stream
 from amqtt_rest_bridge.model import Message
 from tests.support.answering import Answering, port
@@ -423,7 +423,7 @@ def test_readers_of_the_same_part_of_a_filter_share_too() -> None:
 
 def test_there_are_so_many_streams_and_one_that_has_ended_makes_room() -> None:
     made = streams(source="a")
-    open_now = [stream_of(made) for _ in range(MOST_FOLLOWERS)]
+    open_now = [stream_of(made) for _ in range(MOST_STREAMS)]
     result = made.ask("GET", "/stream")
     assert (result.status_code, error_code(result)) == (503, "overloaded")
     assert result.headers["retry-after"]
