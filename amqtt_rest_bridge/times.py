@@ -91,13 +91,10 @@ class LineLimit:
 class LoopClock:
     """The time of this machine, and timers of the running event loop."""
 
-    def time(self) -> float:
-        """Return Unix seconds."""
-        return time.time()
-
-    def monotonic(self) -> float:
-        """Return seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
-        return lease_time()
+    time = staticmethod(time.time)
+    """Returns Unix seconds."""
+    monotonic = staticmethod(lease_time)
+    """Returns seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
 
     def later(self, seconds: float, action: Callable[[], object]) -> "asyncio.TimerHandle":
         """Call `action` on the running loop, so many seconds from now."""

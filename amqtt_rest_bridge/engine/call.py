@@ -28,7 +28,7 @@ from amqtt_rest_bridge.engine.schedule import OwnDelivery
 from amqtt_rest_bridge.engine.stages import Call, HeldError, Step, Verdict
 from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
-from amqtt_rest_bridge.engine.stages.order import Lease, Order
+from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.turns import Turns
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
@@ -44,7 +44,7 @@ _SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
 
 
-class Definition(Struct, frozen=True, eq=False):
+class PreparedRoute(Struct, frozen=True, eq=False):
     """A route as it is in use: its client events by name, and what sends their requests, if there are any."""
 
     route: Route
@@ -52,13 +52,13 @@ class Definition(Struct, frozen=True, eq=False):
     client: Sends | None
 
 
-class Shared(Struct, eq=False):
+class Common(Struct, eq=False):
     """What the calls of all routes share. `parsing` is held while a payload is parsed and filled in."""
 
     host: Host
     outcomes: Outcomes
     failures: FailureQueue
-    lease: Lease
+    lease: OrderLease
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -70,18 +70,18 @@ class RouteCalls:
     Args:
         definition: The present one.
         statistics: Of the route, with its admission.
-        shared: What all routes share.
+        common: What all routes share.
     """
 
-    def __init__(self, definition: Definition, statistics: RouteStatistics, shared: Shared) -> None:
-        clock, limits = shared.host.clock, shared.host.limits
+    def __init__(self, definition: PreparedRoute, statistics: RouteStatistics, common: Common) -> None:
+        clock, limits = common.host.clock, common.host.limits
         self.definition = definition
         self.statistics = statistics
         self.name = statistics.name
-        self._shared = shared
+        self._common = common
         self._clock = clock
         self._most_bytes = limits.max_message_bytes
-        self._outcomes = shared.outcomes
+        self._outcomes = common.outcomes
         self._admission = statistics.admission
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
         self._is_stopping = False
@@ -92,8 +92,8 @@ class RouteCalls:
         self._arrivals: deque[Call] = deque()
         self._is_looking = False
         self._batches = Batches(limits.max_body_bytes, clock, self._line_up)
-        self._turns = Turns(self._admission, shared.lease, clock, self._begin)
-        self._breaker = Breaker(clock, self._breaker_changed)
+        self._turns = Turns(self._admission, common.lease, clock, self._begin)
+        self._breaker: Breaker | None = None
         self.use(definition)
 
     # Offered, and admitted.
@@ -106,7 +106,7 @@ class RouteCalls:
         The delivery is held until the call has ended.
         """
         prepared, size = self.definition.events[event], len(message.payload)
-        call = Call(next(self._shared.numbers), self._resume, prepared, message, size, hops, delivery)
+        call = Call(next(self._common.numbers), self._resume, prepared, message, size, hops, delivery)
         call.retry_of = retry_of
         if delivery is not None:
             delivery.hold()
@@ -142,7 +142,7 @@ class RouteCalls:
                 publication = failure_publication(
                     event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
                 )
-                if publication is None or self._shared.failures.has_room(len(publication.payload)):
+                if publication is None or self._common.failures.has_room(len(publication.payload)):
                     break
                 publication = None
         self._publish_later(call, publication)
@@ -161,8 +161,7 @@ class RouteCalls:
 
     def _line_up(self, call: Call) -> None:
         """Queue a call, or of an ORDERED event put it behind the others of its line."""
-        event = call.event.event
-        if not event.is_in_order or self._order.enter(call, is_batch=event.batch_size is not None):
+        if not call.event.is_in_order or self._order.enter(call, is_batch=call.item is not None):
             self._queue(call)
 
     def _queue(self, call: Call) -> None:
@@ -227,7 +226,8 @@ class RouteCalls:
             verdict = self._rebind(call) or await self._take(call, call.event.begin)
             if verdict is None:
                 call.has_begun = True
-                verdict = await self._attempt(call) if self._breaker.passes(call) else self._without_target(call)
+                is_up = self._breaker is None or self._breaker.passes(call)
+                verdict = await self._attempt(call) if is_up else self._without_target(call, self._breaker)
             if verdict.step is not Step.AGAIN and verdict.step is not Step.SPLIT:
                 await self._end(call, verdict)
         except HeldError:
@@ -238,7 +238,8 @@ class RouteCalls:
                 self._end_now(call, call.event.fail_unexpectedly(call))
             return
         finally:
-            self._breaker.left(call)
+            if self._breaker is not None:
+                self._breaker.left(call)
             self._turns.leave(call)
         if call.has_ended or self._drop(call):
             return
@@ -279,7 +280,7 @@ class RouteCalls:
         """
         if call.size < _QUICKLY_PARSED:
             return step(call)
-        async with self._shared.parsing:
+        async with self._common.parsing:
             began = self._clock.monotonic()
             verdict = step(call)
             spent = self._clock.monotonic() - began
@@ -302,23 +303,25 @@ class RouteCalls:
         except CallError as error:
             reply, took = error, self._clock.monotonic() - began - call.paused
         call.took += took
-        self._breaker.replied(call, reply)
+        if self._breaker is not None:
+            self._breaker.replied(call, reply)
         verdict = event.judge(call, reply)
         note_attempt(call, verdict, self._clock.time(), took)
         return verdict
 
-    def _without_target(self, call: Call) -> Verdict:
+    def _without_target(self, call: Call, breaker: Breaker | None) -> Verdict:
         """Keep a lossless call, or one that was tried before, until the target is up; fail any other one."""
         if call.event.is_lossless or call.attempted:
             call.discard_request()
-            self._breaker.hold(call)
+            if breaker is not None:
+                breaker.hold(call)
             raise HeldError
         return call.event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
 
     def _try_again(self, call: Call, verdict: Verdict) -> None:
         """Queue a call again when it is time for its next attempt."""
         when = f"retry in {verdict.seconds:.1f} s"
-        if self._breaker.hold(call):
+        if self._breaker is not None and self._breaker.hold(call):
             when = "retry by the breaker"  # which has its own time between two probes
         else:
             self._clock.later(verdict.seconds, partial(self._queue, call))
@@ -339,7 +342,7 @@ class RouteCalls:
         (_, *riders) = self._count(call, verdict)
         if verdict.publication is not None:
             try:
-                await self._shared.host.publisher.publish(verdict.publication, hops=call.hops + 1, route=self.name)
+                await self._common.host.publisher.publish(verdict.publication, hops=call.hops + 1, route=self.name)
             except PublicationRefusedError as refused:
                 self._outcomes.not_published(call.name, verdict.publication.topic, str(refused))
         self._close(call, None)
@@ -366,7 +369,7 @@ class RouteCalls:
     def _publish_later(self, call: Call, publication: Publication | None) -> None:
         """Publish for a call that needs no place for it, and release its message then."""
         if publication is not None:
-            self._shared.failures.put(publication, call.hops + 1, call.name, call.delivery)
+            self._common.failures.put(publication, call.hops + 1, call.name, call.delivery)
         elif call.delivery is not None:
             call.delivery.release()
 
@@ -390,12 +393,16 @@ class RouteCalls:
 
     # What reloads, groups and the end of the bridge ask for.
 
-    def use(self, definition: Definition) -> None:
+    def use(self, definition: PreparedRoute) -> None:
         """Run by another definition from now on; one without events ends what waits."""
         before, self.definition = self.definition, definition
         config = definition.route.route_config
         self._turns.use(config.rate_limit)
-        self._breaker.change(definition.route.config.server, config.breaker)
+        if self._breaker is None and config.breaker is not None:
+            self._breaker = Breaker(self._clock, self._breaker_changed)
+            self._breaker.share(self._turns.workers)
+        if self._breaker is not None:
+            self._breaker.change(definition.route.config.server, config.breaker)
         if before.client is not definition.client and before.client is not None:
             before.client.close()
         for name, batch in self._batches.by_event.items():
@@ -422,7 +429,8 @@ class RouteCalls:
     def share(self, workers: int) -> None:
         """Share RATE_LIMIT and the probes of a target that is down with other workers."""
         self._turns.share(workers)
-        self._breaker.share(workers)
+        if self._breaker is not None:
+            self._breaker.share(workers)
 
     def withdraw(self) -> None:
         """Drop the calls that wait and whose source has taken their message back; close open batches."""
@@ -496,7 +504,7 @@ class RouteCalls:
         self._outcomes.noted(self.statistics)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        tasks = self._shared.tasks
+        tasks = self._common.tasks
         task = asyncio.get_running_loop().create_task(coroutine)
         tasks.add(task)
         task.add_done_callback(tasks.discard)

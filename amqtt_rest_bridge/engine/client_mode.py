@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from amqtt_rest_bridge.engine.call import Definition, RouteCalls, Shared
+from amqtt_rest_bridge.engine.call import Common, PreparedRoute, RouteCalls
 from amqtt_rest_bridge.engine.event import prepare
 from amqtt_rest_bridge.engine.needs import Connects, Delivery, Host, Sends
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes
@@ -17,7 +17,7 @@ from amqtt_rest_bridge.engine.router import Router
 from amqtt_rest_bridge.engine.schedule import Schedule
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
-from amqtt_rest_bridge.engine.stages.order import Lease
+from amqtt_rest_bridge.engine.stages.order import OrderLease
 from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route
 
 log = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ class ClientMode:
         self._outcomes = outcomes
         self._claims = Claims(host.keeps)
         self._failures = FailureQueue(host.publisher, outcomes)
-        self._shared = Shared(host, outcomes, self._failures, Lease(host.clock))
+        self._common = Common(host, outcomes, self._failures, OrderLease(host.clock))
         self._routes: dict[str, RouteCalls] = {}
         self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
         self._router = Router()
@@ -108,7 +108,7 @@ class ClientMode:
             if calls is not None:
                 calls.use(definition)
             elif definition.events:
-                calls = RouteCalls(definition, self._outcomes.statistics[name], self._shared)
+                calls = RouteCalls(definition, self._outcomes.statistics[name], self._common)
                 calls.share(self._workers)
             else:
                 continue
@@ -116,7 +116,7 @@ class ClientMode:
         self._router = Router(self._routes.values())
         self._schedule.use(routes)
         for calls in before.values():
-            calls.use(Definition(calls.definition.route, {}, None))
+            calls.use(PreparedRoute(calls.definition.route, {}, None))
         self._gone = before
 
     def withdraw(self) -> None:
@@ -129,7 +129,7 @@ class ClientMode:
         self._workers = workers
         for calls in self._all():
             calls.share(workers)
-        self._shared.lease.renew(ordered_until)
+        self._common.lease.renew(ordered_until)
 
     def stop(self) -> None:
         """Begin no more calls but those of open batches. What runs goes on; what waits is left to its source."""
@@ -144,7 +144,7 @@ class ClientMode:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
-        while (tasks := self._shared.tasks | self._failures.tasks) and (left := deadline - loop.time()) > 0:
+        while (tasks := self._common.tasks | self._failures.tasks) and (left := deadline - loop.time()) > 0:
             await asyncio.wait(tasks, timeout=left)
         for task in tasks:
             task.cancel()
@@ -163,14 +163,14 @@ class ClientMode:
         yield from self._routes.values()
         yield from self._gone.values()
 
-    def _define(self, route: Route) -> Definition:
+    def _define(self, route: Route) -> PreparedRoute:
         """Return the definition of a route; one that has not changed stays, with what its stages know."""
         calls = self._routes.get(route.name)
         before = None if calls is None else calls.definition
         if before is not None and before.route == route:
             return before
         if not route.client_events:
-            return Definition(route, {}, None)
+            return PreparedRoute(route, {}, None)
         host = self._host
         keeps_client = before is not None and before.client is not None and before.route.config == route.config
         client = before.client if before is not None and keeps_client else None
@@ -183,7 +183,7 @@ class ClientMode:
             )
             for event in route.client_events
         }  # fmt: skip
-        return Definition(route, events, client)
+        return PreparedRoute(route, events, client)
 
 
 def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], float]) -> Sends:

@@ -70,6 +70,7 @@ class PreparedEvent:
         self.label = f"route {route.name}, event {event.name}"
         self.target = route.config.server
         self.is_lossless = route.is_lossless
+        self.is_in_order = event.is_in_order
         self.masker = masker_of(route)
         self.request = f"{event.method} {self.masker.address(self.target)}"
         """METHOD and server, for the log: never the path, which payloads and secrets fill."""

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from amqtt_rest_bridge.engine.admission import Admission
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.engine.stages import Call
-from amqtt_rest_bridge.engine.stages.order import Lease
+from amqtt_rest_bridge.engine.stages.order import OrderLease
 from amqtt_rest_bridge.engine.stages.rate_limit import Pace
 
 
@@ -20,14 +20,15 @@ class Turns:
         begin: Begins a call, which has a place then.
     """
 
-    def __init__(self, admission: Admission, lease: Lease, clock: Clock, begin: Callable[[Call], None]) -> None:
+    def __init__(self, admission: Admission, lease: OrderLease, clock: Clock, begin: Callable[[Call], None]) -> None:
         self.pace: Pace | None = None
         """That of RATE_LIMIT; it stays when a reload takes the limit away, without a distance."""
         self._admission = admission
         self._lease = lease
         self._clock = clock
         self._begin = begin
-        self._workers = 1
+        self.workers = 1
+        """That share the limit, this one included."""
         self._seconds = 0.0
         self._waiting: deque[Call] = deque()
 
@@ -36,12 +37,12 @@ class Turns:
         if self.pace is None and rate_limit is not None:
             self.pace = Pace(self._clock, self._go_on)
         if self.pace is not None:
-            self.pace.change(rate_limit or 0.0, self._workers)
+            self.pace.change(rate_limit or 0.0, self.workers)
         self._seconds = rate_limit or 0.0
 
     def share(self, workers: int) -> None:
         """Share the pace with other workers, each of which has its part of the limit."""
-        self._workers = workers
+        self.workers = workers
         if self.pace is not None:
             self.pace.change(self._seconds, workers)
 

@@ -47,7 +47,7 @@ class Order:
         return None
 
 
-class Lease:
+class OrderLease:
     """Until when calls of lines may begin: those of a worker as long as no other one takes its slots.
 
     Args:
