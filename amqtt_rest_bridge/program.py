@@ -19,6 +19,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Final
 
+from amqtt_rest_bridge.admin.parts import Admin
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -35,6 +36,7 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
@@ -129,9 +131,13 @@ class Program:
         """Publishes results, requests, statuses and records."""
         seen = SeenKeys(None)
         self._opened.callback(seen.close)
-        host = Host(
+        runs = RunIds(unique_keys=False)
+        self._admin = Admin(settings, runs, lambda: self._ports.bound)
+        """Its records and its admin port."""
+        self._opened.callback(self._admin.close)
+        self._host = host = Host(
             self.publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random, _limits(settings),
-            RunIds(unique_keys=False),  # a publisher may give several messages one Idempotency-Key
+            runs, self._admin.records if settings.recorded else None,
         )  # fmt: skip
         self._outcomes = Outcomes(host, self._report_health)
         self._client_mode = ClientMode(host, self._outcomes, self._leads)
@@ -169,6 +175,10 @@ class Program:
         self._use(self._routes)
         await self.member.own.subscribe()
         self._ports.serve(_seconds_by_port(self._routes))
+        self._admin.serve(
+            self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
+            lambda: self.member.troubles, self._group_numbers, self.supervisor.keep,
+        )  # fmt: skip
         self._reloader.listen_to_sighup(asyncio.get_running_loop())
         self._opened.callback(self._reloader.stop_listening)
         keep = self.supervisor.keep
@@ -192,6 +202,7 @@ class Program:
         if unpublished := await self.publisher.settled(_PUBLISH_SECONDS):
             log.info("%d message(s) were not acknowledged by the broker when the worker stopped", unpublished)
         await self.member.leave()
+        await self._admin.stop()
         await self.supervisor.stop()
         for route in self._routes:
             self.reporter.remove(route.name)
@@ -251,6 +262,7 @@ class Program:
         self._client_mode.use_routes(routes)
         self._server_mode.use_routes(routes)
         self.member.use_routes(routes)
+        self._admin.use_routes(routes)
 
     # What the parts need of each other.
 
@@ -273,6 +285,10 @@ class Program:
 
     def _leads(self, event: EventName) -> bool:
         return self.member.leads(event)
+
+    def _group_numbers(self) -> GroupNumbers:
+        member = self.member
+        return GroupNumbers(member.slots, **member.numbers, route_sets=dict(member.route_sets))
 
     def _application(self, port: int, bound: int) -> PortApplication:
         application = self._server_mode.application(port)

@@ -32,7 +32,7 @@ from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.turns import Turns
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
-from amqtt_rest_bridge.model import HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.model import HttpResponse, Message, Publication, Route, RunKey
 
 log = logging.getLogger(__name__)
 
@@ -100,10 +100,10 @@ class RouteCalls:
 
     def offer(
         self, event: str, message: Message, hops: int, delivery: Delivery | None, retry_of: str | None = None
-    ) -> None:
+    ) -> RunKey:
         """Take a message for an event of the present definition: its call is admitted, waits for room, or is refused.
 
-        The delivery is held until the call has ended.
+        The delivery is held until the call has ended. Returns what the id of the run is made of.
         """
         prepared, size = self.definition.events[event], len(message.payload)
         call = Call(next(self._common.numbers), self._resume, prepared, message, size, hops, delivery)
@@ -111,6 +111,7 @@ class RouteCalls:
         if delivery is not None:
             delivery.hold()
         self._admit(call)
+        return call.run
 
     def _admit(self, call: Call) -> None:
         delivery, failure = call.delivery, None

@@ -18,7 +18,7 @@ from amqtt_rest_bridge.engine.schedule import Schedule
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
 from amqtt_rest_bridge.engine.stages.order import OrderLease
-from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route
+from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route, RunKey
 
 log = logging.getLogger(__name__)
 
@@ -77,16 +77,14 @@ class ClientMode:
 
     def run_event(
         self, name: EventName, message: Message, delivery: Delivery | None = None, retry_of: str | None = None
-    ) -> bool:
-        """Take a message that a schedule or a retry made for one event alone; return False where that is gone.
+    ) -> RunKey | None:
+        """Take a message that a schedule or a retry made for one event alone.
 
-        `retry_of` is the id of the run that is repeated. The delivery is held until the call has ended.
+        `retry_of` is the id of the run that is repeated. The delivery is held until the call has ended. Returns what
+        the id of the run is made of, None where the event is gone.
         """
         listener = self._router.by_name.get(name)
-        if listener is None:
-            return False
-        listener.calls.offer(name[1], message, 0, delivery, retry_of)
-        return True
+        return None if listener is None else listener.calls.offer(name[1], message, 0, delivery, retry_of)
 
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Run these routes from now on.

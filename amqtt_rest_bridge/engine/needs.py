@@ -267,6 +267,14 @@ class Records(Protocol):
         """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRIED`)."""
         ...
 
+    def forget_call(self, number: int) -> None:
+        """Note that a call whose attempt has failed is given up: its source delivers the message again."""
+        ...
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Note an error of a route that ended no message and no request; `now` is Unix time."""
+        ...
+
     def note_request(self, run: RequestRun) -> None:
         """Note a request that has been answered."""
         ...

@@ -223,6 +223,8 @@ class Outcomes:
         if call.is_retried:
             call.is_retried = False
             statistics.retrying -= 1
+            if self._records is not None:
+                self._records.forget_call(call.number)
 
     def not_published(self, name: EventName, topic: str, why: str) -> None:
         """Note that the broker has refused a result, or the message of a request: an error of its route."""
@@ -270,8 +272,10 @@ class Outcomes:
         statistics = self.statistics.get(route)
         if statistics is None:
             return
-        note = statistics.server_error if of_server else statistics.error
-        note(code, message, self._clock.time())
+        note, now = statistics.server_error if of_server else statistics.error, self._clock.time()
+        note(code, message, now)
+        if self._records is not None and not of_server:
+            self._records.note_error(route, code, message, now)
         self.noted(statistics)
 
     def noted(self, statistics: RouteStatistics) -> None:

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 # that are started together do not ask a server at the same moment, and a day's interval does not delay it by a day.
 _LONGEST_FIRST_DELAY: Final = 60.0
 
-RunEvent = Callable[[EventName, Message, Delivery], bool]
+RunEvent = Callable[[EventName, Message, Delivery], object]
 """`ClientMode.run_event`."""
 
 

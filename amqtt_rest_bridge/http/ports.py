@@ -79,13 +79,11 @@ class Ports:
         opened: dict[int, socket.socket] = {}
         try:
             for port in sorted(set(ports) - set(self._sockets)):
-                opened[port] = _bind(self._options.host, port)
-        except OSError as error:
+                opened[port] = bound_socket(self._options.host, port, "SERVER_PORT")
+        except ConfigurationError:
             for sock in opened.values():
                 sock.close()
-            why = why_not_bound(error, port, "SERVER_PORT")
-            host = self._options.host
-            raise ConfigurationError(f"cannot listen on {host} port {port} (SERVER_PORT): {why}") from error
+            raise
         self._sockets |= opened
 
     def unbind(self, keep: Iterable[int]) -> None:
@@ -173,22 +171,34 @@ class Ports:
         return server
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    """Return a socket that does not listen yet, of a port that others may share."""
+def bound_socket(host: str, port: int, setting: str, *, is_shared: bool = True) -> socket.socket:
+    """Return a socket that does not listen yet.
+
+    Args:
+        host: The address.
+        port: The port, 0 for a free one.
+        setting: Which setting names it, for the error.
+        is_shared: Whether other processes may listen on the port too (SO_REUSEPORT).
+
+    Raises:
+        ConfigurationError: The port is taken, or the host is none, or none of this machine's.
+    """
+    where = f"cannot listen on {host} port {port} ({setting})"
     if not host.isprintable():  # of which `socket` raises another error
-        raise OSError("a host has no such characters")
+        raise ConfigurationError(f"{where}: a host has no such characters")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if is_shared:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:  # as `socket.create_server` does
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         sock.bind((host, port))
         sock.setblocking(False)
-    except BaseException:
+    except OSError as error:
         sock.close()
-        raise
+        raise ConfigurationError(f"{where}: {why_not_bound(error, port, setting)}") from error
     return sock
 
 

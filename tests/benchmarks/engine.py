@@ -78,6 +78,12 @@ class Peers:
     def note_call(self, run: CallRun) -> None:
         """Keeps no run."""
 
+    def forget_call(self, number: int) -> None:
+        """Ignore it."""
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Ignore it."""
+
     def note_request(self, run: RequestRun) -> None:
         """Keeps no run."""
 

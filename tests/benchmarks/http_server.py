@@ -109,6 +109,12 @@ class Recent:
 
     last: RequestRun | None = None
 
+    def forget_call(self, number: int) -> None:
+        """Ignore it."""
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Ignore it."""
+
     def note_request(self, run: RequestRun) -> None:
         self.last = run
 

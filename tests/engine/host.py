@@ -250,6 +250,12 @@ class Runs:
     def note_call(self, run: CallRun) -> None:
         self.calls.append(run)
 
+    def forget_call(self, number: int) -> None:
+        """Ignore it."""
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Ignore it."""
+
     def note_request(self, run: RequestRun) -> None:
         self.requests.append(run)
 

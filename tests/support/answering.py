@@ -153,6 +153,12 @@ class FakeBroker:
     def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
         self.kept[key] = self.clock.monotonic() + seconds, answer
 
+    def forget_call(self, number: int) -> None:
+        """Ignore it."""
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Ignore it."""
+
     def note_request(self, run: RequestRun) -> None:
         assert run.took >= 0
         self.runs.append(run)
