@@ -176,8 +176,7 @@ class PreparedEvent:
             shown = response_without_secrets(masker, verdict.response)
         own = Verdict(verdict.step, verdict.status, verdict.failure, request=verdict.request, response=verdict.response)
         for rider in call.riders or ():
-            rider.attempted, rider.attempts, rider.took, rider.url = call.attempted, call.attempts, call.took, call.url
-            rider.together = call.together
+            rider.follow(call)
         return [(rider, self._failed(rider, own, shown)) for rider in call.riders or ()]
 
     def run_id(self, call: Call) -> str:

@@ -191,6 +191,9 @@ class Outcomes:
             if not one.is_retried:
                 one.is_retried = True
                 statistics.retrying += 1
+            if one is not call:
+                one.follow(call)
+            self._record(one, verdict, now, one.waited(now))
         statistics.retry(failure.code.value)
         if event.is_lossless:
             statistics.error(failure.code.value, failure.message, now)
@@ -198,8 +201,6 @@ class Outcomes:
             logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
             topic=call.message.topic, run=call.run, kind="retry",
         )  # fmt: skip
-        if self._records is not None:
-            self._record(call, verdict, now, call.waited(now))
         self.noted(statistics)
 
     def refused(self, call: Call, failure: CallError, statistics: RouteStatistics) -> None:

@@ -195,6 +195,19 @@ def test_the_run_of_a_message_names_the_batch_that_it_was_sent_in(rigs: Rigs) ->
     assert len({run.number for run in records.calls}) == 3
 
 
+def test_each_message_of_a_batch_that_is_tried_again_is_noted(rigs: Rigs) -> None:
+    records = Runs()
+    rig = rigs(batched("WITH BATCH_SIZE 2", config="WITH RETRIES 1"), records=records)
+    offer(rig, b"1", b"2")
+    rig.reply(503)
+    assert [(run.outcome, run.status, run.attempted) for run in records.calls] == [("retried", 503, 1)] * 2
+    assert rig.statistics.retrying == 2
+    rig.advance(1)
+    rig.reply()
+    assert [(run.outcome, run.attempted) for run in records.calls[2:]] == [("succeeded", 2)] * 2
+    assert rig.statistics.retrying == 0
+
+
 # Reloads, and sources that take messages back.
 
 

@@ -150,6 +150,13 @@ class Call(Struct, eq=False):
         """Return the calls that it carries, itself first."""
         return [self, *self.riders] if self.riders else [self]
 
+    def follow(self, carrier: "Call") -> None:
+        """Take over what became of the call that carries this one in its batch."""
+        self.attempted, self.attempts, self.took, self.url = (
+            carrier.attempted, carrier.attempts, carrier.took, carrier.url,
+        )  # fmt: skip
+        self.together = carrier.together
+
     def discard_request(self) -> None:
         """Forget the request that was built, which is built again; not where the payload was released for it."""
         if self.has_payload:
