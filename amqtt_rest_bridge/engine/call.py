@@ -53,7 +53,7 @@ class PreparedRoute(Struct, frozen=True, eq=False):
 
 
 class Common(Struct, eq=False):
-    """What the calls of all routes share. `parsing` is held while a payload is parsed and filled in."""
+    """What the calls of all routes share."""
 
     host: Host
     outcomes: Outcomes
@@ -61,7 +61,6 @@ class Common(Struct, eq=False):
     lease: OrderLease
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
-    parsing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 class RouteCalls:
@@ -91,6 +90,7 @@ class RouteCalls:
         self._order = Order()
         self._arrivals: deque[Call] = deque()
         self._is_looking = False
+        self._parsing = asyncio.Lock()
         self._batches = Batches(limits.max_body_bytes, clock, self._line_up)
         self._turns = Turns(self._admission, common.lease, clock, self._begin)
         self._breaker: Breaker | None = None
@@ -275,13 +275,13 @@ class RouteCalls:
         raise HeldError
 
     async def _take(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
-        """Take a step that may parse the payload. Steps that take long come one after the other, over all routes.
+        """Take a step that may parse the payload. Of a route, steps that take long come one after the other.
 
-        Between them the loop is free for as long as one has taken: others get half of its time.
+        Between them the loop is free for as long as one has taken: other routes get half of its time.
         """
         if call.size < _QUICKLY_PARSED:
             return step(call)
-        async with self._common.parsing:
+        async with self._parsing:
             began = self._clock.monotonic()
             verdict = step(call)
             spent = self._clock.monotonic() - began

@@ -200,7 +200,7 @@ def test_a_call_that_runs_when_it_is_taken_back_begins_no_further_attempt(rigs: 
 
 def test_a_message_that_is_taken_back_while_others_are_parsed_is_given_up_once(rigs: Rigs) -> None:
     rig, source = rigs(text("WITH WHEN '{value.json.v} > 1'", route='WITH RATE_LIMIT "1/h"')), Source(is_bounded=True)
-    parsing = rig.mode._common.parsing
+    parsing = rig.mode._routes["R"]._parsing
     rig.run(parsing.acquire())
     rig.offer(b" " * 20_000 + b'{"v": 1}', delivery=source)
     source.is_dropped = True
