@@ -483,6 +483,7 @@ class _StreamSender:
         self._port = port
         self._is_due = False  # its turn comes
         self._timer: asyncio.TimerHandle | None = None
+        self._due_at = 0.0
         stream.begin(self.wake)
         self.wake()
 
@@ -520,10 +521,14 @@ class _StreamSender:
 
     def _wake_in(self, seconds: float) -> None:
         """Set the timer, unless it is due before; a stream that is asked too early says so again."""
-        loop, timer = asyncio.get_running_loop(), self._timer
-        at = loop.time() + seconds
-        if timer is not None and at - seconds < timer.when() <= at:
-            return
-        if timer is not None:
-            timer.cancel()
-        self._timer = loop.call_at(at, self.wake)
+        at = time.monotonic() + seconds
+        if self._timer is not None:
+            if self._due_at <= at:
+                return
+            self._timer.cancel()
+        self._due_at = at
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._wake_late)
+
+    def _wake_late(self) -> None:
+        self._timer = None
+        self.wake()

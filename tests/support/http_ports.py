@@ -130,10 +130,12 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
 
 
 class Loop:
-    """An event loop on a thread of its own."""
+    """An event loop on a thread of its own; `make` makes it."""
+
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
 
     def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
+        self.loop = Loop.make()
         self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self._thread.start()
 
