@@ -186,7 +186,15 @@ class Outside:
 
     def empty(self) -> list[Call]:
         """Remove and return all."""
-        return [self._next() for _ in range(len(self._waiting))]
+        return self.remove(lambda _: True)
+
+    def remove(self, is_one: Callable[[Call], bool]) -> list[Call]:
+        """Remove and return those for which `is_one` is true."""
+        removed = [call for call in self._waiting if is_one(call)]
+        self._waiting = deque(call for call in self._waiting if not is_one(call))
+        for call in removed:
+            self._admission.wait_outside(-1, call.size)
+        return removed
 
     def _next(self) -> Call:
         call = self._waiting.popleft()

@@ -435,6 +435,9 @@ class RouteCalls:
 
     def withdraw(self) -> None:
         """Drop the calls that wait and whose source has taken their message back; close open batches."""
+        for call in self._outside.remove(is_taken_back):
+            if call.delivery is not None:
+                call.delivery.abandon()
         waiting = [call for call in self._open.values() if not call.has_place and call.carrier is None]
         for call in waiting:
             for one in call.batch:

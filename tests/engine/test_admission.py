@@ -234,6 +234,19 @@ def test_messages_that_wait_for_room_when_their_route_goes_are_refused(rigs: Rig
     assert all("its route or event was removed" in message for message in refusals(rig))
 
 
+def test_a_message_that_waits_for_room_and_is_taken_back_waits_no_more(rigs: Rigs) -> None:
+    rig = rigs(full())
+    sources = [Source() for _ in range(4)]
+    for number, source in enumerate(sources):
+        rig.offer(b"%d" % number, delivery=source)
+    for number in (1, 2):
+        sources[number].is_dropped = True
+    rig.do(rig.mode.withdraw)
+    rig.reply()
+    assert [source.state for source in sources] == ["acknowledged", "held", "kept", "held"]
+    assert rig.bodies == [b"0", b"1", b"3"]
+
+
 def test_messages_that_wait_for_room_are_counted_at_the_end(rigs: Rigs) -> None:
     rig = rigs(full())
     for _ in range(3):

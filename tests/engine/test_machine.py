@@ -128,10 +128,12 @@ class Messages(RuleBasedStateMachine):
         self.rig.do(self.rig.mode.withdraw)
         self.look()
 
+    @precondition(lambda self: not self.rig.broker.is_away)
     @rule()
     def lose_the_broker(self) -> None:
         self.rig.broker.is_away = True
 
+    @precondition(lambda self: self.rig.broker.is_away)
     @rule()
     def find_the_broker(self) -> None:
         self.rig.do(self.rig.broker.come_back)
@@ -204,7 +206,8 @@ class Messages(RuleBasedStateMachine):
             self.rig.close()
 
     def check_the_end(self) -> None:
-        self.find_the_broker()
+        self.rig.do(self.rig.broker.come_back)
+        self.look()
         self.lease(True)
         for _ in range(12 * (len(self.sent) + 2)):
             while self.rig.waiting:
