@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.following import Followers
 from amqtt_rest_bridge.admin.runs import Runs
@@ -149,16 +150,17 @@ class RunRecords:
         if run.outcome is Outcome.RETRIED:
             self.problems.try_failed(run.number, self._shown(noted))
             return
-        if failure is not None:
-            self.problems.call(self._shown(noted))
+        is_kept = self._keeps(run.outcome)
+        if is_kept or run.retry_of is not None:
+            record, message = self._shown(noted), run.message
+            payload = None if self._capture is Capture.NONE else message.payload
+            evidence = self._evidence(run) if is_kept else None
+            if evidence is not None:
+                record = replace(record, url=evidence.url)  # without what the message brought, too
+            if failure is not None:
+                self.problems.call(record)
+            self.kept.add(KeptRun(record, message.topic, message.timestamp, payload, evidence, message.properties))
         self.forget_call(run.number)
-        if self._keeps(run.outcome) or run.retry_of is not None:
-            payload = None if self._capture is Capture.NONE else run.message.payload
-            evidence = self._evidence(run) if self._keeps(run.outcome) else None
-            message = run.message
-            self.kept.add(
-                KeptRun(self._shown(noted), message.topic, message.timestamp, payload, evidence, message.properties)
-            )
 
     def forget_call(self, number: int) -> None:
         """Note that a call is tried no more: it has ended, or was given up."""
@@ -182,7 +184,7 @@ class RunRecords:
         if route is None or event is None or (counts := self._counts.get((route.name, event.name))) is None:
             return
         counts.statuses[run.answer.status[:3]] = counts.statuses.get(run.answer.status[:3], 0) + 1
-        if run.outcome is not Outcome.REFUSED:
+        if run.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
             counts.took.add(run.took, BUCKETS)
         if failure is not None:
             counted = RequestCount(route.name, event.name, str(status), 1, failure[0], failure[1], run.request.id)
@@ -297,6 +299,10 @@ class RunRecords:
         )  # fmt: skip
 
     def _request_evidence(self, run: RequestRun) -> Evidence:
+        if run.retry_of is not None:  # what the request brought, its first run knows
+            first = self.kept.get(run.retry_of)
+            shown = None if first is None or first.evidence is None else first.evidence.payload
+            return Evidence(None if run.refusal is None else run.refusal.hint, None, 1, [], shown, carries=True)
         request, answer, publication, event = run.request, run.answer, run.publication, run.event
         headers = list(request.headers.items())
         carried = credentials_of(headers, request.target)
@@ -310,7 +316,7 @@ class RunRecords:
             1,
             [],
             None if publication is None else shown_body(masker, publication.payload),
-            run.retry_of is not None,
+            False,
             _shown_headers(masker, headers),
             shown_body(masker, request.body) if request.body else None,
             ShownResponse(int(status), reason, _shown_headers(masker, answer.headers), shown_body(masker, answer.body)),

@@ -22,6 +22,7 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
 from tests.support.admin_client import TOKEN, Admin, admin_of, client_route, server_route
 from tests.support.asking import ask
+from tests.support.doors import DOORS, Hosting
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen
@@ -229,7 +230,10 @@ def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: 
         assert (refused["kind"], refused["code"], refused["url"]) == ("refused", "overloaded", None)
 
 
-def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(running_when: Host) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(
+    running_when: Host, hosting: Hosting
+) -> None:
     admin, client = admin_of(running_when), running_when.client("done/#")
     client.publish("orders/1", b'{"level": 1}')
     client.publish("orders/2", b'{"level": 3}')
@@ -245,7 +249,8 @@ def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_
     assert "skipped" in admin.get("/routes/Orders").text
 
 
-def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path, hosting: Hosting) -> None:
     (tmp_path / "KEY").write_text("hush-hush-1")
     route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}&x={topic.2}")
     with hosting(route, admin_port=0, secrets_dir=str(tmp_path)) as host:
@@ -259,7 +264,10 @@ def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Pat
         assert len(call["topic"]) <= 200
 
 
-def test_secrets_of_all_routes_are_masked_in_paths_that_lead_to_no_endpoint(target: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_secrets_of_all_routes_are_masked_in_paths_that_lead_to_no_endpoint(
+    target: Recorder, tmp_path: Path, hosting: Hosting
+) -> None:
     (tmp_path / "KEY").write_text("hush/hush-1")
     (tmp_path / "TOKEN").write_text("still-still-2")
     route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}")
@@ -356,8 +364,9 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
 
 
 @pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])
+@pytest.mark.parametrize("hosting", DOORS)
 def test_sixteen_of_a_kind_may_follow_and_one_more_is_refused_while_pages_still_load(
-    target: Recorder, path: str, other: str
+    target: Recorder, path: str, other: str, hosting: Hosting
 ) -> None:
     with hosting(client_route(target.url), admin_port=0) as host:
         admin = admin_of(host)
@@ -399,7 +408,8 @@ def test_settings_that_cannot_be_used_stop_the_start(settings: dict[str, Any], m
     assert message in str(raised.value.__cause__)
 
 
-def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password() -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password(hosting: Hosting) -> None:
     with hosting(server_route(), admin_port=0, admin_host="0.0.0.0", admin_token=TOKEN) as host:
         admin = admin_of(host)
         assert admin.get("/healthz").status == 200

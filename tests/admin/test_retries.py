@@ -27,17 +27,18 @@ from tests.support.admin_client import (
     refusing_with_reason,
     runs,
 )
+from tests.support.doors import DOORS, Hosting, doors
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2])
-def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, processes: int) -> None:
+@pytest.mark.parametrize("hosting", doors(0, 1, 2))
+def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, hosting: Hosting) -> None:
     other = client_route(target.url, name="Other").replace("/new/", "/other/")
     target.answer = refusing_with_reason
-    with hosting(client_route(target.url) + other, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+    with hosting(client_route(target.url) + other, admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", b"bad")
         client.messages(2)
@@ -55,7 +56,10 @@ def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: 
         assert runs(admin, "?route=Orders&outcome=failed") == [oldest]
 
 
-def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twice(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twice(
+    target: Recorder, hosting: Hosting
+) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -72,7 +76,8 @@ def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twi
         assert (status, answer) == (202, {"started": [], "refused": []})
 
 
-def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -90,7 +95,8 @@ def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder) -> 
         eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 202)
 
 
-def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -111,7 +117,8 @@ def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder) ->
         assert len(target.take_all()) == 1
 
 
-def test_without_a_token_nothing_is_retried(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_without_a_token_nothing_is_retried(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0) as host:
         admin, client = admin_of(host), host.client("done/#")
@@ -164,7 +171,8 @@ def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: R
         host.stop()
 
 
-def test_the_form_of_the_page_retries_and_leads_back(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_the_form_of_the_page_retries_and_leads_back(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")

@@ -12,10 +12,11 @@ import random
 import time
 from collections.abc import Iterator
 
+from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.engine.client_mode import ClientMode
-from amqtt_rest_bridge.engine.needs import CallRun, Host, RequestRun, Turn
+from amqtt_rest_bridge.engine.needs import CallRun, Host, Records, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.model import EventName, HttpRequest, HttpResponse, Message, Publication, RestApiConfig
+from amqtt_rest_bridge.model import EventName, HttpRequest, HttpResponse, Message, Publication, RestApiConfig, RunIds
 from amqtt_rest_bridge.times import LoopClock
 from tests.support.route_text import load_text
 
@@ -40,6 +41,7 @@ KINDS: dict[str, dict[str, str]] = {
     "BATCH_SIZE 100": {"event": "WITH BATCH_SIZE 100", "body": "{batch}"},
     "BREAKER": {"route": 'WITH BREAKER "5 per 30s"'},
     "records": {},
+    "records of an admin port": {},
 }
 
 
@@ -147,7 +149,9 @@ async def run(kind: str, count: int, size: int) -> float:
     loaded = load_text(text)
     assert not loaded.has_errors, loaded.faults
     peers = Peers()
-    records = peers if kind == "records" else None
+    kept = RunRecords(RunIds())
+    kept.use_routes(loaded.routes)
+    records: Records | None = peers if kind == "records" else kept if kind == "records of an admin port" else None
     host = Host(peers, peers.connect, peers, LoopClock(), random.SystemRandom().random, records=records)
     mode = ClientMode(host, Outcomes(host))
     mode.use_routes(loaded.routes)

@@ -112,6 +112,20 @@ class Host:
         (port,) = self.plugin.server_ports.values()
         return port
 
+    @property
+    def admin_port(self) -> int | None:
+        """Return the admin port, where a test has one."""
+        return self.plugin.admin_port
+
+    @property
+    def status_filter(self) -> str:
+        """Return the filter of the topics with the status of routes."""
+        return "$SYS/broker/routes/+/status"
+
+    def reload(self) -> None:
+        """Read the route files again, and wait until they are in use."""
+        self.wait(self.plugin.service.reload())
+
     def cut_off(self, sock: socket.socket, client_id: str) -> None:
         """Cut a client's connection off and wait until the broker is done with it."""
         session = self.broker._sessions[client_id][0]
