@@ -20,6 +20,7 @@ from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Capture, Route, RunIds
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
+from amqtt_rest_bridge.route_set import with_bound_ports
 from amqtt_rest_bridge.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class Admin:
 
     def __init__(self, settings: Settings, runs: RunIds, bound_ports: Callable[[], Mapping[int, int]]) -> None:
         self._settings = settings
+        self._bound_ports = bound_ports
         self._file = None if settings.failures is None else FailureFile(Path(settings.failures))
         kept = KeptRuns() if self._file is None else KeptRuns(self._file.put, self._file.loaded)
         self.records = RunRecords(runs, Capture(settings.capture), kept, bound_ports)
@@ -86,7 +88,7 @@ class Admin:
         self._port = AdminPort(
             self._socket, self._settings, self.records, figures, retries, server_mode.wrong_credentials
         )
-        self._port.use_routes(routes())
+        self._port.use_routes(with_bound_ports(routes(), self._bound_ports()))
         self._port.start()
         keep("samples of the figures", self._port.sample)
         log.info("status page and metrics: http://%s:%d", in_url(self._settings.admin_host), self.port)
@@ -95,7 +97,7 @@ class Admin:
         """Record and show these routes from now on."""
         self.records.use_routes(routes)
         if self._port is not None:
-            self._port.use_routes(routes)
+            self._port.use_routes(with_bound_ports(routes, self._bound_ports()))
 
     async def stop(self) -> None:
         """Close the port."""

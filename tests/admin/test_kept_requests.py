@@ -14,7 +14,7 @@ from amqtt_rest_bridge.__main__ import main
 from tests.support import asking, doors
 from tests.support.admin_client import TOKEN, Admin, admin_with_token, outcome, post, runs
 from tests.support.doors import DOORS, Hosting
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.embedded_broker import hosting
 from tests.support.waiting import eventually
 
 ASKS = """DEFINE ROUTE Asks WITH TYPE REST_API
@@ -162,20 +162,16 @@ def test_requests_that_were_served_are_kept_only_with_capture_all(capture: str, 
         assert post(admin, f"/api/runs/{name}/retry")[0] == 404
 
 
-def test_a_request_whose_event_is_gone_is_not_published_again_and_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(ASKS)
-    host = Host(configuration(path, admin_port=0, admin_token=TOKEN, reload_seconds=0.02))
-    try:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_request_whose_event_is_gone_is_not_published_again_and_says_why(hosting: Hosting) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, reload_seconds=0.02) as host:
         admin = admin_with_token(host)
         _, name = ask(host)
         kept(admin, name)
-        path.write_text(ASKS.replace("EVENT Ask", "EVENT Other"))
+        host.path.write_text(ASKS.replace("EVENT Ask", "EVENT Other"))
         eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 409)
         _, answer = post(admin, f"/api/runs/{name}/retry")
         assert answer["error"]["message"] == "Route Asks has no event Ask any more"
-    finally:
-        host.stop()
 
 
 SECRETS: Final = ["hush-token-1", "hush-signing-22"]

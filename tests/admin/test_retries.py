@@ -28,7 +28,7 @@ from tests.support.admin_client import (
     runs,
 )
 from tests.support.doors import DOORS, Hosting, doors
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
@@ -151,24 +151,20 @@ def test_a_body_that_names_no_retry_is_refused(target: Recorder, body: bytes, st
             assert [one["code"] for one in answer["refused"]] == ["not_kept"]
 
 
-def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: Recorder, tmp_path: Path) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(client_route(target.url))
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
-    host = Host(configuration(path, admin_port=0, admin_token=TOKEN, reload_seconds=0.02))
-    try:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN, reload_seconds=0.02) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", b"1")
         name = json.loads(client.message()[1])["id"]
-        path.write_text(client_route(target.url, name="New"))
+        host.path.write_text(client_route(target.url, name="New"))
         eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
         status, answer = post(admin, f"/api/runs/{name}/retry")
         assert (status, answer["error"]["message"]) == (409, "Route Orders has no event Send any more")
         status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
         assert (status, answer["refused"][0]["code"]) == (202, "route_gone")
         assert admin.get(f"/runs/{name}").status == 200
-    finally:
-        host.stop()
 
 
 @pytest.mark.parametrize("hosting", DOORS)
@@ -249,7 +245,8 @@ def test_none_that_is_named_is_lost_to_those_that_fail_again_at_once() -> None:
     assert {kept.topic for kept in records.kept.newest()} == {f"in/{number}" for number in range(100)}
 
 
-def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_retries_keep_to_the_rate_of_their_route(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -257,9 +254,8 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
             client.publish(f"orders/{number}", b"1")
         client.messages(8)
         limited = client_route(target.url, more='ADD ROUTE_CONFIG WITH RATE_LIMIT "5/s"')
-        routes = Path(host.plugin.service._settings.route_paths[0])
-        routes.write_text(limited)
-        host.wait(host.plugin.service.reload())
+        host.path.write_text(limited)
+        host.reload()
         target.take_all()
         began = time.monotonic()
         status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')

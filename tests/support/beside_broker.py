@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.program import Program
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
+from tests.support.forked import await_server, run_loader
 from tests.support.waiting import SECONDS
 from tests.worker import mosquitto
 from tests.worker.mosquitto import Mosquitto
@@ -50,10 +51,11 @@ class Client:
 
 
 class Host:
-    """A running worker, and its broker."""
+    """A running worker, and its broker; `path` is its route file."""
 
     def __init__(self, broker: Mosquitto, settings: WorkerSettings) -> None:
         self.broker = broker
+        self.path = Path(settings.route_paths[0])
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker")
         self._thread.start()
@@ -104,6 +106,7 @@ class Host:
         address = parse_url(settings.broker)
         assert address is not None
         program = Program(settings, lambda: address)
+        program._reloader._loader._run = run_loader  # an interpreter takes half a second to start
         try:
             await program.start()
         except BaseException:
@@ -126,6 +129,8 @@ def hosting(routes: str, **settings: Any) -> Iterator[Host]:
         quiet: dict[str, Any] = {"reload_seconds": 0, "status_seconds": 0, "slots": 1, "group": "plant"}
         worker = WorkerSettings(routes=str(path), broker=broker.url, **(quiet | settings))
         check_settings(worker)
+        if worker.reload_seconds:
+            await_server()
         host = Host(broker, worker)
         try:
             yield host

@@ -8,6 +8,7 @@ def test_...(hosting: Hosting) -> None:
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Final, Protocol
 
 import pytest
@@ -27,7 +28,9 @@ class Client(Protocol):
 
 
 class Host(Protocol):
-    """A broker with a bridge; see `embedded_broker.Host`."""
+    """A broker with a bridge; see `embedded_broker.Host`. `path` is its route file."""
+
+    path: Path
 
     @property
     def http_port(self) -> int: ...
@@ -46,11 +49,16 @@ _NO_MOSQUITTO: Final = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is 
 WORKER: Final = pytest.param(beside_broker.hosting, id="worker", marks=[pytest.mark.mosquitto, _NO_MOSQUITTO])
 
 
-def doors(*processes: int) -> list[object]:
-    """Return a plugin with each of these numbers of bridge processes, and a worker."""
+def _plugins(*processes: int) -> list[object]:
     names = {0: "plugin", 1: "plugin, a process", 2: "plugin, two processes"}
     hostings = {number: functools.partial(embedded_broker.hosting, processes=number) for number in processes}
-    return [*(pytest.param(hosting, id=names[number]) for number, hosting in hostings.items()), WORKER]
+    return [pytest.param(hosting, id=names[number]) for number, hosting in hostings.items()]
 
 
+def doors(*processes: int) -> list[object]:
+    """Return a plugin with each of these numbers of bridge processes, and a worker."""
+    return [*_plugins(*processes), WORKER]
+
+
+PLUGINS: Final = _plugins(0, 1, 2)
 DOORS: Final = doors(0)

@@ -75,7 +75,12 @@ class Client:
 
 
 class Host:
-    """A running broker; `plugin` is its bridge if it has one, `mqtt_port` where its clients connect."""
+    """A running broker; `plugin` is its bridge if it has one, `mqtt_port` where its clients connect.
+
+    `path` is the route file that `hosting` has written.
+    """
+
+    path: Path
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -228,6 +233,7 @@ def hosting(routes: str, plugins: dict[str, Any] | None = None, **settings: Any)
         path = Path(folder, "routes.lot")
         path.write_text(routes)
         host = Host(configuration(path, plugins, **settings))
+        host.path = path
         try:
             yield host
         finally:
