@@ -109,4 +109,5 @@ class Admin:
         if self._socket is not None:
             self._socket.close()
         if self._file is not None:
+            self.records.keep_waiting()
             self._file.close()

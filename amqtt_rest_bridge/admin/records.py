@@ -5,6 +5,7 @@ also kept with their message, request and response (`KeptRuns`). To record has t
 value goes into a bounded queue; secrets are masked when it is read. What is kept whole is masked before it is kept.
 """
 
+import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
@@ -56,6 +57,9 @@ SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
 _LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
 _LONGEST_METHOD: Final = 16  # of one that no endpoint takes, which may be as long as all headers
+_KEEP_SECONDS: Final = 0.2  # from a request that is kept at once to those after it, so that a flood costs little
+_MOST_WAITING: Final = 100  # requests, the last ones, that wait to be kept ...
+_MOST_WAITING_BYTES: Final = 8 << 20  # ... and their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRIED: "retry", Outcome.REFUSED: "refused"}
 
 
@@ -109,6 +113,9 @@ class RunRecords:
         self._recent: dict[str, deque[_Run]] = {}
         self._failures: dict[str, deque[_Run]] = {}
         self._secrets: frozenset[str] = frozenset()  # of all routes
+        self._waiting: deque[tuple[_Run, RequestRun]] = deque()  # requests that are to be kept
+        self._waiting_bytes = 0
+        self._is_due = False
 
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Record the events of these routes from now on, and no others; kept runs of others stay."""
@@ -190,13 +197,10 @@ class RunRecords:
             counted = RequestCount(route.name, event.name, str(status), 1, failure[0], failure[1], run.request.id)
             self.problems.requests(counted, run.time)
         is_kept = failure[0] in NOT_SERVED_CODES if failure is not None else self._capture is Capture.ALL
-        if (is_kept and self._capture is not Capture.NONE and kind != "skipped") or run.retry_of is not None:
-            publication = run.publication or Publication("", b"")
-            payload = None if run.publication is None else publication.payload
-            self.kept.add(KeptRun(
-                self._shown(noted), publication.topic, run.time - run.took, payload, self._request_evidence(run),
-                publication.properties,
-            ))  # fmt: skip
+        if run.retry_of is not None:
+            self._keep_request(noted, run)
+        elif is_kept and self._capture is not Capture.NONE and kind != "skipped":
+            self._keep_soon(noted, run)
 
     def note_unmatched(self, message: Message) -> None:
         """Note a message that concerns no route, for those that follow; not the broker's own on `$SYS`."""
@@ -209,8 +213,15 @@ class RunRecords:
 
     # What is asked for.
 
+    def keep_waiting(self) -> None:
+        """Keep the requests that wait to be kept, before somebody looks for them."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        for noted, run in waiting:
+            self._keep_request(noted, run)
+
     def find(self, query: RunQuery) -> Runs:
         """Return the newest runs that a query asks for, and what is kept of the one that it names."""
+        self.keep_waiting()
         routes = tuple(self._recent) if query.route is None else (query.route,)
         recent: dict[int, _Run] = {}
         for route in routes:
@@ -249,6 +260,34 @@ class RunRecords:
                 self._failures[run.route.name].append(run)
         if self.followers.are_any:
             self.followers.note(run)
+
+    def _keep_soon(self, noted: _Run, run: RequestRun) -> None:
+        """Keep a request: the first one at once, those of the fifth of a second after it together."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
+            self._keep_request(noted, run)
+            return
+        self._waiting.append((noted, run))
+        self._waiting_bytes += _body_bytes(run)
+        while len(self._waiting) > _MOST_WAITING or (
+            self._waiting_bytes > _MOST_WAITING_BYTES and len(self._waiting) > 1
+        ):
+            self._waiting_bytes -= _body_bytes(self._waiting.popleft()[1])
+
+    def _keep_due(self) -> None:
+        self._is_due = bool(self._waiting)
+        if self._is_due:
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
+            self.keep_waiting()
+
+    def _keep_request(self, noted: _Run, run: RequestRun) -> None:
+        publication = run.publication or Publication("", b"")
+        payload = None if run.publication is None else publication.payload
+        self.kept.add(KeptRun(
+            self._shown(noted), publication.topic, run.time - run.took, payload, self._request_evidence(run),
+            publication.properties,
+        ))  # fmt: skip
 
     def _count_call(self, name: EventName, run: CallRun) -> None:
         counts = self._counts.get(name)
@@ -345,6 +384,10 @@ class RunRecords:
             None if run.waited is None or is_refused else max(0.0, round(1000 * run.waited, 1)),
             list(run.attempts), run.retry_of,
         )  # fmt: skip
+
+
+def _body_bytes(run: RequestRun) -> int:
+    return len(run.request.body) + (0 if run.publication is None else len(run.publication.payload))
 
 
 def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -94,6 +94,7 @@ class Retries:
 
     async def retry(self, wanted: WantRetry) -> Retried:
         """Begin the retries that are asked for; return once all have begun, or been refused."""
+        self._records.keep_waiting()
         is_search, kept, done = wanted.ids is None, self._records.kept, Retried(0, [], [])
         names = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
         # What is named is held: those that fail again at once may take its place before its turn comes.

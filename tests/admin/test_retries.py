@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import json
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge import program
 from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
 from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.processes.failure_retries import FailureRetries
@@ -27,7 +29,7 @@ from tests.support.admin_client import (
     refusing_with_reason,
     runs,
 )
-from tests.support.doors import DOORS, Hosting, doors
+from tests.support.doors import DOORS, WORKER, Hosting, doors
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
@@ -264,10 +266,13 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder, hosting: Host
         assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
 
 
-def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(target: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosting", [pytest.param(partial(hosting, times=Times(grace=0.1)), id="plugin"), WORKER])
+def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
+    target: Recorder, tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.1)
     target.answer, gate = (lambda _: (422, b"")), Gate()
-    file, times = str(tmp_path / "failures.db"), Times(grace=0.1)
-    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": file, "times": times}
+    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(tmp_path / "failures.db")}
     with hosting(client_route(target.url), **settings) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", b"1")
