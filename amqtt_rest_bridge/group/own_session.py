@@ -14,9 +14,8 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.records import lease_topic, presence_topic
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.intake import Feed
+from amqtt_rest_bridge.mqtt.intake import Feed, carried
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
-from amqtt_rest_bridge.mqtt.properties import carried
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription

@@ -9,24 +9,33 @@ import asyncio
 import logging
 import math
 import time
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Protocol
 from zlib import crc32
 
-from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.model import EventName, Message, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.properties import carried, hops_of, idempotency_key
+from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
 
 log = logging.getLogger(__name__)
 
+MOST_PROPERTIES: Final = 32
+"""User properties of a message that are carried ..."""
+MOST_BYTES: Final = 8192
+"""... and their size, names and values together."""
+_LONGEST_CORRELATION: Final = 64
+_KEY: Final = "idempotency-key"
+_LONGEST_KEY: Final = 255
+_KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
 _MOST_CHOICES: Final = 4096
 _WARN_SECONDS: Final = 60.0  # between two warnings of a session
 _MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
@@ -65,7 +74,7 @@ class Feed:
 
 
 class Capacity:
-    """How many messages, and bytes, are held together, and how many may be; `within` bounds several together."""
+    """How many messages, and bytes, are held together, and how many may be; `within` bounds the bytes of several."""
 
     __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
 
@@ -78,15 +87,16 @@ class Capacity:
     @property
     def is_left(self) -> bool:
         """Return whether one more message may be held."""
+        within = self.within
         is_left = self.held < self.most and self.held_bytes < self.most_bytes
-        return is_left and (self.within is None or self.within.is_left)
+        return is_left and (within is None or within.held_bytes < within.most_bytes)
 
     def count(self, messages: int, size: int) -> None:
         """Count messages that are held from now on, or, below 0, not any more."""
         self.held += messages
         self.held_bytes += size
         if self.within is not None:
-            self.within.count(messages, size)
+            self.within.held_bytes += size
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,3 +448,53 @@ class MqttDelivery:
     def key(self, event: EventName) -> str:
         """Return the Idempotency-Key of the message for an event."""
         return idempotency_key(self._intake.client.client_id, self.received, event)
+
+
+# What is carried of a message's properties.
+
+
+def carried(properties: Properties) -> MessageProperties | None:
+    """Return what is carried of the properties of a message, None where that is nothing.
+
+    Decision: of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
+    """
+    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
+    if pairs is None and correlation is None:
+        return None
+    kept: list[tuple[str, str]] = []
+    room = MOST_BYTES
+    for name, value in pairs or ():
+        room -= len(name.encode()) + len(value.encode())
+        if room < 0 or len(kept) == MOST_PROPERTIES:
+            break
+        if name != HOPS:
+            kept.append((name, value))
+    if correlation is not None:  # one that is longer than any of ours is never equal to one
+        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
+    return MessageProperties(tuple(kept)) if kept else None
+
+
+def hops_of(properties: Properties) -> int:
+    """Return how many routes a message has passed through, 0 where the property is not a number."""
+    for name, value in properties.get(Property.USER_PROPERTY, ()):
+        if name == HOPS and value.isascii() and value.isdigit():
+            return min(int(value[:4]), 1000)
+    return 0
+
+
+def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
+    """Return the Idempotency-Key of a message for an event: the publisher's, or one made of the message.
+
+    It is the same whenever the broker sends the message again; without QoS, when it does not, it is a new one.
+    """
+    pairs = message.properties.get(Property.USER_PROPERTY, ())
+    given = next((value for name, value in pairs if name.lower() == _KEY), None)
+    if given is None and (correlation := message.properties.get(Property.CORRELATION_DATA)):
+        given = correlation.decode("latin-1")
+    if given is not None:
+        fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
+        return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
+    if message.packet_id is None:
+        return str(uuid.uuid4())
+    name = "\0".join([client_id, str(message.packet_id), *event, message.topic, ""])
+    return str(uuid.uuid5(_KEYS, (name.encode() + message.payload).decode("latin-1")))

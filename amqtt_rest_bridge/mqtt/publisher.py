@@ -10,18 +10,20 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.properties import written
 from amqtt_rest_bridge.mqtt.values import BrokerError
+from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
+HOPS: Final = "rest-bridge-hops"
+"""The user property that counts the routes which a message has passed through."""
 _LOOK_SECONDS: Final = 0.01
 _LOG_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 2.0  # that `settled` waits for a broker which is away
@@ -138,7 +140,7 @@ class Publisher:
             if self._suspects and self._under_way:
                 return
             sending = self._waiting.popleft()
-            if not sending.is_given_up:
+            if sending.answer is None or not sending.answer.done():  # else its caller is gone
                 self._send(self._connection, sending)
 
     def down(self, why: str, *, refused: bool = False) -> None:
@@ -187,7 +189,7 @@ class Publisher:
             connection.publish(
                 publication.topic, publication.payload, answered,
                 qos=1 if publication.qos is None else publication.qos, retain=publication.retain,
-                properties=written(publication.properties, sending.hops, sending.retained_for),
+                properties=_written(publication.properties, sending.hops, sending.retained_for),
             )  # fmt: skip
         except BrokerError as error:
             self._suspects = max(0, self._suspects - 1)
@@ -218,3 +220,20 @@ class Publisher:
                 has_more = has_more or (sending.expires_at is not None and not sending.is_given_up)
         self._waiting = deque(sending for sending in self._waiting if not sending.is_given_up)
         self._expiring = loop.call_later(_EXPIRE_SECONDS, self._expire) if has_more else None
+
+
+def _written(properties: MessageProperties | None, hops: int, expires: int) -> Properties:
+    """Return the properties of a publication as they are written.
+
+    `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
+    """
+    found: dict[Property, Any] = {Property.USER_PROPERTY: ((HOPS, str(hops)),)}
+    if properties is not None:
+        found[Property.USER_PROPERTY] += properties.user
+        if properties.response_topic is not None:
+            found[Property.RESPONSE_TOPIC] = properties.response_topic
+        if properties.correlation is not None:
+            found[Property.CORRELATION_DATA] = properties.correlation
+    if expires:
+        found[Property.MESSAGE_EXPIRY_INTERVAL] = expires
+    return found
