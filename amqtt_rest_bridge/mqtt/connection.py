@@ -29,6 +29,9 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
+# Decision: a whole packet answers PINGREQ, and so does a part of one that comes at this pace at least: on a slow link
+# PINGRESP waits behind a large packet for minutes. Slower bytes do not, since a packet that drips would never end.
+_SLOWEST: Final = 1024  # bytes a second
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
 _MOST_PUBLISHED: Final = 1024  # before one is acknowledged, whatever the broker takes: ids and memory have an end
 _PUBACK: Final = b"\x40\x02"
@@ -86,6 +89,7 @@ class MqttConnection(asyncio.Protocol):
         self._keep_alive = KEEP_ALIVE_SECONDS
         self._ticking: asyncio.TimerHandle | None = None
         self._has_sent = self._has_received = self._awaits_pong = False
+        self._bytes_received = self._bytes_at_tick = 0
 
     @property
     def is_open(self) -> bool:
@@ -249,7 +253,7 @@ class MqttConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Take what the broker sends."""
-        self._has_received = True
+        self._bytes_received += len(data)
         if self._is_leaving:
             return
         self._decoder.feed(data)
@@ -337,24 +341,33 @@ class MqttConnection(asyncio.Protocol):
         answer: asyncio.Future[bytes] = self._loop.create_future()
         self._answers[packet_id] = kind, answer
         self._write(packet)
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                return await asyncio.shield(answer)
-        except TimeoutError as error:  # the identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1)
-            asked = wire.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
-            raise BrokerError(f"the broker {self._address.shown} does not answer {asked}") from error
+        while True:
+            before = self._bytes_received
+            await asyncio.wait([answer], timeout=CONNECT_SECONDS)
+            if answer.done():
+                return answer.result()
+            if not self._is_large_packet_coming(before, CONNECT_SECONDS):  # which the answer would be behind
+                # The identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1).
+                asked = wire.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
+                raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
+
+    def _is_large_packet_coming(self, before: int, seconds: float) -> bool:
+        """Return whether a packet is on its way, fast enough over so many seconds; `before` them, bytes received."""
+        return self._decoder.is_within and self._bytes_received - before >= _SLOWEST * seconds
 
     def _tick(self) -> None:
         """Send PINGREQ when half the keep-alive was silent, and end a connection whose broker does not answer it."""
-        if self._has_received or self._paused:
+        is_alive = self._has_received or self._is_large_packet_coming(self._bytes_at_tick, self._keep_alive / 2)
+        if is_alive or self._paused:
             self._awaits_pong = False
         if self._awaits_pong:
             self.abort("the broker does not answer PINGREQ")
             return
-        if not self._has_sent or not self._has_received:
+        if not self._has_sent or not is_alive:
             self._awaits_pong = not self._paused  # then no answer can be read
             self._write(packets.pingreq())
         self._has_sent = self._has_received = False
+        self._bytes_at_tick = self._bytes_received
         self._ticking = self._loop.call_later(self._keep_alive / 2, self._tick)
 
     # Receiving.
@@ -368,6 +381,7 @@ class MqttConnection(asyncio.Protocol):
                 if (packet := self._decoder.next()) is None:
                     break
                 left -= 1
+                self._has_received = True
                 if type(packet) is Publish:
                     self._on_publish(packet)
                 else:

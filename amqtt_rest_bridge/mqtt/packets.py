@@ -52,6 +52,7 @@ MQTT_5: Final = 5
 """Protocol levels, section 3.1.2.2."""
 LARGEST_PACKET: Final = LARGEST_LENGTH + 5
 """Section 2.1.4, in bytes."""
+_LARGEST_OTHER: Final = 524_288  # bytes of a packet but PUBLISH: CONNACK, the largest, may have six texts of 64 KiB
 REFUSALS_3_1_1: Final[Mapping[int, str]] = {
     1: "unacceptable protocol version", 2: "client identifier rejected", 3: "server unavailable",
     4: "bad user name or password", 5: "not authorized",
@@ -148,6 +149,11 @@ class Decoder:
         self._left = bytearray()  # a packet that is not whole ...
         self._wanted = 0  # ... and how long it is, as far as is known
 
+    @property
+    def is_within(self) -> bool:
+        """Return whether a packet has begun to come and is not whole."""
+        return bool(self._left)
+
     def feed(self, data: bytes) -> None:
         """Take a piece."""
         if self._left:
@@ -162,6 +168,8 @@ class Decoder:
 
     def next(self) -> Packet | None:
         """Return the next packet, None until more bytes have come; raises `PacketError`."""
+        if self._left:
+            return None
         data, start = self._data, self._at
         size = len(data)
         if size - start < 2:
@@ -175,14 +183,14 @@ class Decoder:
             length, body = variable(data, start + 1, size)
         end = body + length
         if end > size:
-            self._check(data[start])
+            self._check(data[start], length)
             self._keep(start, end - start)
             return None
         self._at = end
         first = data[start]
         if first & 0xF0 == 0x30:
             return self._publish(first, data, body, end)
-        self._check(first)
+        self._check(first, length)
         packet, at = _READERS[first >> 4](first >> 4, data[body:end], self._level == MQTT_5)
         if at != length:
             raise malformed(f"{NAMES[first >> 4]} has {length - at} bytes too many")
@@ -215,8 +223,8 @@ class Decoder:
             raise protocol_error("PUBLISH has no topic")
         return Publish(topic, data[at:end], qos, bool(first & 1), duplicate, packet_id, properties, end - body)
 
-    def _check(self, first: int) -> None:
-        """Check type and flags, sections 2.1.2 and 2.1.3, also of a packet that has not come as a whole."""
+    def _check(self, first: int, length: int) -> None:
+        """Check type, flags and length, sections 2.1.2 to 2.1.4, also of a packet that has not come as a whole."""
         kind, flags = first >> 4, first & 0x0F
         if kind == PUBLISH:
             return
@@ -224,6 +232,8 @@ class Decoder:
             raise protocol_error(f"a server sends no packet of type {NAMES[kind]}")
         if flags != (2 if kind == PUBREL else 0):
             raise malformed(f"{NAMES[kind]} has the flags {flags}")
+        if length > _LARGEST_OTHER:
+            raise PacketError(Code.QUOTA_EXCEEDED, f"{NAMES[kind]} has {length} bytes")
 
 
 def _packet_id(data: bytes, at: int, end: int) -> tuple[int, int]:

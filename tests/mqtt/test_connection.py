@@ -13,11 +13,12 @@ from amqtt_rest_bridge.mqtt import connection
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import PUBREC
-from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, message, read, run
+from amqtt_rest_bridge.mqtt.wire import DISCONNECT, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
+from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run
 from tests.support.http_target import Peer, Script, silent
 from tests.support.waiting import SECONDS
 
+LENGTH = bytes.fromhex("8084AF5F")  # 200,000,000
 FORBIDDEN = [
     pytest.param(b"".join(message(b"x", one) for one in (1, 2, 3)), 0x93, "Receive Maximum", id="receive-maximum"),
     pytest.param(message(b"x", 1) + message(b"y", 1), 0x82, "packet identifier 1, which is in use", id="in-use"),
@@ -25,6 +26,10 @@ FORBIDDEN = [
     pytest.param(bytes.fromhex("9004 0009 0000"), 0x82, "nothing that was asked", id="SUBACK-for-nothing"),
     pytest.param(bytes.fromhex("B004 0009 0000"), 0x82, "nothing that was asked", id="UNSUBACK-for-nothing"),
     pytest.param(acknowledgement(PUBREC, 7), 0x82, "PUBREC without a publication of QoS 2", id="PUBREC-for-nothing"),
+    *(
+        pytest.param(bytes([kind << 4]) + LENGTH, 0x97, "has 200000000 bytes", id=f"a-{NAMES[kind]}-of-200-MB")
+        for kind in (PUBACK, SUBACK, PINGRESP, DISCONNECT)
+    ),
     pytest.param(b"\x32\x03\x00\x09a", 0x81, "a packet ends within a text", id="malformed"),
 ]
 
@@ -255,6 +260,48 @@ def test_a_broker_that_does_not_answer_pingreq_is_left() -> None:
 
     run(script, use)
     assert sent == [b"\xc0\x00"] * 2
+
+
+def test_a_broker_that_drips_a_packet_has_not_answered_pingreq() -> None:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
+        peer.drip(message(bytes(1_000_000), 1))
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        assert await connection.ended() == "the broker does not answer PINGREQ"
+
+    run(script, use)
+
+
+def test_a_large_packet_on_a_slow_link_is_waited_for_with_the_answers_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It takes longer than two keep alives, and than an answer may take."""
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
+        packet_id = peer.sock.recv(1024)[2:4]
+        packet = message(bytes(100_000), 1)
+        for start in range(0, len(packet), 2000):
+            peer.send(packet[start : start + 2000])
+            peer.server.stopping.wait(0.05)
+        peer.send(b"\x90\x04" + packet_id + b"\x00\x01")
+        peer.wait()
+
+    async def use(address: Address) -> None:
+        taken = Taken()
+        connection = MqttConnection(address, SESSION, taken)
+        await connection.open()
+        monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.7)
+        await connection.subscribe([Subscription("in")])
+        assert taken.payloads == [bytes(100_000)]
+        connection.abort()
+
+    run(script, use)
 
 
 def test_a_broker_that_wants_no_keep_alive_is_pinged_as_others_are() -> None:
