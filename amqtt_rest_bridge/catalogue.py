@@ -254,7 +254,7 @@ TOO_LARGE: Final = FailureRow(
     "the message exceeds `max_message_bytes`, or the filled body `max_body_bytes`",
     "send less, or raise that setting",
 )
-MESSAGE_TOO_LARGE: Final = TOO_LARGE.hinting("send a smaller payload, or raise max_message_bytes")
+MESSAGE_TOO_LARGE: Final = TOO_LARGE.hinting("send a smaller message, or raise max_message_bytes")
 REQUEST_TOO_LARGE: Final = TOO_LARGE.hinting("Send a smaller payload, or raise max_body_bytes of the plugin.")
 
 SCHEMA_MISMATCH: Final = FailureRow(

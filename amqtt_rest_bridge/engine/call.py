@@ -99,13 +99,14 @@ class RouteCalls:
     # Offered, and admitted.
 
     def offer(
-        self, event: str, message: Message, hops: int, delivery: Delivery | None, retry_of: str | None = None
-    ) -> RunKey:
+        self, event: str, message: Message, hops: int, delivery: Delivery | None, retry_of: str | None = None,
+        size: int = 0,
+    ) -> RunKey:  # fmt: skip
         """Take a message for an event of the present definition: its call is admitted, waits for room, or is refused.
 
         The delivery is held until the call has ended. Returns what the id of the run is made of.
         """
-        prepared, size = self.definition.events[event], len(message.payload)
+        prepared, size = self.definition.events[event], max(size, len(message.payload))
         call = Call(next(self._common.numbers), self._resume, prepared, message, size, hops, delivery)
         call.retry_of = retry_of
         if delivery is not None:

@@ -53,6 +53,7 @@ class ClientMode:
         hops: int = 0,
         elsewhere: Collection[EventName] = _NOWHERE,
         delivery: Delivery | None = None,
+        size: int = 0,
     ) -> None:
         """Take a message for all events that listen to its topic. Never blocks; what it becomes happens later.
 
@@ -61,6 +62,7 @@ class ClientMode:
             hops: Routes that it has passed through.
             elsewhere: Events that receive it by another subscription.
             delivery: Held for each of its calls, and during this method.
+            size: Bytes of the message, where they are more than its payload: many properties may be larger than it.
         """
         listeners = self._router.by_topic[message.topic]
         if not listeners:
@@ -70,7 +72,7 @@ class ClientMode:
         try:
             for listener in listeners:
                 if listener.name not in elsewhere:
-                    listener.calls.offer(listener.name[1], message, hops, delivery)
+                    listener.calls.offer(listener.name[1], message, hops, delivery, size=size)
         finally:
             if delivery is not None:
                 delivery.release()

@@ -81,9 +81,12 @@ class ServerMode:
             self._ports[port] = PortApplication(self._shared, self.unmatched, port, openapi=self._openapi)
         return self._ports[port]
 
-    def see(self, message: Message, *, retained: bool = False) -> None:
-        """Take a message that one of `filters` matches; `retained` is one that the subscription has brought."""
-        size, most = len(message.payload), self._shared.host.limits.max_message_bytes
+    def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
+        """Take a message that one of `filters` matches; `retained` is one that the subscription has brought.
+
+        `size` are its bytes, where they are more than its payload.
+        """
+        size, most = max(size, len(message.payload)), self._shared.host.limits.max_message_bytes
         if size > most:
             # Decision: a read event goes on to answer with the message before; status and log tell.
             failure = MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")

@@ -50,7 +50,7 @@ class RunsCalls(Protocol):
     """What a worker's place in its group tells client mode."""
 
     def offer(
-        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None, size: int
     ) -> None:
         """Take a message for its events but those that receive it elsewhere. Does not await."""
 

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.records import lease_topic, presence_topic
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.intake import Feed, carried
+from amqtt_rest_bridge.mqtt.intake import Feed, carried, size_of
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
@@ -39,8 +39,8 @@ class Watches(Protocol):
         """Return the filters whose retained messages are needed once more, which the block then subscribes."""
         ...
 
-    def see(self, message: Message, *, retained: bool = False) -> None:
-        """Take a message that one of these filters matches; `retained` is one that the subscription has brought."""
+    def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
+        """Take a message that one of these filters matches; see `ServerMode.see`."""
         ...
 
 
@@ -110,7 +110,7 @@ class OwnSession:
         if not any(number in self._records.values() for number in identifiers):
             if received.payload or not received.retain:
                 message = Message(received.topic, received.payload, time.time(), carried(received.properties))
-                self._watches.see(message, retained=received.retain)
+                self._watches.see(message, retained=received.retain, size=size_of(received))
             return
         now = lease_time()
         if received.payload == _MARK and received.topic == self._presence.topic:

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Properties, Property
+from amqtt_rest_bridge.mqtt.wire import MOST_USER_BYTES, Properties, Property
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 MOST_PROPERTIES: Final = 32
 """User properties of a message that are carried ..."""
-MOST_BYTES: Final = 8192
+MOST_BYTES: Final = MOST_USER_BYTES
 """... and their size, names and values together."""
 _LONGEST_CORRELATION: Final = 64
 _KEY: Final = "idempotency-key"
@@ -45,8 +45,9 @@ class Offer(Protocol):
     """`ClientMode.offer`."""
 
     def __call__(
-        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: "MqttDelivery | None"
-    ) -> None:
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: "MqttDelivery | None",
+        size: int,
+    ) -> None:  # fmt: skip
         """Take a message for its events but those that receive it elsewhere. Does not await."""
 
 
@@ -358,7 +359,8 @@ class Intake:
         self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "MqttDelivery"
     ) -> None:
         try:
-            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=None if delivery.at_once else delivery)
+            holding, size = None if delivery.at_once else delivery, size_of(delivery.received)
+            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=holding, size=size)
         except Exception:  # no message keeps the next one from being read
             log.exception("a message on %s was not looked at", loggable(message.topic))
         delivery.note_calls()
@@ -472,6 +474,11 @@ def carried(properties: Properties) -> MessageProperties | None:
     if correlation is not None:  # one that is longer than any of ours is never equal to one
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
     return MessageProperties(tuple(kept)) if kept else None
+
+
+def size_of(received: Publish) -> int:
+    """Return how large a message is by `max_message_bytes`, in bytes: its payload, or what comes before that."""
+    return max(len(received.payload), received.size - len(received.payload))
 
 
 def hops_of(properties: Properties) -> int:

@@ -12,7 +12,10 @@ from amqtt_rest_bridge.errors import BridgeError
 
 LARGEST_LENGTH: Final = 268_435_455
 """The largest Remaining Length, section 2.1.4: four bytes of seven bits."""
+MOST_USER_BYTES: Final = 8192
+"""User properties of a packet that are kept, names and values together."""
 _LONGEST_TEXT: Final = 65_535
+_MOST_READ: Final = 1000  # properties of a packet: one of 20 MB may have four million, which take seconds to look at
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK = range(1, 12)
 PINGREQ, PINGRESP, DISCONNECT, AUTH = range(12, 16)
@@ -141,6 +144,15 @@ def _pair(data: bytes, at: int, end: int) -> tuple[tuple[str, str], int]:
     return (name, value), at
 
 
+def _behind_pair(data: bytes, at: int, end: int) -> int:
+    for _ in range(2):
+        length, at = two_bytes(data, at, end)
+        at += length
+    if at > end:
+        raise malformed("a packet ends within a text")
+    return at
+
+
 def of_variable(value: int) -> bytes:
     """Write a Variable Byte Integer; raises `ValueError` when it is too large."""
     if value < 0x80:
@@ -242,7 +254,10 @@ _REPEATED: Final = (Property.USER_PROPERTY, Property.SUBSCRIPTION_IDENTIFIER)
 
 
 def read_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Properties, int]:
-    """Read the properties of a packet, and return the place behind them."""
+    """Read the properties of a packet, and return the place behind them.
+
+    User properties beyond the first 8 KiB of them, and whatever is behind the first 1,000 properties, are skipped.
+    """
     length, at = variable(data, at, end)
     stop = at + length
     if stop > end:
@@ -250,11 +265,19 @@ def read_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Proper
     if not length:
         return NO_PROPERTIES, at
     found: dict[Property, Any] = {}
-    while at < stop:
+    left, room = _MOST_READ, MOST_USER_BYTES
+    while left and at < stop:
+        left -= 1
         name = _BY_NUMBER.get(data[at])
         if name is None or packet not in name.packets:
             raise malformed(f"{NAMES[packet]} has no property 0x{data[at]:02X}")
-        value, at = name.kind.read(data, at + 1, stop)
+        start = at + 1
+        if name is Property.USER_PROPERTY:
+            at = _behind_pair(data, start, stop)
+            room -= at - start - 4  # without two lengths
+            if room < 0:
+                continue
+        value, at = name.kind.read(data, start, stop)
         if type(value) is int and not name.least <= value <= name.most:
             raise protocol_error(f"the property {name.name} is {value}")
         if name in _REPEATED:
@@ -263,7 +286,7 @@ def read_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Proper
             raise protocol_error(f"the property {name.name} is there twice")
         else:
             found[name] = value
-    return found, at
+    return found, stop
 
 
 def write_properties(properties: Properties) -> bytes:

@@ -105,6 +105,7 @@ class Dispatcher:
         hops: int = 0,
         elsewhere: Collection[EventName] = (),
         delivery: Delivery | None = None,
+        size: int = 0,
     ) -> None:
         """Dispatch a message that reaches the broker's subscribers.
 
@@ -115,6 +116,7 @@ class Dispatcher:
                 that their routes have by now.
             delivery: Held for each call and each publication that comes of the message, and during this method. What
                 `abandon` drops stays held: its source delivers it again.
+            size: Bytes of the message, where more came than its payload: many properties may be larger than it.
         """
         found = self.table.listeners[message.topic]
         if not found:
@@ -126,7 +128,7 @@ class Dispatcher:
             delivery.hold()  # a call that ends at once must not acknowledge what other events have still to take
         try:
             if found:
-                self._offer(message, found, hops, elsewhere, delivery)
+                self._offer(message, found, hops, elsewhere, delivery, max(size, len(message.payload)))
         finally:
             if delivery is not None:
                 delivery.release()
@@ -138,27 +140,28 @@ class Dispatcher:
         hops: int,
         elsewhere: Collection[EventName],
         delivery: Delivery | None,
+        size: int,
     ) -> None:
         calls: list[Call] = []
-        is_awaited = False
+        failure, is_awaited = self.too_large(size), False
         try:
             for entry in found:
                 if isinstance(entry, Watched):
-                    is_awaited = self._watch(entry, message) or is_awaited
-                elif entry.name not in elsewhere and self._admit(call := self.call_of(entry, message, hops, delivery)):
-                    calls.append(call)
+                    is_awaited = (failure is None and self._watch(entry, message)) or is_awaited
+                elif entry.name not in elsewhere:
+                    call = self.call_of(entry, message, hops, delivery)
+                    if self._admit(call, size):
+                        calls.append(call)
         finally:
             if calls:
                 self._bridges.dispatch(calls)
         if is_awaited and not self._bridges.forward(message):
             self._server.reply_dropped(message)
-        if len(message.payload) > self._largest:
-            self._server.dropped_too_large(message, self._above_bound(len(message.payload)))
+        if failure is not None:
+            self._server.dropped_too_large(message, failure)
 
     def _watch(self, entry: Watched, message: Message) -> bool:
         """Show a message to read events; return whether requests may wait for it."""
-        if len(message.payload) > self._largest:
-            return False
         if entry.keep:
             self._show(entry, message.topic, message.payload)
             return False
@@ -300,10 +303,9 @@ class Dispatcher:
         return self._queue.held >= self._queue.limit
 
     def too_large(self, size: int) -> CallError | None:
-        """Return why a payload of `size` bytes takes no call, None when it does."""
-        return self._above_bound(size) if size > self._largest else None
-
-    def _above_bound(self, size: int) -> CallError:
+        """Return why a message of `size` bytes takes no call, None when it does."""
+        if size <= self._largest:
+            return None
         what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
         return catalogue.MESSAGE_TOO_LARGE.error(what)
 
@@ -320,20 +322,21 @@ class Dispatcher:
         if call.delivery is not None:
             call.delivery.release()
 
-    def _admit(self, call: Call) -> bool:
-        """Return whether a call is admitted; else it waits for room, or was refused."""
+    def _admit(self, call: Call, received: int = 0) -> bool:
+        """Return whether a call is admitted; else it waits for room, or was refused.
+
+        `received`: bytes of its message, where they are more than the payload's.
+        """
         listening, size = call.listening, len(call.message.payload)
         failure: CallError | None
         if call.hops >= MAX_HOPS:
             failure = catalogue.TOO_MANY_HOPS.error(
                 f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
             )
-        elif size > self._largest:
-            failure = self._above_bound(size)
-        elif call.delivery is not None and (listening.lossless or call.delivery.is_bounded):
-            listening.statistics.admission.take(size)
-            return not listening.lossless or self._keep(call)
-        else:
+        elif (failure := self.too_large(max(size, received))) is None:
+            if call.delivery is not None and (listening.lossless or call.delivery.is_bounded):
+                listening.statistics.admission.take(size)
+                return not listening.lossless or self._keep(call)
             failure = listening.statistics.admission.admit(size)  # those that came before go first
             if failure is None:
                 return not listening.lossless or self._keep(call)

@@ -228,6 +228,10 @@ def test_a_group_works_beside_mosquitto_as_the_guide_sets_it_up_and_others_stay_
                 forger.publish(forbidden, b"forged", retain=True, qos=0, wait=False)
                 denied = re.compile(rf"Denied PUBLISH .*'{forbidden}'")
                 eventually(lambda: denied.search(broker.log) is not None, f"{forbidden} is allowed")  # noqa: B023
+            device.publish("sensors/device/1", bytes(4 << 20))  # max_message_bytes
+            assert json.loads(device.next()[1])["error"]["message"].startswith("the request body has 4194304 bytes")
+            broker.client("large", **login).publish("sensors/device/1", bytes(5 << 20), wait=False)
+            eventually(lambda: "Client large disconnected due to oversize packet" in broker.log, "it is allowed")
             device.publish("sensors/device/1", b"last")
             assert device.next() == ("results/R", b"last")
             assert [seen.body for seen in target.requests] == [b"21.5", b"last"]

@@ -255,6 +255,17 @@ def test_properties_are_read_as_they_were_written_in_the_packets_that_may_have_t
             wire.read_properties(data, 0, len(data), packet)
 
 
+def test_user_properties_behind_the_first_8_kib_are_skipped_and_other_properties_behind_them_are_read() -> None:
+    pairs = [("a", "x" * 8000), ("b", "y" * 8000), ("c", "z")]
+    data = wire.write_properties({P.USER_PROPERTY: pairs, P.CORRELATION_DATA: b"1"})
+    found, end = wire.read_properties(data, 0, len(data), wire.PUBLISH)
+    assert (found, end) == ({P.USER_PROPERTY: pairs[:1], P.CORRELATION_DATA: b"1"}, len(data))
+    cut = wire.write_properties({P.USER_PROPERTY: pairs})[:-1]
+    cut = wire.of_variable(len(cut) - 2) + cut[2:]
+    with pytest.raises(PacketError, match="a packet ends within a text"):
+        wire.read_properties(cut, 0, len(cut), wire.PUBLISH)
+
+
 @settings(deadline=None)
 @given(ANY_PROPERTIES, st.sampled_from([wire.CONNACK, wire.PUBLISH, wire.SUBACK, wire.DISCONNECT, wire.CONNECT]))
 def test_properties_are_those_of_another_implementation(properties: dict[Property, Any], packet: int) -> None:

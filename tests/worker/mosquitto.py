@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +15,7 @@ from typing import Any, Self
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
-from paho.mqtt.properties import Properties
+from paho.mqtt.properties import Properties, VariableByteIntegers
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.waiting import eventually
@@ -23,6 +24,8 @@ _FOLDERS = "/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin:/opt/homebrew/sbin
 PROGRAM = os.environ.get("MOSQUITTO") or shutil.which("mosquitto", path=_FOLDERS)
 """The environment variable names another version than the installed one."""
 SECONDS = 30.0
+
+CONNECT = bytes.fromhex("100D 0004 4D515454 05 02 0000 00 0000")
 
 CONFIGURATION = """\
 listener {port} 127.0.0.1
@@ -102,6 +105,16 @@ class Mosquitto:
         client = Client(self.port, client_id, **options)
         self._clients.append(client)
         return client
+
+    def publish_bytes(self, topic: str, properties: bytes, payload: bytes) -> None:
+        """Publish with properties as they are on the wire, of which paho would write millions for minutes."""
+        length: Callable[[int], bytes] = VariableByteIntegers.encode
+        head = len(topic).to_bytes(2, "big") + topic.encode() + b"\x00\x01" + length(len(properties))
+        with socket.create_connection(("127.0.0.1", self.port), SECONDS) as sock:
+            sock.sendall(CONNECT)
+            sock.recv(1024)
+            sock.sendall(b"\x32" + length(len(head) + len(properties) + len(payload)) + head + properties + payload)
+            assert sock.recv(1024)[0] == 0x40  # PUBACK
 
     def _accepts(self) -> bool:
         assert self._process is not None

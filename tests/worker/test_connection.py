@@ -32,7 +32,7 @@ class Nothing:
     def asking_again(self) -> AbstractContextManager[Collection[str]]:
         return nullcontext(())
 
-    def see(self, message: Message, *, retained: bool = False) -> None:
+    def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
         raise AssertionError(message)
 
 
@@ -62,9 +62,10 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
         offered: asyncio.Queue[tuple[bytes, MqttDelivery]] = asyncio.Queue()
 
         def offer(
-            message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None
+            message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None, size: int
         ) -> None:
             assert delivery is not None and (hops, elsewhere) == (0, frozenset())
+            assert size < 20
             delivery.hold()
             offered.put_nowait((message.payload, delivery))
 
