@@ -177,7 +177,7 @@ class MqttConnection(asyncio.Protocol):
 
     def publish(
         self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
-        properties: Properties = wire.NO_PROPERTIES,
+        properties: Properties | bytes = wire.NO_PROPERTIES,
     ) -> None:  # fmt: skip
         """Publish; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
 

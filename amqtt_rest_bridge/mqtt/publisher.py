@@ -10,13 +10,14 @@ import asyncio
 import logging
 from collections import deque
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.values import BrokerError
-from amqtt_rest_bridge.mqtt.wire import Properties, Property
+from amqtt_rest_bridge.mqtt.wire import Property, write_properties
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
@@ -191,7 +192,7 @@ class Publisher:
                 qos=1 if publication.qos is None else publication.qos, retain=publication.retain,
                 properties=_written(publication.properties, sending.hops, sending.retained_for),
             )  # fmt: skip
-        except BrokerError as error:
+        except (BrokerError, ValueError) as error:  # properties that MQTT has no room for
             self._suspects = max(0, self._suspects - 1)
             self._drop(sending, str(error))
             return
@@ -222,8 +223,9 @@ class Publisher:
         self._expiring = loop.call_later(_EXPIRE_SECONDS, self._expire) if has_more else None
 
 
-def _written(properties: MessageProperties | None, hops: int, expires: int) -> Properties:
-    """Return the properties of a publication as they are written.
+@lru_cache(maxsize=64)
+def _written(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
+    """Return the properties of a publication as they are written; most have those of others.
 
     `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
     """
@@ -236,4 +238,4 @@ def _written(properties: MessageProperties | None, hops: int, expires: int) -> P
             found[Property.CORRELATION_DATA] = properties.correlation
     if expires:
         found[Property.MESSAGE_EXPIRY_INTERVAL] = expires
-    return found
+    return write_properties(found)
