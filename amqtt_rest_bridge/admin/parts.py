@@ -3,13 +3,10 @@
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
-from amqtt_rest_bridge.admin.app import AdminPort
-from amqtt_rest_bridge.admin.figures import Figures
 from amqtt_rest_bridge.admin.records import RunRecords
-from amqtt_rest_bridge.admin.retries import Retries
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -22,6 +19,9 @@ from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import with_bound_ports
 from amqtt_rest_bridge.settings import Settings
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.admin.app import AdminPort
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +77,10 @@ class Admin:
         """Open the port: `troubles` are why the bridge is not ready, `group` what a worker counts of its group."""
         if self._socket is None:
             return
+        from amqtt_rest_bridge.admin.app import AdminPort  # pages and metrics take 6 MB to import
+        from amqtt_rest_bridge.admin.figures import Figures
+        from amqtt_rest_bridge.admin.retries import Retries
+
         file = self._file
 
         def reasons() -> list[str]:
