@@ -96,6 +96,9 @@ CONNECTION_ENDED: Final = CONNECTION_FAILED.hinting(
 PLAIN_CONNECTION_ENDED: Final = CONNECTION_FAILED.hinting(
     f"{CONNECTION_ENDED.hint} If this port speaks TLS, set USE_SSL or write https:// into BASE_ADDRESS."
 )
+TLS_CONNECTION_ENDED: Final = CONNECTION_FAILED.hinting(
+    f"{CONNECTION_ENDED.hint} If the server asks for a client certificate, set CLIENT_CERT_FILE."
+)
 TLS_EXPECTED: Final = CONNECTION_FAILED.hinting("Set USE_SSL or write https:// into BASE_ADDRESS.")
 UNREADABLE_BODY: Final = CONNECTION_FAILED.hinting("Check the server, and proxies on the way.")
 NOT_HTTP: Final = CONNECTION_FAILED.hinting("Check the port in BASE_ADDRESS, and the server.")

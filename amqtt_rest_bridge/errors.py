@@ -141,6 +141,18 @@ class ConfigurationError(BridgeError):
     """A setting of the plugin or command line cannot be used; the message says which, why and what is allowed."""
 
 
+class BrokerAwayError(BridgeError):
+    """The broker is away or does not acknowledge, and the publication was not to wait; it may have been published."""
+
+
+class NoRoomError(BridgeError):
+    """There is no room for a publication that was not to wait; it is not published."""
+
+
+class PublicationRefusedError(BridgeError):
+    """The broker refuses a publication for good; the message says why."""
+
+
 class RouteFilesError(BridgeError):
     """At least one route file has an error; `faults` holds all faults of all files, sorted."""
 

@@ -6,8 +6,9 @@ rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` build
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from types import NoneType
 from typing import Any, ClassVar, Final
 
 from amqtt_rest_bridge.addresses import is_loopback
@@ -22,6 +23,17 @@ _HIGHEST_PORT: Final = 65_535
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
 _UNFILLED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+YAML_TYPES: Final[Mapping[Any, str]] = {
+    bool: "true or false",
+    int: "a whole number",
+    float: "a number",
+    str: "text",
+    list: "a list",
+    dict: "a mapping",
+    NoneType: "null",
+}
+"""What types are called by those who write YAML."""
 
 SettingFault = tuple[tuple[str, ...], str]
 """The names of the settings that a fault is about, and what is wrong with them."""
@@ -133,7 +145,7 @@ class Settings:
         low=1, high=1 << 40, is_size=True,
     )
     processes: int = _setting(
-        1, "bridge processes beside the broker; 0 = a thread in the broker process", "2", high=64
+        1, "bridge processes beside the broker; 0 = a thread in the broker process", "0", high=64
     )
     workers: int = _setting(
         64,
@@ -316,6 +328,9 @@ class WorkerSettings(Settings):
         if not _GROUP.fullmatch(self.group):
             message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
             yield ("group",), f"the setting group {message}"
+        if self.processes > 1:
+            message = f"the setting processes is {self.processes}; a worker is one process: start more workers instead"
+            yield ("processes",), message
         if self.slot is not None and self.slot >= self.slots > 0:
             yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
 

@@ -72,6 +72,14 @@ def leave_no_core_file() -> None:
     faulthandler.enable(_STANDARD_ERROR, all_threads=False)
 
 
+def use_all_descriptors() -> None:
+    """Raise the limit of open files as far as the system lets this process: every connection needs one."""
+    import resource  # as above
+
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def sqlite_code(error: Exception) -> int:
     """Return SQLite's primary result code of an error, 0 where it has none."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -86,3 +86,24 @@ class LineLimit:
                 return 0
             count, self._count, self._written = self._count, 0, now
             return count
+
+
+class LoopClock:
+    """The time of this machine, and timers of the running event loop."""
+
+    time = staticmethod(time.time)
+    """Returns Unix seconds."""
+    monotonic = staticmethod(lease_time)
+    """Returns seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
+
+    def later(self, seconds: float, action: Callable[[], object]) -> "asyncio.TimerHandle":
+        """Call `action` on the running loop, so many seconds from now."""
+        import asyncio
+
+        return asyncio.get_running_loop().call_later(seconds, action)
+
+    async def sleep(self, seconds: float) -> None:
+        """Return so many seconds from now."""
+        import asyncio
+
+        await asyncio.sleep(seconds)

@@ -8,13 +8,13 @@ import pytest
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.http_server.refusals import refuse
+from amqtt_rest_bridge.http.exchange import refuse
 from tests.support.documents import ROOT
 
 PACKAGE = ROOT / "amqtt_rest_bridge"
 MAKERS = {
     "catalogue.py": "by its rows",
-    "http_server/refusals.py": "by rows of the catalogue",
+    "http/exchange.py": "by rows of the catalogue",
     "calls/call.py": "a copy without secrets",
     "cli/route_tests.py": "what a route's test asks for",
 }

@@ -152,7 +152,7 @@ def test_a_reload_to_use_ssl_without_a_certificate_keeps_the_routes_in_use(
     host = Host(configuration(path))
     path.write_text(GOOD.replace("WITH ENABLE_SERVER", 'WITH USE_SSL "true" WITH ENABLE_SERVER'))
     host.wait(host.plugin.service.reload())
-    assert [numbered.route.config.use_ssl for numbered in host.plugin.service.routes] == [False]
+    assert [route.config.use_ssl for route in host.plugin.service.by_name.values()] == [False]
     assert "need the plugin's setting server_certfile" in caplog.text
     host.stop()
 

@@ -12,7 +12,7 @@ from typing import Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.shown import shown
-from amqtt_rest_bridge.http_server.event_stream import RETRY, Pulse, event_of
+from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, LiveRecords, Record, WantLive
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -75,6 +75,9 @@ class Follower:
             self._events.extend(events[:room])
             self._dropped += dropped + len(events[room:])
         self._wake()
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """No-op: `wake` was given before."""
 
     def take(self) -> bytes | float:
         """Return what waits, or a comment when there was nothing for a while."""

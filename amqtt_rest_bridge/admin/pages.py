@@ -8,7 +8,7 @@ and nothing load but our own scripts and style sheet. What pages show is shaped 
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -21,13 +21,12 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin import charts, flow
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
-from amqtt_rest_bridge.admin.live import Follower, Followers, event
-from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
+from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.queries import PageQuery
 from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, sort_rows, summary, unmatched_rows
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import curl_line, json_lines, try_line, whole_run
-from amqtt_rest_bridge.http_server import Headers, Response, Stream
+from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
@@ -72,29 +71,16 @@ class StatusPages:
     """Render the pages from the broker's numbers and the samples of the last week.
 
     Args:
-        numbers: Of the broker.
         samples: Of the routes.
-        followers: Those that follow what happens.
         folder: Where the route files are.
         secrets_dir: What `GET SECRET` reads.
         may_retry: Whether the port has a token, without which nothing is sent again.
     """
 
-    def __init__(
-        self,
-        numbers: NumbersCache,
-        samples: History,
-        followers: Followers,
-        folder: str,
-        secrets_dir: str,
-        *,
-        may_retry: bool,
-    ) -> None:
+    def __init__(self, samples: History, folder: str, secrets_dir: str, *, may_retry: bool) -> None:
         self.routes: Mapping[str, Route] = {}
         """The present routes, by name; replaced, never changed."""
-        self._numbers = numbers
         self._samples = samples
-        self._followers = followers
         self._folder = folder
         self._secrets_dir = secrets_dir
         self._may_retry = may_retry
@@ -222,15 +208,7 @@ class StatusPages:
         headers = _KEPT if version == _version() else _SAFE_PAGE
         return Response("200 OK", (*headers, ("Content-Type", _ASSETS[name])), _asset(name))
 
-    def changes(self, wake: Callable[[], None], routes: frozenset[str]) -> Stream | None:
-        """Return the stream of what changes on the pages of a browser, None when there are too many.
-
-        `routes` are those whose calls the stream carries too.
-        """
-        follower = self._followers.follow("pages", wake, routes)
-        return None if follower is None else _Changes(self._numbers, self._samples, self._sections, wake, follower)
-
-    def _sections(self, numbers: Numbers) -> dict[str, str]:
+    def sections(self, numbers: Numbers) -> dict[str, str]:
         """Return what the page of all routes shows beside its rows, as HTML, by the id of the element that it fills."""
         shown = self._attention(numbers)
         return {name: self._templates[name].render(shown) for name in ("attention", "unmatched")}
@@ -291,60 +269,6 @@ def _moment(time: str) -> str:
     """Return the time of the day of a time in RFC 3339, of another day than today with its date."""
     at = datetime.fromisoformat(time).astimezone(UTC)
     return f"{at:%H:%M:%S} UTC" if at.date() == datetime.now(UTC).date() else f"{at.day} {at:%b %H:%M} UTC"
-
-
-class _Changes:
-    """A stream of the rows that have changed, every two seconds, and of calls; see `http_server.Stream`."""
-
-    def __init__(
-        self,
-        numbers: NumbersCache,
-        samples: History,
-        sections: Callable[[Numbers], dict[str, str]],
-        wake: Callable[[], None],
-        follower: Follower,
-    ) -> None:
-        self._numbers = numbers
-        self._samples = samples
-        self._sections = sections
-        self._wake = wake
-        self._follower = follower
-        self._known: dict[str, Row] = {}
-        self._shown: dict[str, str] = {}
-        self._asked = 0.0
-        self._sent = time.monotonic()
-
-    def take(self) -> bytes | float:
-        changed = self._changed_rows()
-        if changed is not None:
-            return changed
-        calls = self._follower.take()
-        return calls if isinstance(calls, bytes) else min(calls, CHANGE_SECONDS)
-
-    def close(self) -> None:
-        self._follower.close()
-
-    def _changed_rows(self) -> bytes | None:
-        now = time.monotonic()
-        numbers = self._numbers.fresh(self._asked, statuses=True) if self._asked else None
-        if numbers is not None:
-            self._asked = 0.0
-            changed = self._changed(rows(numbers, self._samples), self._sections(numbers))
-            if changed is not None:
-                self._sent = now
-                return event("routes", changed)
-        if not self._asked and now - self._sent >= CHANGE_SECONDS:
-            self._asked = self._sent = now
-            self._numbers.ask(self._wake, statuses=True)
-        return None
-
-    def _changed(self, present: list[Row], sections: dict[str, str]) -> dict[str, Any] | None:
-        changed = [one for one in present if self._known.get(one["name"]) != one]
-        if not changed and len(present) == len(self._known) and sections == self._shown:
-            return None
-        self._known, self._shown = {one["name"]: one for one in present}, sections
-        names = [one["name"] for one in present]
-        return {"summary": summary(present), "sections": sections, "names": names, "rows": changed}
 
 
 @cache

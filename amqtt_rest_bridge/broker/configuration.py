@@ -3,7 +3,7 @@
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
-from types import NoneType, UnionType
+from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 import dacite
@@ -17,6 +17,7 @@ from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, HintedError, on_one_line, reason
+from amqtt_rest_bridge.settings import YAML_TYPES
 from amqtt_rest_bridge.spelling import did_you_mean, question
 
 ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"
@@ -29,16 +30,6 @@ _OFTEN_USED: Final = (
     "template_api.plugin.TemplateApiPlugin",
 )
 _HIGHEST_PORT: Final = 65_535
-WORDS: Final[Mapping[Any, str]] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    list: "a list",
-    dict: "a mapping",
-    NoneType: "null",
-}
-"""What types are called by those who write YAML."""
 
 
 class UnusableConfigurationError(ConfigurationError):
@@ -104,7 +95,7 @@ def _in_yaml(kind: Any) -> str:
         return " or ".join(dict.fromkeys(map(_in_yaml, get_args(kind))))
     if is_dataclass(origin):
         return "a mapping"
-    return WORDS.get(origin, getattr(origin, "__name__", str(origin)))
+    return YAML_TYPES.get(origin, getattr(origin, "__name__", str(origin)))
 
 
 def _check_types(listeners: Any) -> None:

@@ -18,11 +18,11 @@ from amqtt.session import ApplicationMessage, Session
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
+from amqtt_rest_bridge.engine.status import STATUS_TOPICS
 from amqtt_rest_bridge.link.frames import credits_for
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.routing.calls import Confirm, ReleaseCredits, has_room
 from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.routing.status import STATUS_TOPICS
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 

@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from amqtt_rest_bridge.cli import CommandError, certificate_refused
+from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
@@ -32,7 +33,6 @@ from amqtt_rest_bridge.mqtt.values import (
     load_tls,
     parse_url,
 )
-from amqtt_rest_bridge.routing.status import status_topic
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 

@@ -17,24 +17,13 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import dacite
 import yaml
 
-from amqtt_rest_bridge.bridge.client.senders import unusable_routes
-from amqtt_rest_bridge.broker.configuration import (
-    ANONYMOUS,
-    WORDS,
-    UnusableConfigurationError,
-    UnusablePluginError,
-    authenticates,
-    broker_config,
-    import_plugin,
-    knows_users,
-)
 from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
-from amqtt_rest_bridge.http_server.tls import TlsFiles
+from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.processes.reload import usable_routes
-from amqtt_rest_bridge.settings import SettingFault, Settings, bridge_settings
+from amqtt_rest_bridge.settings import YAML_TYPES, SettingFault, Settings
 from amqtt_rest_bridge.spelling import Question, did_you_mean
 
 log = logging.getLogger(__name__)
@@ -137,6 +126,11 @@ def read(path: Path) -> Configuration:
 
 def broker_faults(configuration: Configuration) -> list[Fault]:
     """Return what amqtt refuses of the configuration apart from its plugins: one fault at most."""
+    from amqtt_rest_bridge.broker.configuration import (  # a worker has no amqtt
+        UnusableConfigurationError,
+        broker_config,
+    )
+
     try:
         broker_config(configuration.values)
     except UnusableConfigurationError as error:
@@ -191,6 +185,8 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
     Returns:
         Those whose settings could be built, and all settings that do not fit; a warning when no client can connect.
     """
+    from amqtt_rest_bridge.broker import configuration as of_broker
+
     plugins: list[ListedPlugin] = []
     kinds: list[type[Any]] = []
     are_known = True
@@ -198,8 +194,8 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
     for path, settings in _entries(configuration.values.get("plugins")):
         keys = ("plugins", path)
         try:
-            kind = import_plugin(path)
-        except UnusablePluginError as unusable:
+            kind = of_broker.import_plugin(path)
+        except of_broker.UnusablePluginError as unusable:
             faults.append(configuration.fault(keys, str(unusable), unusable.hint))
             are_known = False
             continue
@@ -214,11 +210,11 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
             wrong = frozenset(str(found.key) for found in invalid if found.key is not None)
             plugins.append(ListedPlugin(configuration, keys, built, frozenset(map(str, settings)), wrong))
     are_listed = configuration.values.get("plugins") is not None
-    if are_listed and are_known and not any(map(authenticates, kinds)):
+    if are_listed and are_known and not any(map(of_broker.authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
-        hint = f"add {ANONYMOUS}, or one that checks passwords"
+        hint = f"add {of_broker.ANONYMOUS}, or one that checks passwords"
         faults.append(configuration.fault(("plugins",), message, hint, Severity.WARNING))
-    if are_known and not any(map(knows_users, kinds)):
+    if are_known and not any(map(of_broker.knows_users, kinds)):
         faults += [
             configuration.fault(
                 (*plugin.keys, "coreflux"),
@@ -297,15 +293,15 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
 
 
 def _words(kind: Any) -> str:
-    if kind in WORDS:
-        return WORDS[kind]
+    if kind in YAML_TYPES:
+        return YAML_TYPES[kind]
     arguments = get_args(kind)
     if get_origin(kind) in (Union, UnionType):
         return " or ".join(_words(argument) for argument in arguments)
     if get_origin(kind) is list:
         return f"a list of {_words(arguments[0])}"
     if get_origin(kind) is dict:
-        return WORDS[dict]
+        return YAML_TYPES[dict]
     return str(getattr(kind, "__name__", kind))
 
 
@@ -344,6 +340,8 @@ def is_sound(
 
 def _unusable_routes(settings: Settings) -> list[str]:
     """Return what is wrong with the routes besides the faults of their files, which are logged and raised."""
+    from amqtt_rest_bridge.program import unusable_routes
+
     sizes = ("max_body_bytes", "max_response_bytes")
     unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
     settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
@@ -351,5 +349,5 @@ def _unusable_routes(settings: Settings) -> list[str]:
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
     return [
         f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"
-        for route, error in unusable_routes(usable_routes(loaded, settings), bridge_settings(settings), os.environ)
+        for route, error in unusable_routes(usable_routes(loaded, settings), settings)
     ]

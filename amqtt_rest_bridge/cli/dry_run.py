@@ -1,28 +1,32 @@
 """`rest-bridge try`: show the requests that one message would send, or send them. Main thread."""
 
+import asyncio
 import os
 import sys
 import time
 import uuid
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from amqtt_rest_bridge.bridge.client.senders import sender_of
-from amqtt_rest_bridge.bridge.trial import ANY_KEY, MAX_BYTES, shown_request, try_request
-from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Verdict, masker_for
-from amqtt_rest_bridge.calls.stages import prepare
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
+from amqtt_rest_bridge.engine.client_mode import sender_of
+from amqtt_rest_bridge.engine.results import masker_for
+from amqtt_rest_bridge.engine.stages import Call, Verdict
+from amqtt_rest_bridge.engine.trial import ANY_KEY, MAX_BYTES, call_of, shown_request, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
 from amqtt_rest_bridge.failures import message_values
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.http.client import client_for
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import (
     ClientEvent,
+    HttpRequest,
     HttpResponse,
     Message,
     MessageProperties,
@@ -129,8 +133,8 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
         (value for route in routes for value in route.in_addresses),
     )
     tried = try_request(routes, request, now=time.time())
-    if tried.event is not None:
-        print(f"# route {tried.event.route}, event {tried.event.event}: {tried.event.request}")
+    if tried.run.event is not None:
+        print(f"# route {tried.route}, event {tried.run.event.name}: {tried.run.label}")
     print(masker.text(tried.response.status))
     _print_headers_and_body(tried.response.headers, tried.response.body, masker)
     for publication in tried.publications:
@@ -144,36 +148,39 @@ def _show_request(routes: tuple[Route, ...], request: Request) -> int:
 def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> bool:
     """Print one event's request and its outcome; return whether it succeeded."""
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
-    prepared = prepare(route, event, max_body_bytes=MAX_BYTES)
     key = (str(uuid.uuid4()) if send else ANY_KEY) if route.is_lossless else None  # the Idempotency-Key
-    call = OpenCall(0, prepared, message, key)
-    begun = prepared.begin(call)
-    if isinstance(begun, Verdict):
-        return _show_end(begun, prepared, message, prepared.masker)
-    request = shown_request(route, begun.request)
-    print(f"{request.method} {prepared.masker.address(request.url)}")
-    _print_headers_and_body(request.headers, request.body or b"", prepared.masker)
+    call = call_of(route, event, message, key=key)
+    masker, verdict = call.event.masker, call.event.begin(call)
+    if verdict is not None or call.built is None:
+        return _show_end(verdict or call.event.fail_unexpectedly(call), call, masker)
+    built = call.built
+    request = shown_request(route, built.request)
+    print(f"{request.method} {masker.address(request.url)}")
+    _print_headers_and_body(request.headers, request.body or b"", masker)
     if not send:
-        goes_to = begun.destination or (event.destination_topic.source if event.destination_topic else None)
-        print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, prepared.masker)}\n")
+        goes_to = built.destination or (event.destination_topic.source if event.destination_topic else None)
+        print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, masker)}\n")
         return True
-    masker = masker_for(prepared.masker, begun.request, None)
-    sender = sender_of(route.config, max_response_bytes=MAX_BYTES, environment=os.environ)
     try:
-        response = sender.send(begun.request)
+        response = asyncio.run(_sent(route, built.request))
     except CallError as failure:
-        return _show_end(prepared.judge(call, failure), prepared, message, masker)
-    finally:
-        sender.close()
-    masker = masker_for(masker, begun.request, response)
+        return _show_end(call.event.judge(call, failure), call, masker_for(masker, built.request, None))
+    masker = masker_for(masker, built.request, response)
     print(f"{response.status} {without_controls(masker.text(response.reason))}")
     _print_headers_and_body(response.headers, response.body, masker)
-    return _show_end(prepared.judge(call, response), prepared, message, masker, response)
+    return _show_end(call.event.judge(call, response), call, masker, response)
 
 
-def _show_end(
-    verdict: Verdict, prepared: PreparedEvent, message: Message, masker: Masker, response: HttpResponse | None = None
-) -> bool:
+async def _sent(route: Route, request: HttpRequest) -> HttpResponse:
+    connect = partial(client_for, max_response_bytes=MAX_BYTES, environment=os.environ)
+    sender = sender_of(route.config, connect, time.monotonic)
+    try:
+        return await sender.send(request)
+    finally:
+        sender.close()
+
+
+def _show_end(verdict: Verdict, call: Call, masker: Masker, response: HttpResponse | None = None) -> bool:
     """Print how a call ended; return whether it succeeded."""
     failure, result = verdict.failure, verdict.publication
     goes_to = _delivery(result.topic if result else None, result, masker)
@@ -182,7 +189,7 @@ def _show_end(
         print(f"# hint: {failure.hint}\n# the failure would go to {goes_to}\n")
         return False
     if response is None:
-        print(f"# skipped: {masker.text(why_skipped(prepared.event.when, message))}\n")
+        print(f"# skipped: {masker.text(why_skipped(call.event.event.when, call.message))}\n")
         return True
     print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}")
     if result and result.payload != response.body:  # PAYLOAD or RESPONSE_FORMAT has shaped it

@@ -15,9 +15,6 @@ import msgspec
 import typer
 from msgspec import UNSET
 
-from amqtt_rest_bridge.bridge.server.callers import sign
-from amqtt_rest_bridge.bridge.trial import REQUEST_ID, RequestTrial, try_calls, try_request
-from amqtt_rest_bridge.calls.call import Step, Verdict
 from amqtt_rest_bridge.cli.route_test_files import (
     CallerRequest,
     Case,
@@ -33,8 +30,11 @@ from amqtt_rest_bridge.cli.route_test_files import (
     octets,
     read,
 )
+from amqtt_rest_bridge.engine.server.callers import sign
+from amqtt_rest_bridge.engine.stages import Step, Verdict
+from amqtt_rest_bridge.engine.trial import REQUEST_ID, RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, visible
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import (
     ClientEvent,
@@ -176,8 +176,8 @@ def triggered(case: Case, routes: Sequence[Route]) -> set[str]:
     """Return the names of the routes that a case is for."""
     if case.message is not None:
         return {route.name for route, _, _ in _triggered(case.message, routes)}
-    event = _try(case, routes).event
-    return set() if event is None else {event.route}
+    route = _try(case, routes).route
+    return set() if route is None else {route}
 
 
 def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:

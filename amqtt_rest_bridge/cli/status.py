@@ -24,10 +24,10 @@ from amqtt_rest_bridge.cli.broker_client import (
     broker_address,
     connected,
 )
+from amqtt_rest_bridge.engine.status import reload_topic, status_topic
+from amqtt_rest_bridge.group.overview import GroupOverview, GroupRecords, filters
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.routing.status import reload_topic, status_topic
-from amqtt_rest_bridge.worker.group import GroupOverview, GroupRecords, filters
 
 DESCRIPTION = f"""\
 Show how the routes of a running broker are doing: health, connection, counters since its start, latencies, last

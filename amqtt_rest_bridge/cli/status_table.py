@@ -16,8 +16,8 @@ from rich.table import Table
 from rich.text import Text
 
 from amqtt_rest_bridge.cli import count, without_controls
+from amqtt_rest_bridge.group.overview import GroupOverview
 from amqtt_rest_bridge.model import HEALTHS
-from amqtt_rest_bridge.worker.group import GroupOverview
 
 Status = Mapping[str, Any]
 

@@ -206,9 +206,7 @@ def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Add
 
 
 def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:
-    from amqtt_rest_bridge.bridge import main
-    from amqtt_rest_bridge.processes.route_service import BridgeCode
-    from amqtt_rest_bridge.worker import service
+    from amqtt_rest_bridge import program
 
     leave_no_core_file()
     settings, address = _usable(path, options)
@@ -216,16 +214,15 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
     def broker() -> Address:
         return replace(address, password=_password(settings))
 
-    code = BridgeCode(main.check_routes, main.run)
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(service.serve(settings, broker, code, signals, logs.stop_holding))
+        runner.run(program.serve(settings, broker, signals, logs.stop_holding))
     return 0
 
 
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
     from amqtt_rest_bridge.bridge import main
+    from amqtt_rest_bridge.group.probe import probe
     from amqtt_rest_bridge.processes.reload import load_first
-    from amqtt_rest_bridge.worker.probe import probe
 
     settings, address = _usable(path, options)
     routes = load_first(settings, main.check_routes).routes

@@ -7,16 +7,17 @@ has no fault there is written, and only what the reload that follows has loaded 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.commands.answer import CommandAnswer, failure, refusal
 from amqtt_rest_bridge.commands.command import Command, is_name_of_file, read_definition, subject_of
 from amqtt_rest_bridge.commands.folder import RouteFolder
+from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
+from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.language.reference import template
 from amqtt_rest_bridge.model import Route
-from amqtt_rest_bridge.processes.route_service import RouteService
 
 log = logging.getLogger(__name__)
 
@@ -28,6 +29,27 @@ _ALWAYS: Final = {
     "ListProjects": CommandAnswer("No projects: this broker runs routes only.", data=[]),
 }
 """Commands that are always answered alike."""
+
+
+class RunsRoutes(Protocol):
+    """What commands need of the program that runs the routes."""
+
+    @property
+    def by_name(self) -> Mapping[str, Route]:
+        """Return the present routes."""
+
+    async def reload(self) -> ReloadFailure | None:
+        """Read the route files again now; why not is logged and returned, and the present routes stay."""
+
+    async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
+        """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
+
+    def report(self, route: str) -> None:
+        """Publish the status of a present route now, where status is published at all."""
+
+    def status(self, route: str) -> dict[str, Any]:
+        """Return the status of a present route as it is now."""
+        ...
 
 
 class RefusedError(BridgeError):
@@ -42,7 +64,7 @@ class Execution:
         folder: Keeps those that commands add.
     """
 
-    def __init__(self, service: RouteService, folder: RouteFolder) -> None:
+    def __init__(self, service: RunsRoutes, folder: RouteFolder) -> None:
         self._service = service
         self._folder = folder
         self._does: dict[str, Callable[[Command], Awaitable[CommandAnswer]]] = {
@@ -165,8 +187,8 @@ class Execution:
         return [name for name, route in self._routes.items() if self._folder.is_place_of(name, route.path)]
 
     @property
-    def _routes(self) -> dict[str, Route]:
-        return {one.route.name: one.route for one in self._service.routes}
+    def _routes(self) -> Mapping[str, Route]:
+        return self._service.by_name
 
     # Reports of routes.
 

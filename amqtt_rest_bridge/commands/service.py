@@ -12,10 +12,9 @@ from typing import Final
 
 from amqtt_rest_bridge.commands.answer import CommandAnswer, failure, write
 from amqtt_rest_bridge.commands.command import OUTPUT_TOPIC, ROOT, Command, parse, subject_of
-from amqtt_rest_bridge.commands.execution import Execution
+from amqtt_rest_bridge.commands.execution import Execution, RunsRoutes
 from amqtt_rest_bridge.commands.folder import FolderError, RouteFolder
 from amqtt_rest_bridge.model import Publication, Route
-from amqtt_rest_bridge.processes.route_service import RouteService
 from amqtt_rest_bridge.system import own_version
 
 log = logging.getLogger(__name__)
@@ -86,7 +85,7 @@ class Commands:
         if payload and route in self._texts:
             self._publish(Publication(f"{ROOT}/Routes/{route}", self._texts[route], retain=True))
 
-    async def run(self, service: RouteService) -> None:
+    async def run(self, service: RunsRoutes) -> None:
         """Execute commands until cancelled."""
         execution = Execution(service, self._folder)
         await self._publish_whole(Publication(f"{ROOT}/Version", own_version().encode(), retain=True))
@@ -104,13 +103,12 @@ class Commands:
                 self._filled.clear()
                 await self._filled.wait()
 
-    async def _publish_texts(self, service: RouteService) -> None:
+    async def _publish_texts(self, service: RunsRoutes) -> None:
         """Retain the texts that changed: as they were sent, or as they are in use where they came from other files."""
         if not self._has_changed:
             return
         self._has_changed = False
-        routes = {one.route.name: one.route for one in service.routes}
-        texts = await asyncio.to_thread(self._read_texts, routes)
+        texts = await asyncio.to_thread(self._read_texts, service.by_name)
         for name in [*texts, *(self._texts.keys() - texts)]:
             text = texts.get(name, b"")
             if name not in self._texts:  # amqtt sends what is retained in the order in which it first came

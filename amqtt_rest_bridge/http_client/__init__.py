@@ -18,9 +18,9 @@ Read `client` (the way of a request), `connection` (one exchange) and `connectin
 `transport_errors` as needed. Other packages import from here only.
 """
 
+from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.http_client.client import ClientOptions, Exchange, HttpClient, Login, Stopwatch, finish
 from amqtt_rest_bridge.http_client.connecting import Resolver
-from amqtt_rest_bridge.http_client.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions, check_files
 from amqtt_rest_bridge.http_client.transport_errors import describe_status, redirect_refused
 

@@ -17,10 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http_client import transport_errors
-from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server
-from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received
-from amqtt_rest_bridge.http_client.origin import (
+from amqtt_rest_bridge.http.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
     Origin,
@@ -30,6 +27,9 @@ from amqtt_rest_bridge.http_client.origin import (
     resolve,
     target_of,
 )
+from amqtt_rest_bridge.http_client import transport_errors
+from amqtt_rest_bridge.http_client.connecting import Connector, Resolver, Server
+from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Received
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.model import IDEMPOTENT, HttpRequest, HttpResponse, Method, Pairs, values_of

@@ -17,9 +17,9 @@ from typing import Final
 from urllib3.util.connection import create_connection  # urllib3-future, which may have its place, has it too
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client import transport_errors
 from amqtt_rest_bridge.http_client.connection import DeadlineSocket, Outgoing, Pool, answered
-from amqtt_rest_bridge.http_client.origin import Origin, Proxy
 from amqtt_rest_bridge.http_client.tls import TlsContexts, TlsOptions
 from amqtt_rest_bridge.http_client.transport_errors import EXCHANGE_ERRORS
 from amqtt_rest_bridge.masking import credentials_of

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError, decode_content
+from amqtt_rest_bridge.http.content import ContentTooLargeError, MalformedResponseError, decode_content
 from amqtt_rest_bridge.model import Pairs, values_of
 
 if TYPE_CHECKING:

@@ -12,6 +12,8 @@ from urllib.parse import urlsplit
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
+from amqtt_rest_bridge.http.content import ContentTooLargeError, MalformedResponseError
+from amqtt_rest_bridge.http.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
 from amqtt_rest_bridge.http_client.connection import (
     LONGEST_HEAD,
     DeadlineSocket,
@@ -20,8 +22,6 @@ from amqtt_rest_bridge.http_client.connection import (
     Phase,
     phase_of,
 )
-from amqtt_rest_bridge.http_client.content import ContentTooLargeError, MalformedResponseError
-from amqtt_rest_bridge.http_client.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, values_of
 
 EXCHANGE_ERRORS = (

@@ -4,8 +4,7 @@ The idea. One thread a port does everything: it waits for sockets, parses, calls
 request to a worker thread and back costs more than answering it. So the application must not block; an answer that
 has to wait for something (a reply, room at the broker) is *pending*: it releases the thread and is resumed when it is
 woken or its time is over. A thousand callers that wait cost memory, not threads. An answer may also be a *stream*: its
-next piece is taken once the one before has left. An application that blocks has a door of its own, `WsgiDoor`, with
-worker threads behind it: the template API's.
+next piece is taken once the one before has left.
 
 The threads. Everything runs on the port's thread, except what is marked otherwise: `HttpServer`'s methods and the
 `wake` of a pending answer may be called from any thread, and only leave work for the port's thread.
@@ -25,21 +24,11 @@ What is ours, and why:
   then waits for its peer on the thread that serves all; it adds TLS and limits on slow callers.
 """
 
-from amqtt_rest_bridge.http_server.access_log import AccessLog
-from amqtt_rest_bridge.http_server.exchange import (
-    Application,
-    Pending,
-    Refuse,
-    Request,
-    Response,
-    Stream,
-    path_of,
-    takes_gzip,
-)
-from amqtt_rest_bridge.http_server.refusals import Headers, Refusal
+from amqtt_rest_bridge.http.access_log import AccessLog
+from amqtt_rest_bridge.http.exchange import Headers, Refusal, Response, Stream
+from amqtt_rest_bridge.http_server.exchange import Application, Pending, Refuse, Request, path_of, takes_gzip
 from amqtt_rest_bridge.http_server.server import HttpServer, Limits
 from amqtt_rest_bridge.http_server.tls import TlsFiles
-from amqtt_rest_bridge.http_server.wsgi import WsgiDoor, path_info
 
 __all__ = [
     "AccessLog",
@@ -54,8 +43,6 @@ __all__ = [
     "Response",
     "Stream",
     "TlsFiles",
-    "WsgiDoor",
-    "path_info",
     "path_of",
     "takes_gzip",
 ]

@@ -20,9 +20,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from amqtt_rest_bridge.http.exchange import Refusal, Stream, shutting_down
 from amqtt_rest_bridge.http_server.channel_loop import Timer
-from amqtt_rest_bridge.http_server.exchange import Exchange, Stream, response_pieces
-from amqtt_rest_bridge.http_server.refusals import Refusal, shutting_down
+from amqtt_rest_bridge.http_server.exchange import Exchange, response_pieces
 from amqtt_rest_bridge.http_server.request_parser import RequestParser
 
 log = logging.getLogger(__name__)

@@ -17,8 +17,14 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from amqtt_rest_bridge.http.exchange import (
+    Headers,
+    Refusal,
+    Response,
+    internal_error,
+    overloaded,
+)
 from amqtt_rest_bridge.http_server.channel_loop import Timer
-from amqtt_rest_bridge.http_server.refusals import Headers, Refusal, internal_error, overloaded
 
 log = logging.getLogger(__name__)
 
@@ -70,40 +76,6 @@ def takes_gzip(accept_encoding: str | None) -> bool:
         coding, _, weight = item.partition(";")
         taken.setdefault(coding, not weight or weight.removeprefix("q=").strip("0.") != "")
     return taken.get("gzip", taken.get("x-gzip", taken.get("*", False)))
-
-
-class Stream(Protocol):
-    """A body that comes piece by piece, such as server-sent events. Every method is called on the port's thread.
-
-    The next piece is taken once the one before has left, so a caller that does not read holds one piece here.
-    """
-
-    def take(self) -> bytes | float:
-        """Return the next piece, b"" at the end, or the seconds after which to ask again although nothing woke it."""
-        ...
-
-    def close(self) -> None:
-        """Release what is held: the connection has been closed, or the body has ended."""
-        ...
-
-
-class Response(Struct, frozen=True):
-    """A complete answer, or with a `stream` the beginning of one.
-
-    The server adds Content-Length, Date, Connection and X-Request-ID. `code` is an error's, for the access log, where
-    `labels` become fields. The end of the connection is that of a stream (RFC 9112 section 6.3); `wake`, which the
-    application got with the request, has the stream asked for its next piece. The answer to a HEAD has none.
-    `request_id` replaces the server's; `content_length` is that of the body which an answer to HEAD leaves out.
-    """
-
-    status: str
-    headers: Headers = ()
-    body: bytes = b""
-    code: str | None = None
-    labels: Labels = ()
-    stream: Stream | None = None
-    request_id: str | None = None
-    content_length: int | None = None
 
 
 def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Response:
@@ -339,9 +311,9 @@ def _head(response: Response, request_id: str, version: str, *, close: bool) -> 
             raise ValueError(f"the value of {name} does not fit into a header")
         lines.append(f"{name}: {value}")
     if response.status[:3] not in ("204", "304") and response.stream is None:
-        length = len(response.body) if response.content_length is None else response.content_length
+        length = len(response.body)
         lines.append(f"Content-Length: {length}")
-    lines.append(f"X-Request-ID: {response.request_id or request_id}")
+    lines.append(f"X-Request-ID: {request_id}")
     lines.append(_date(int(time.time())))
     if close:
         lines.append("Connection: close")

@@ -6,7 +6,7 @@ from typing import Any, Final
 from waitress.parser import HTTPRequestParser, ParsingError
 
 from amqtt_rest_bridge.catalogue import NOT_IMPLEMENTED
-from amqtt_rest_bridge.http_server.refusals import Refusal, headers_too_large, invalid_request, refuse, too_large
+from amqtt_rest_bridge.http.exchange import Refusal, headers_too_large, invalid_request, refuse, too_large
 
 HEADER_BYTES: Final = 65_536  # request line and headers together
 _CHUNK_LINE_BYTES: Final = 16_384  # a chunk's size with its extensions, and all trailers; waitress holds any number

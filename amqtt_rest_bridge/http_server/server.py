@@ -22,7 +22,8 @@ from typing import Any, Final
 from waitress.adjustments import Adjustments
 from waitress.server import TcpWSGIServer
 
-from amqtt_rest_bridge.http_server.access_log import AccessLog
+from amqtt_rest_bridge.http.access_log import AccessLog
+from amqtt_rest_bridge.http.exchange import Refusal, Response, overloaded, request_timeout, shutting_down
 from amqtt_rest_bridge.http_server.channel_loop import ChannelLoop
 from amqtt_rest_bridge.http_server.connection import ServerConnection
 from amqtt_rest_bridge.http_server.exchange import (
@@ -30,12 +31,10 @@ from amqtt_rest_bridge.http_server.exchange import (
     Exchange,
     Refuse,
     Request,
-    Response,
     Waiting,
     refused,
     response_pieces,
 )
-from amqtt_rest_bridge.http_server.refusals import Refusal, overloaded, request_timeout, shutting_down
 from amqtt_rest_bridge.http_server.request_parser import HEADER_BYTES, raw_limit
 from amqtt_rest_bridge.http_server.tls import TlsFiles, secure
 from amqtt_rest_bridge.times import rfc3339

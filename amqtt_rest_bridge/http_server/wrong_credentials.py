@@ -17,8 +17,8 @@ from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
+from amqtt_rest_bridge.http.exchange import overloaded
 from amqtt_rest_bridge.http_server import Pending, Refusal, Response
-from amqtt_rest_bridge.http_server.refusals import overloaded
 from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)

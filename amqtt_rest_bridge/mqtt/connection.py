@@ -177,7 +177,7 @@ class MqttConnection(asyncio.Protocol):
 
     def publish(
         self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
-        properties: Properties = wire.NO_PROPERTIES,
+        properties: Properties | bytes = wire.NO_PROPERTIES,
     ) -> None:  # fmt: skip
         """Publish; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
 
@@ -352,7 +352,7 @@ class MqttConnection(asyncio.Protocol):
                 raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
 
     def _is_large_packet_coming(self, before: int, seconds: float) -> bool:
-        """Return whether part of a packet has come, fast enough: `before` bytes had been received `seconds` ago."""
+        """Return whether a packet is on its way, fast enough over so many seconds; `before` them, bytes received."""
         return self._decoder.is_within and self._bytes_received - before >= _SLOWEST * seconds
 
     def _tick(self) -> None:

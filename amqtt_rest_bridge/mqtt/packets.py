@@ -190,6 +190,8 @@ class Decoder:
         first = data[start]
         if first & 0xF0 == 0x30:
             return self._publish(first, data, body, end)
+        if first == 0x40 and length == 2 and (packet_id := data[body] << 8 | data[body + 1]):
+            return Acknowledged(PUBACK, packet_id, 0, NO_PROPERTIES)  # as most of them are
         self._check(first, length)
         packet, at = _READERS[first >> 4](first >> 4, data[body:end], self._level == MQTT_5)
         if at != length:
@@ -208,10 +210,9 @@ class Decoder:
         topic, at = text(data, body, end)
         if "+" in topic or "#" in topic:
             raise malformed("the topic of PUBLISH has a wildcard")  # [MQTT-3.3.2-2]
-        packet_id = None
+        packet_id, properties = None, NO_PROPERTIES
         if qos:
             packet_id, at = _packet_id(data, at, end)
-        properties = NO_PROPERTIES
         if self._level == MQTT_5:
             properties, at = read_properties(data, at, end, PUBLISH)
             if Property.TOPIC_ALIAS in properties:  # this client has not said that it takes any, section 3.3.2.3.4
@@ -349,12 +350,13 @@ def connect(
 
 def publish(
     topic: str, payload: bytes, packet_id: int | None, *, qos: int = 1, retain: bool = False, duplicate: bool = False,
-    properties: Properties | None = None,
+    properties: Properties | bytes | None = None,
 ) -> bytes:  # fmt: skip
-    """Write PUBLISH, section 3.3; `packet_id` is None with QoS 0."""
+    """Write PUBLISH, section 3.3; `packet_id` is None with QoS 0. Properties may have been written before."""
     number = b"" if packet_id is None else packet_id.to_bytes(2, "big")
     first = PUBLISH << 4 | duplicate << 3 | qos << 1 | retain
-    return _packet(first, of_text(topic), number, _maybe(properties), payload)
+    written = properties if isinstance(properties, bytes) else _maybe(properties)
+    return _packet(first, of_text(topic), number, written, payload)
 
 
 def acknowledgement(kind: int, packet_id: int, code: int = 0) -> bytes:

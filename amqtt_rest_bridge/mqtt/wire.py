@@ -120,10 +120,11 @@ def variable(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def _binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
-    length, at = two_bytes(data, at, end)
-    if at + length > end:
+    start = at + 2  # of the length's two bytes one may be beyond the end: then the value is too
+    stop = start + int.from_bytes(data[at:start], "big")
+    if stop > end:
         raise malformed("a packet ends within a text")
-    return data[at : at + length], at + length
+    return data[start:stop], stop
 
 
 def text(data: bytes, at: int, end: int) -> tuple[str, int]:
@@ -146,8 +147,7 @@ def _pair(data: bytes, at: int, end: int) -> tuple[tuple[str, str], int]:
 
 def _behind_pair(data: bytes, at: int, end: int) -> int:
     for _ in range(2):
-        length, at = two_bytes(data, at, end)
-        at += length
+        at += 2 + int.from_bytes(data[at : at + 2], "big")
     if at > end:
         raise malformed("a packet ends within a text")
     return at

@@ -3,12 +3,14 @@
 JSON of payloads and bodies is read without losing a digit, looked into by dotted paths, written compactly.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import ClassVar, NoReturn, TypeAlias
+from typing import ClassVar, Final, NoReturn, TypeAlias
 
+import msgspec
 from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue
@@ -28,8 +30,8 @@ class JsonNumber(str):
     __slots__ = ()
 
 
-JsonValue: TypeAlias = "str | bool | list[JsonValue] | dict[str, JsonValue] | None"
-"""A parsed JSON value; numbers are `JsonNumber`, a kind of str."""
+JsonValue: TypeAlias = "str | int | bool | list[JsonValue] | dict[str, JsonValue] | None"
+"""A parsed JSON value; a number is an int, or a `JsonNumber`, which is a kind of str."""
 
 json_string = json.JSONEncoder(ensure_ascii=False).encode
 """Write a str as a JSON string literal with its quotes."""
@@ -39,7 +41,16 @@ def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")  # Python's reader takes NaN and Infinity, RFC 8259 section 6 does not
 
 
-_DECODER = json.JSONDecoder(parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=_refuse_constant)
+def _write_number(number: object) -> msgspec.Raw:
+    return msgspec.Raw(str(number).encode())
+
+
+# msgspec takes a fifth of the time of Python's reader. It refuses a byte order mark, half a pair of surrogates, and an
+# integer of thousands of digits, and reads -0 as 0.
+_QUICK: Final = msgspec.json.Decoder(float_hook=JsonNumber)
+_TOLERANT: Final = json.JSONDecoder(parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=_refuse_constant)
+_NEGATIVE_ZERO: Final = re.compile(r"-0(?![0-9.eE])")
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_write_number)
 
 
 def from_json(text: str) -> JsonValue:
@@ -48,8 +59,12 @@ def from_json(text: str) -> JsonValue:
     Raises:
         ValueError: it is not JSON, or is nested too deeply to be read.
     """
+    if "-0" not in text or not _NEGATIVE_ZERO.search(text):
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+            quick: JsonValue = _QUICK.decode(text)
+            return quick
     try:
-        value: JsonValue = _DECODER.decode(text.removeprefix("\ufeff"))
+        value: JsonValue = _TOLERANT.decode(text.removeprefix("\ufeff"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value
@@ -63,11 +78,13 @@ def to_json(value: JsonValue) -> str:
     """
     if isinstance(value, JsonNumber):
         return str(value)
+    with contextlib.suppress(UnicodeEncodeError):
+        return _ENCODER.encode(value).decode()
     if isinstance(value, dict):
         return "{" + ",".join([f"{json_string(key)}:{to_json(item)}" for key, item in value.items()]) + "}"
     if isinstance(value, list):
         return "[" + ",".join([to_json(item) for item in value]) + "]"
-    return json_string(value)
+    return json_string(str(value))
 
 
 def look_up(value: JsonValue, path: str) -> JsonValue:

@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from amqtt_rest_bridge.admin import flow
-from amqtt_rest_bridge.bridge.trial import ANY_KEY, REQUEST_ID, shown_request, try_call, try_request
+from amqtt_rest_bridge.engine.trial import ANY_KEY, REQUEST_ID, shown_request, try_call, try_request
 from amqtt_rest_bridge.errors import Fault, Severity
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.language import loader
 from amqtt_rest_bridge.language.evaluation import NameEnvironment
 from amqtt_rest_bridge.language.loader import LoadResult
@@ -137,10 +137,10 @@ def _taken(routes: Sequence[Route], request: Request, trial: Trial, event: str) 
     """Return how a request is answered, and what it publishes."""
     payload = trial.payload.encode()
     trial_of_it = try_request(routes, request, now=time.time(), latest=payload, reply=payload)
-    served, answer = trial_of_it.event, trial_of_it.response
+    served, answer = trial_of_it.run.event, trial_of_it.response
     return Exchange(
-        served.route if served is not None else routes[0].name if event else "",
-        served.event if served is not None else event,
+        trial_of_it.route or (routes[0].name if event else ""),
+        served.name if served is not None else event,
         True,
         "",
         _lines(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),

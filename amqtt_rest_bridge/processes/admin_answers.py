@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
 from amqtt_rest_bridge.link.admin_frames import (
     LIVE_SECONDS,
     BrokerNumbers,
@@ -36,7 +37,6 @@ from amqtt_rest_bridge.records.runs import is_wanted
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
-from amqtt_rest_bridge.routing.status import StatusReporter, spool_refuses
 
 _RUNS_AT_ONCE: Final = 500
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most

@@ -16,10 +16,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.loader import LoadResult
 from amqtt_rest_bridge.link.admin_frames import GroupNumbers
-from amqtt_rest_bridge.model import Capture, EventName, NumberedRoute, OverloadPolicy, Route, RunIds
+from amqtt_rest_bridge.model import Capture, EventName, OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import Spawn, spawn_process, thread_spawner
@@ -40,7 +41,6 @@ from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.schedule import Schedule
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
-from amqtt_rest_bridge.routing.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
 from amqtt_rest_bridge.spool import SeenKeys, Spool
 from amqtt_rest_bridge.system import return_large_blocks
@@ -194,9 +194,9 @@ class RouteService:
         return next(iter(self._admin.bound.values()), None)
 
     @property
-    def routes(self) -> tuple[NumberedRoute, ...]:
+    def by_name(self) -> Mapping[str, Route]:
         """Return the present routes."""
-        return self._numbered
+        return {numbered.route.name: numbered.route for numbered in self._numbered}
 
     def start(self) -> None:
         """Start the bridge processes and wait until they serve; blocks for `start_seconds` at most.

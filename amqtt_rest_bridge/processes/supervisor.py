@@ -58,9 +58,9 @@ class Supervisor:
         self._failing: dict[str, str] = {}  # why, by the names of the tasks that keep failing
         self._broken = asyncio.Event()
 
-    def keep(self, name: str, work: Work) -> None:
-        """Run what never ends; should it end all the same, it is started again."""
-        self._start(name, work, once=False)
+    def keep(self, name: str, work: Work) -> asyncio.Task[None]:
+        """Run what never ends, until the task is cancelled; should it end all the same, it is started again."""
+        return self._start(name, work, once=False)
 
     def finish(self, name: str, work: Work) -> None:
         """Run what ends; started again until it has ended without an error."""
@@ -78,10 +78,11 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _start(self, name: str, work: Work, *, once: bool) -> None:
+    def _start(self, name: str, work: Work, *, once: bool) -> asyncio.Task[None]:
         task = asyncio.create_task(self._supervise(name, work, once=once), name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _supervise(self, name: str, work: Work, *, once: bool) -> None:
         restarts = Restarts(self._backoff)

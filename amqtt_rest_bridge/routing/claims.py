@@ -21,7 +21,7 @@ class KeyStore(Protocol):
         """Return the answer of a key, None for one that was not seen or too long ago."""
         ...
 
-    def put(self, key: bytes, seconds: float, answer: bytes) -> None:
+    def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
         """Keep a key for so many seconds."""
         ...
 
@@ -60,7 +60,7 @@ class Claims:
     def settle(self, key: bytes, seconds: float, answer: bytes | None) -> None:
         """End a claim: the key was seen and has this answer, or with None was not seen."""
         if answer is not None:
-            self._store.put(key, seconds, answer)
+            self._store.keep(key, seconds, answer)
         claim = self._open.pop(key, None)
         if claim is None or not claim.waiting:
             return

@@ -81,7 +81,7 @@ class SeenKeys:
             return bytes(found[1])
         return None if self._unwritten is None else self._unwritten.answer(key)
 
-    def put(self, key: bytes, seconds: float, answer: bytes) -> None:
+    def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
         """Keep a key for so many seconds, and forget two whose time is over."""
         now = self._now()
         try:
@@ -96,7 +96,7 @@ class SeenKeys:
         except _ERRORS as error:
             self._failed(error)
             if self._unwritten is not None:
-                self._unwritten.put(key, seconds, answer)
+                self._unwritten.keep(key, seconds, answer)
         else:
             if self._failed_at is not None and now - self._failed_at > _QUIET_SECONDS:
                 self._failed_at = None

@@ -20,8 +20,10 @@ import amqtt_rest_bridge
 from amqtt_rest_bridge.catalogue import STATUSES
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
+from tests.support import doors
 from tests.support.admin_client import TOKEN, Admin, admin_of, client_route, server_route
 from tests.support.asking import ask
+from tests.support.doors import DOORS, Hosting
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen
@@ -30,9 +32,16 @@ from tests.support.waiting import eventually
 PACKAGE: Final = Path(amqtt_rest_bridge.__file__).parent
 
 
-@pytest.fixture(params=[pytest.param(0, id="thread"), pytest.param(1, id="process"), pytest.param(2, id="processes")])
-def running(request: pytest.FixtureRequest, target: Recorder) -> Iterator[Host]:
-    with hosting(client_route(target.url) + server_route(), admin_port=0, processes=request.param) as host:
+@pytest.fixture(params=doors.doors(0, 1, 2))
+def running(request: pytest.FixtureRequest, target: Recorder) -> Iterator[doors.Host]:
+    with request.param(client_route(target.url) + server_route(), admin_port=0) as host:
+        yield host
+
+
+@pytest.fixture(params=doors.PLUGINS)
+def seeing_all(request: pytest.FixtureRequest, target: Recorder) -> Iterator[doors.Host]:
+    """A bridge that sees every message; a worker sees those of its subscriptions."""
+    with request.param(client_route(target.url) + server_route(), admin_port=0) as host:
         yield host
 
 
@@ -42,7 +51,7 @@ def running_when(target: Recorder) -> Iterator[Host]:
         yield host
 
 
-def test_calls_and_requests_are_counted_by_route_event_and_outcome(running: Host, target: Recorder) -> None:
+def test_calls_and_requests_are_counted_by_route_event_and_outcome(running: doors.Host, target: Recorder) -> None:
     admin, client = admin_of(running), running.client("done/#")
     target.answer = lambda seen: (400 if seen.path.endswith("bad") else 200, b"{}")
     for _ in range(20):
@@ -66,7 +75,9 @@ def test_calls_and_requests_are_counted_by_route_event_and_outcome(running: Host
     assert admin.value("rest_bridge_ready") == 1
 
 
-def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(running: Host, target: Recorder) -> None:
+def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(
+    running: doors.Host, target: Recorder
+) -> None:
     admin, client = admin_of(running), running.client("done/#")
     target.answer = lambda seen: (404 if seen.path.endswith("/59") else 200, b"{}")
     for number in range(60):
@@ -88,7 +99,7 @@ def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(runn
     assert b"a payload" not in admin.get("/api/routes/Orders/calls").body
 
 
-def test_requests_of_server_mode_are_among_the_last_calls(running: Host) -> None:
+def test_requests_of_server_mode_are_among_the_last_calls(running: doors.Host) -> None:
     admin = admin_of(running)
     assert ask(running.http_port, "/hook?token=secret", b"{}").status == 200
     (call,) = admin.calls("Intake")
@@ -96,10 +107,10 @@ def test_requests_of_server_mode_are_among_the_last_calls(running: Host) -> None
     assert (call["status"], call["code"], call["event"]) == (200, None, "Received")
 
 
-def test_the_live_stream_has_every_message_and_request_matched_or_not(running: Host, target: Recorder) -> None:
-    admin, client = admin_of(running), running.client("done/#", "received")
+def test_the_live_stream_has_every_message_matched_or_not(seeing_all: doors.Host, target: Recorder) -> None:
+    admin, client = admin_of(seeing_all), seeing_all.client("done/#", "received")
     with admin.live() as events:
-        events.begin(running.client())
+        events.begin(seeing_all.client())
         client.publish("orders/1", b"1")
         client.message()
         client.publish("without/route", b"1")
@@ -109,13 +120,28 @@ def test_the_live_stream_has_every_message_and_request_matched_or_not(running: H
             ("message", "done/1", None, None),
             ("message", "without/route", None, None),
         }
-        assert ask(running.http_port, "/nowhere", b"{}").status == 404
-        unmatched = events.record()
-        assert (unmatched["kind"], unmatched["route"], unmatched["url"]) == ("request", None, "/nowhere")
-        assert (unmatched["status"], unmatched["code"]) == (404, "not_found")
 
 
-def test_the_live_stream_can_be_narrowed_to_a_route_and_a_topic_filter(running: Host, target: Recorder) -> None:
+def test_the_live_stream_has_calls_and_requests_matched_or_not(running: doors.Host, target: Recorder) -> None:
+    admin, client = admin_of(running), running.client("received")
+    with admin.live() as events:
+        events.begin(running.client(), "orders/probe")
+        client.publish("orders/1", b"1")
+        for path in ("/hook", "/nowhere"):
+            ask(running.http_port, path, b"{}")
+        seen: dict[str, tuple[object, ...]] = {}
+        while len(seen) < 3:
+            one = events.record()
+            if one["kind"] != "message":  # of a result
+                seen[one["url"].removeprefix(target.url)] = one["kind"], one["route"], one["status"], one["code"]
+        assert seen == {
+            "/new/1": ("call", "Orders", 200, None),
+            "/hook": ("request", "Intake", 200, None),
+            "/nowhere": ("request", None, 404, "not_found"),
+        }
+
+
+def test_the_live_stream_can_be_narrowed_to_a_route_and_a_topic_filter(running: doors.Host, target: Recorder) -> None:
     admin, client = admin_of(running), running.client("done/#")
     with admin.live("?route=Orders&topic=orders/%2B") as events:
         events.begin(running.client(), "orders/probe")
@@ -126,13 +152,13 @@ def test_the_live_stream_can_be_narrowed_to_a_route_and_a_topic_filter(running: 
     assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
 
 
-def test_the_routes_are_those_of_the_status_topics(running: Host) -> None:
+def test_the_routes_are_those_of_the_status_topics(running: doors.Host) -> None:
     routes = admin_of(running).get("/api/routes").json["routes"]
     assert [(route["name"], route["health"]) for route in routes] == [("Intake", "Green"), ("Orders", "Green")]
     assert {"connection", "errors", "messages", "last_error", "latency_ms", "uptime_s"} <= set(routes[0])
 
 
-def test_healthz_and_readyz_answer_200_while_all_is_well(running: Host) -> None:
+def test_healthz_and_readyz_answer_200_while_all_is_well(running: doors.Host) -> None:
     admin = admin_of(running)
     assert (admin.get("/healthz").status, admin.get("/healthz").body) == (200, b"ok\n")
     ready = admin.get("/readyz")
@@ -194,22 +220,18 @@ def test_a_process_that_is_away_makes_the_bridge_unready_and_says_so(target: Rec
         eventually(lambda: admin.get("/readyz").status == 200)
 
 
-def test_a_reload_that_fails_is_in_readyz_and_the_metric_until_one_succeeds(target: Recorder, tmp_path: Path) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(client_route(target.url))
-    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
-    try:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_reload_that_fails_is_in_readyz_and_the_metric_until_one_succeeds(target: Recorder, hosting: Hosting) -> None:
+    with hosting(client_route(target.url), admin_port=0, reload_seconds=0.02) as host:
         admin = admin_of(host)
-        path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
+        host.path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
         admin.await_value(2, "rest_bridge_reload_errors")
         ready = admin.get("/readyz")
         assert ready.status == 503
         assert ready.json["reasons"][0].startswith("the last reload failed, the routes before it are in use: ")
-        path.write_text(client_route(target.url))
+        host.path.write_text(client_route(target.url))
         admin.await_value(0, "rest_bridge_reload_errors")
         assert admin.get("/readyz").status == 200
-    finally:
-        host.stop()
 
 
 def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: Path) -> None:
@@ -229,7 +251,10 @@ def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: 
         assert (refused["kind"], refused["code"], refused["url"]) == ("refused", "overloaded", None)
 
 
-def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(running_when: Host) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_durations(
+    running_when: Host, hosting: Hosting
+) -> None:
     admin, client = admin_of(running_when), running_when.client("done/#")
     client.publish("orders/1", b'{"level": 1}')
     client.publish("orders/2", b'{"level": 3}')
@@ -245,7 +270,8 @@ def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_
     assert "skipped" in admin.get("/routes/Orders").text
 
 
-def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Path, hosting: Hosting) -> None:
     (tmp_path / "KEY").write_text("hush-hush-1")
     route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}&x={topic.2}")
     with hosting(route, admin_port=0, secrets_dir=str(tmp_path)) as host:
@@ -259,7 +285,10 @@ def test_secrets_are_masked_in_urls_and_messages(target: Recorder, tmp_path: Pat
         assert len(call["topic"]) <= 200
 
 
-def test_secrets_of_all_routes_are_masked_in_paths_that_lead_to_no_endpoint(target: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_secrets_of_all_routes_are_masked_in_paths_that_lead_to_no_endpoint(
+    target: Recorder, tmp_path: Path, hosting: Hosting
+) -> None:
     (tmp_path / "KEY").write_text("hush/hush-1")
     (tmp_path / "TOKEN").write_text("still-still-2")
     route = client_route(target.url).replace("/new/{topic.2}", "/new?key={secret.KEY}")
@@ -278,23 +307,19 @@ def test_secrets_of_all_routes_are_masked_in_paths_that_lead_to_no_endpoint(targ
         assert "still" not in admin.get("/api/unmatched").text + admin.get("/").text
 
 
-def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: Recorder, tmp_path: Path) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(client_route(target.url, name="Old"))
-    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
-    try:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_routes_of_a_reload_are_counted_and_those_that_are_gone_are_not(target: Recorder, hosting: Hosting) -> None:
+    with hosting(client_route(target.url, name="Old"), admin_port=0, reload_seconds=0.02) as host:
         admin, client = admin_of(host), host.client("done/#")
         client.publish("orders/1", b"1")
         client.message()
-        path.write_text(client_route(target.url, name="New"))
+        host.path.write_text(client_route(target.url, name="New"))
         eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
         assert admin.value("rest_bridge_queued", route="Old") is None
         assert admin.get("/api/routes/Old/calls").status == 404
         client.publish("orders/1", b"1")
         client.message()
         admin.await_value(1, "rest_bridge_calls_total", route="New", event="Send", outcome="succeeded")
-    finally:
-        host.stop()
 
 
 @pytest.mark.parametrize("processes", [1, 2])
@@ -356,8 +381,9 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
 
 
 @pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])
+@pytest.mark.parametrize("hosting", DOORS)
 def test_sixteen_of_a_kind_may_follow_and_one_more_is_refused_while_pages_still_load(
-    target: Recorder, path: str, other: str
+    target: Recorder, path: str, other: str, hosting: Hosting
 ) -> None:
     with hosting(client_route(target.url), admin_port=0) as host:
         admin = admin_of(host)
@@ -399,7 +425,8 @@ def test_settings_that_cannot_be_used_stop_the_start(settings: dict[str, Any], m
     assert message in str(raised.value.__cause__)
 
 
-def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password() -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password(hosting: Hosting) -> None:
     with hosting(server_route(), admin_port=0, admin_host="0.0.0.0", admin_token=TOKEN) as host:
         admin = admin_of(host)
         assert admin.get("/healthz").status == 200

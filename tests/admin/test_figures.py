@@ -5,14 +5,15 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
-from amqtt_rest_bridge.admin import port
-from tests.support import asking
+from amqtt_rest_bridge.admin import app, port
+from tests.support import asking, embedded_broker
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
-from tests.support.embedded_broker import Client, Host, hosting
+from tests.support.doors import DOORS, Client, Host, Hosting
 from tests.support.http_recorder import Answer, recording
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
@@ -83,9 +84,9 @@ def series(admin: Admin, route: str) -> dict[str, list[int]]:
 
 def published(host: Host) -> dict[str, Any]:
     """Return the figures of both routes in their next status messages, by the name of the route."""
-    client = host.client("$SYS/broker/routes/+/status")
+    client = host.client(host.status_filter)
     client.messages(2)  # retained: those before
-    return {topic.split("/")[3]: json.loads(payload)["messages"] for topic, payload in client.messages(2)}
+    return {topic.split("/")[-2]: json.loads(payload)["messages"] for topic, payload in client.messages(2)}
 
 
 def cell(page: str, name: str) -> int:
@@ -93,17 +94,26 @@ def cell(page: str, name: str) -> int:
     return int(text)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """History is a bridge process's, whose pace a test changes only in a thread."""
-    monkeypatch.setattr(port, "SAMPLE_SECONDS", 0.1)
+@pytest.mark.parametrize("hosting", DOORS)
+def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (port, app):
+        monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.1)
+    check_figures(hosting, has_history=True)
+
+
+def test_all_figures_of_two_bridge_processes_agree() -> None:
+    """Their history takes ten seconds."""
+    check_figures(partial(embedded_broker.hosting, processes=2), has_history=False)
+
+
+def check_figures(hosting: Hosting, *, has_history: bool) -> None:
     with recording() as target:
         target.answer = answering()
         routes = client_route(target.url, config="WITH RETRIES 1", event="WITH RETRY_ON 503") + GUARDED
-        settings: dict[str, Any] = {"processes": processes, "max_message_bytes": 100, "status_seconds": 1}
+        settings: dict[str, Any] = {"max_message_bytes": 100, "status_seconds": 1}
         with hosting(routes, admin_port=0, **settings) as host:
             admin, client = admin_of(host), host.client("done/#")
-            if not processes:
+            if has_history:
                 eventually(lambda: series(admin, "Orders")["succeeded"])
             publish_all(client)
             ask_all(host)
@@ -157,7 +167,7 @@ def test_all_figures_of_messages_and_requests_agree(processes: int, monkeypatch:
             assert len(runs(admin, "?route=Intake&outcome=skipped&limit=1000")) == SKIPPED
             assert published(host) == {"Orders": orders, "Intake": intake}
             for name, figures in (("Orders", orders), ("Intake", intake)):
-                if not processes:
+                if has_history:
                     failed = figures["failed"] + figures["refused"]
                     wanted = {"succeeded": figures["succeeded"], "failed": failed}
                     eventually(

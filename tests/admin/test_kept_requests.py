@@ -11,9 +11,10 @@ from typing import Any, Final
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from tests.support import asking
+from tests.support import asking, doors
 from tests.support.admin_client import TOKEN, Admin, admin_with_token, outcome, post, runs
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.doors import DOORS, Hosting
+from tests.support.embedded_broker import hosting
 from tests.support.waiting import eventually
 
 ASKS = """DEFINE ROUTE Asks WITH TYPE REST_API
@@ -25,7 +26,9 @@ ASKS = """DEFINE ROUTE Asks WITH TYPE REST_API
 """A route whose requests nothing replies to."""
 
 
-def ask(host: Host, path: str = "/ask/7?left=0", body: bytes | None = b'{"n": 1}', **headers: str) -> tuple[int, str]:
+def ask(
+    host: doors.Host, path: str = "/ask/7?left=0", body: bytes | None = b'{"n": 1}', **headers: str
+) -> tuple[int, str]:
     """Ask, and return the status with the id of the request."""
     answer = asking.ask(host.http_port, path, body, **headers)
     return answer.status, answer.headers["X-Request-ID"]
@@ -39,9 +42,9 @@ def kept(admin: Admin, name: str) -> dict[str, Any]:
     return run
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2])
-def test_a_request_without_a_reply_shows_message_request_and_response(processes: int) -> None:
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+@pytest.mark.parametrize("hosting", doors.doors(0, 1, 2))
+def test_a_request_without_a_reply_shows_message_request_and_response(hosting: Hosting) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         admin = admin_with_token(host)
         status, name = ask(host, User_Agent="me")
         run = kept(admin, name)
@@ -60,9 +63,9 @@ def test_a_request_without_a_reply_shows_message_request_and_response(processes:
         assert admin.get(f"/runs/{name}").status == 200
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_a_retry_publishes_its_message_again_as_a_new_run(processes: int) -> None:
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+@pytest.mark.parametrize("hosting", doors.doors(0, 2))
+def test_a_retry_publishes_its_message_again_as_a_new_run(hosting: Hosting) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("asked/#")
         _, name = ask(host)
         kept(admin, name)
@@ -84,7 +87,8 @@ def test_a_retry_publishes_its_message_again_as_a_new_run(processes: int) -> Non
         assert (status, answer) == (202, {"started": [], "refused": []})
 
 
-def test_two_retries_at_once_of_all_requests_alike_publish_each_message_once() -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_two_retries_at_once_of_all_requests_alike_publish_each_message_once(hosting: Hosting) -> None:
     with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("asked/#")
         with ThreadPoolExecutor(20) as pool:
@@ -102,7 +106,8 @@ def test_two_retries_at_once_of_all_requests_alike_publish_each_message_once() -
         assert client.message() == ("asked/end", b"")
 
 
-def test_what_is_its_callers_fault_or_left_out_is_a_run_that_is_not_kept() -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_what_is_its_callers_fault_or_left_out_is_a_run_that_is_not_kept(hosting: Hosting) -> None:
     with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         admin = admin_with_token(host)
         skipped, refused, empty = ask(host, "/ask/7?left=1"), ask(host, "/ask/7?left=%FF"), ask(host, "/newest", None)
@@ -132,8 +137,9 @@ def test_what_is_kept_of_requests_survives_their_bridge_process(tmp_path: Path) 
         assert client.message() == ("asked/7", b'{"n": 1}')
 
 
-def test_of_many_requests_the_last_hundred_are_kept() -> None:
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1) as host:
+@pytest.mark.parametrize("hosting", doors.doors(1))
+def test_of_many_requests_the_last_hundred_are_kept(hosting: Hosting) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         admin = admin_with_token(host)
         with ThreadPoolExecutor(150) as pool:
             list(pool.map(lambda number: ask(host, f"/ask/{number}?left=0"), range(150)))
@@ -144,7 +150,8 @@ def test_of_many_requests_the_last_hundred_are_kept() -> None:
 
 
 @pytest.mark.parametrize(("capture", "count"), [("failures", 0), ("all", 1), ("none", 0)])
-def test_requests_that_were_served_are_kept_only_with_capture_all(capture: str, count: int) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_requests_that_were_served_are_kept_only_with_capture_all(capture: str, count: int, hosting: Hosting) -> None:
     served = ASKS.replace('WITH REPLY_TOPIC "answers/{request_id}"', "")
     with hosting(served, admin_port=0, admin_token=TOKEN, capture=capture) as host:
         admin = admin_with_token(host)
@@ -155,20 +162,16 @@ def test_requests_that_were_served_are_kept_only_with_capture_all(capture: str, 
         assert post(admin, f"/api/runs/{name}/retry")[0] == 404
 
 
-def test_a_request_whose_event_is_gone_is_not_published_again_and_says_why(tmp_path: Path) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(ASKS)
-    host = Host(configuration(path, admin_port=0, admin_token=TOKEN, reload_seconds=0.02))
-    try:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_request_whose_event_is_gone_is_not_published_again_and_says_why(hosting: Hosting) -> None:
+    with hosting(ASKS, admin_port=0, admin_token=TOKEN, reload_seconds=0.02) as host:
         admin = admin_with_token(host)
         _, name = ask(host)
         kept(admin, name)
-        path.write_text(ASKS.replace("EVENT Ask", "EVENT Other"))
+        host.path.write_text(ASKS.replace("EVENT Ask", "EVENT Other"))
         eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 409)
         _, answer = post(admin, f"/api/runs/{name}/retry")
         assert answer["error"]["message"] == "Route Asks has no event Ask any more"
-    finally:
-        host.stop()
 
 
 SECRETS: Final = ["hush-token-1", "hush-signing-22"]
@@ -181,7 +184,10 @@ def signed(body: bytes) -> str:
 
 @pytest.mark.parametrize("capture", ["failures", "all"])
 @pytest.mark.parametrize("header", ["X-Hub-Signature-256", "X-Digest"])
-def test_no_secret_of_a_request_is_in_a_run_its_page_or_the_file(tmp_path: Path, capture: str, header: str) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_no_secret_of_a_request_is_in_a_run_its_page_or_the_file(
+    tmp_path: Path, capture: str, header: str, hosting: Hosting
+) -> None:
     for name, secret in zip(("T", "S"), SECRETS, strict=True):
         (tmp_path / name).write_text(secret)
     asks = ASKS.replace("WITH SERVER_PORT", 'WITH SERVER_TOKEN GET SECRET "T" WITH SERVER_PORT')
@@ -216,8 +222,9 @@ def test_no_secret_of_a_request_is_in_a_run_its_page_or_the_file(tmp_path: Path,
     assert [secret for secret in (*SECRETS, *carried) if secret.encode() in content] == []
 
 
+@pytest.mark.parametrize("hosting", DOORS)
 def test_commands_and_the_page_of_its_run_retry_a_request(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], hosting: Hosting
 ) -> None:
     monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
     with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.support.admin_client import Admin, admin_of, client_route, server_route
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.doors import DOORS, Hosting
+from tests.support.embedded_broker import hosting
 from tests.support.full_disk import full_disk, tidy
 from tests.support.http_recorder import recording
 from tests.support.http_target import CERTIFICATES
@@ -69,12 +70,10 @@ def test_a_port_that_is_not_served_is_a_reason_until_it_is_served(tmp_path: Path
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_route_files_with_errors_are_a_reason_that_names_the_place_as_text(tmp_path: Path, count: int) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(server_route())
-    host = Host(configuration(path, admin_port=0, reload_seconds=0.02))
-    try:
-        admin = admin_of(host)
+@pytest.mark.parametrize("hosting", DOORS)
+def test_route_files_with_errors_are_a_reason_that_names_the_place_as_text(hosting: Hosting, count: int) -> None:
+    with hosting(server_route(), admin_port=0, reload_seconds=0.02) as host:
+        admin, path = admin_of(host), host.path
         hostile = '    ADD REST_API_CONFIG WITH "<img src=x onerror=alert(1)>" "1"\n'
         path.write_text("".join(f"DEFINE ROUTE R{number} WITH TYPE REST_API\n{hostile}" for number in range(count)))
         eventually(lambda: reasons(admin) != [])
@@ -85,5 +84,3 @@ def test_route_files_with_errors_are_a_reason_that_names_the_place_as_text(tmp_p
         assert "<img" not in page
         path.write_text(server_route())
         eventually(lambda: reasons(admin) == [])
-    finally:
-        host.stop()

@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import json
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge import program
 from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
 from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.processes.failure_retries import FailureRetries
@@ -27,17 +29,18 @@ from tests.support.admin_client import (
     refusing_with_reason,
     runs,
 )
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.doors import DOORS, WORKER, Hosting, doors
+from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2])
-def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, processes: int) -> None:
+@pytest.mark.parametrize("hosting", doors(0, 1, 2))
+def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, hosting: Hosting) -> None:
     other = client_route(target.url, name="Other").replace("/new/", "/other/")
     target.answer = refusing_with_reason
-    with hosting(client_route(target.url) + other, admin_port=0, admin_token=TOKEN, processes=processes) as host:
+    with hosting(client_route(target.url) + other, admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", b"bad")
         client.messages(2)
@@ -55,7 +58,10 @@ def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: 
         assert runs(admin, "?route=Orders&outcome=failed") == [oldest]
 
 
-def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twice(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twice(
+    target: Recorder, hosting: Hosting
+) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -72,7 +78,8 @@ def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twi
         assert (status, answer) == (202, {"started": [], "refused": []})
 
 
-def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -90,7 +97,8 @@ def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder) -> 
         eventually(lambda: post(admin, f"/api/runs/{name}/retry")[0] == 202)
 
 
-def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -111,7 +119,8 @@ def test_a_retry_needs_the_token_a_post_and_the_same_origin(target: Recorder) ->
         assert len(target.take_all()) == 1
 
 
-def test_without_a_token_nothing_is_retried(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_without_a_token_nothing_is_retried(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0) as host:
         admin, client = admin_of(host), host.client("done/#")
@@ -144,27 +153,24 @@ def test_a_body_that_names_no_retry_is_refused(target: Recorder, body: bytes, st
             assert [one["code"] for one in answer["refused"]] == ["not_kept"]
 
 
-def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: Recorder, tmp_path: Path) -> None:
-    path = tmp_path / "a.lot"
-    path.write_text(client_route(target.url))
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_failure_of_a_route_that_is_gone_is_not_retried_and_says_why(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
-    host = Host(configuration(path, admin_port=0, admin_token=TOKEN, reload_seconds=0.02))
-    try:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN, reload_seconds=0.02) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", b"1")
         name = json.loads(client.message()[1])["id"]
-        path.write_text(client_route(target.url, name="New"))
+        host.path.write_text(client_route(target.url, name="New"))
         eventually(lambda: admin.value("rest_bridge_queued", route="New") == 0)
         status, answer = post(admin, f"/api/runs/{name}/retry")
         assert (status, answer["error"]["message"]) == (409, "Route Orders has no event Send any more")
         status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
         assert (status, answer["refused"][0]["code"]) == (202, "route_gone")
         assert admin.get(f"/runs/{name}").status == 200
-    finally:
-        host.stop()
 
 
-def test_the_form_of_the_page_retries_and_leads_back(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_the_form_of_the_page_retries_and_leads_back(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -241,7 +247,8 @@ def test_none_that_is_named_is_lost_to_those_that_fail_again_at_once() -> None:
     assert {kept.topic for kept in records.kept.newest()} == {f"in/{number}" for number in range(100)}
 
 
-def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_retries_keep_to_the_rate_of_their_route(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -249,9 +256,8 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
             client.publish(f"orders/{number}", b"1")
         client.messages(8)
         limited = client_route(target.url, more='ADD ROUTE_CONFIG WITH RATE_LIMIT "5/s"')
-        routes = Path(host.plugin.service._settings.route_paths[0])
-        routes.write_text(limited)
-        host.wait(host.plugin.service.reload())
+        host.path.write_text(limited)
+        host.reload()
         target.take_all()
         began = time.monotonic()
         status, answer = post(admin, "/api/failures/retry", b'{"route": "Orders"}')
@@ -260,10 +266,13 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder) -> None:
         assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
 
 
-def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(target: Recorder, tmp_path: Path) -> None:
+@pytest.mark.parametrize("hosting", [pytest.param(partial(hosting, times=Times(grace=0.1)), id="plugin"), WORKER])
+def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
+    target: Recorder, tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.1)
     target.answer, gate = (lambda _: (422, b"")), Gate()
-    file, times = str(tmp_path / "failures.db"), Times(grace=0.1)
-    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": file, "times": times}
+    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(tmp_path / "failures.db")}
     with hosting(client_route(target.url), **settings) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", b"1")

@@ -11,7 +11,7 @@ import pytest
 
 from amqtt_rest_bridge import load_routes
 from tests.admin.test_kept_requests import ASKS, ask, kept
-from tests.support import asking
+from tests.support import asking, doors
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -23,6 +23,7 @@ from tests.support.admin_client import (
     server_route,
 )
 from tests.support.browser import Page
+from tests.support.doors import DOORS, Hosting
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.full_disk import full_disk, tidy
 from tests.support.gate import Gate
@@ -40,7 +41,7 @@ def target() -> Iterator[Recorder]:
         yield recorder
 
 
-def url(host: Host, path: str = "/") -> str:
+def url(host: doors.Host, path: str = "/") -> str:
     return f"http://any:{TOKEN}@127.0.0.1:{admin_with_token(host).port}{path}"
 
 
@@ -159,8 +160,9 @@ def test_a_message_to_a_dead_target_is_sent_again_in_three_clicks_once_it_lives(
 
 
 @pytest.mark.chromium
+@pytest.mark.parametrize("hosting", DOORS)
 def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_tries_have_ended(
-    target: Recorder, page: Page
+    target: Recorder, page: Page, hosting: Hosting
 ) -> None:
     gate, numbers = Gate(), itertools.count()
     later = gate.before(lambda _: (503, b"closed today"))
@@ -191,7 +193,10 @@ def test_a_problem_appears_with_the_first_try_and_its_run_with_a_retry_once_the_
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("scripts", [True, False], ids=["with scripts", "without"])
-def test_a_request_that_was_not_served_is_published_again_in_three_clicks(page: Page, scripts: bool) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_request_that_was_not_served_is_published_again_in_three_clicks(
+    page: Page, scripts: bool, hosting: Hosting
+) -> None:
     with hosting(ASKS, admin_port=0, admin_token=TOKEN) as host:
         client = host.client("asked/#")
         if not scripts:
@@ -269,7 +274,10 @@ def test_the_page_of_a_failure_says_what_the_server_wrote_and_then_how_its_retry
         assert page.errors == []
 
 
-def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(
+    target: Recorder, hosting: Hosting
+) -> None:
     target.answer = lambda _: (503, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
@@ -287,7 +295,10 @@ def test_a_run_that_is_tried_again_has_a_page_that_says_so_until_it_has_ended(ta
 
 
 @pytest.mark.chromium
-def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(target: Recorder, page: Page) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
+    target: Recorder, page: Page, hosting: Hosting
+) -> None:
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         client = host.client("done/#")
         for number in range(5):
@@ -361,7 +372,8 @@ def test_without_routes_the_page_shows_the_folder_a_first_route_and_the_library(
         host.stop()
 
 
-def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder, hosting: Hosting) -> None:
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
         admin, client = admin_with_token(host), host.client("done/#")
         client.publish("orders/7", HOSTILE.encode())
@@ -383,7 +395,8 @@ def test_what_a_publisher_wrote_is_text_on_the_page_of_its_run(target: Recorder)
         connection.close()
 
 
-def test_every_kind_of_run_has_a_page(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_every_kind_of_run_has_a_page(target: Recorder, hosting: Hosting) -> None:
     conditional = client_route(target.url, event="WITH WHEN '{value.json.level} >= 3'")
     with hosting(conditional + server_route(), admin_port=0, max_message_bytes=100) as host:
         admin, client = admin_of(host), host.client("done/#")

@@ -13,6 +13,7 @@ import pytest
 
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.asking import ask
+from tests.support.doors import DOORS, Hosting, doors
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Answer, Recorder
@@ -22,10 +23,10 @@ from tests.support.waiting import eventually
 SECRETS = ["hush-header-1", "hush-url-22", "hush-query-3", "hush-body-44", "hush-token-5", "hush-client-6"]
 
 
-@pytest.mark.parametrize("processes", [0, 1, 2])
-def test_runs_are_found_by_route_outcome_code_topic_and_age(target: Recorder, processes: int) -> None:
+@pytest.mark.parametrize("hosting", doors(0, 1, 2))
+def test_runs_are_found_by_route_outcome_code_topic_and_age(target: Recorder, hosting: Hosting) -> None:
     target.answer = refusing_with_reason
-    with hosting(client_route(target.url) + server_route(), admin_port=0, processes=processes) as host:
+    with hosting(client_route(target.url) + server_route(), admin_port=0) as host:
         admin, client = admin_of(host), host.client("done/#")
         for number in range(5):
             client.publish(f"orders/{number}", b"bad" if number % 2 else b"good")
@@ -66,10 +67,10 @@ def test_a_question_that_is_none_is_refused_with_what_is_allowed(idle: Admin, qu
     assert (answer.status, answer.json["error"]["code"]) == (400, "invalid_request")
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_a_failure_shows_message_request_and_response(target: Recorder, processes: int) -> None:
+@pytest.mark.parametrize("hosting", doors(0, 1))
+def test_a_failure_shows_message_request_and_response(target: Recorder, hosting: Hosting) -> None:
     target.answer = refusing_with_reason
-    with hosting(client_route(target.url), admin_port=0, processes=processes) as host:
+    with hosting(client_route(target.url), admin_port=0) as host:
         admin, client = admin_of(host), host.client("done/#")
         client.publish("orders/7", b"bad \xc3\xbc")
         failure = json.loads(client.message()[1])
@@ -87,7 +88,8 @@ def test_a_failure_shows_message_request_and_response(target: Recorder, processe
         assert admin.get("/api/runs/nothing").status == admin.get("/runs/nothing").status == 404
 
 
-def test_what_is_shown_of_a_large_body_is_cut_and_says_so(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_what_is_shown_of_a_large_body_is_cut_and_says_so(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"\xc3\xbc" * 20_000)
     with hosting(client_route(target.url), admin_port=0) as host:
         admin, client = admin_of(host), host.client("done/#")
@@ -100,7 +102,10 @@ def test_what_is_shown_of_a_large_body_is_cut_and_says_so(target: Recorder) -> N
         assert run["response"]["body_encoding"] == "utf-8"
 
 
-def test_a_message_too_large_for_the_bridge_process_to_keep_is_kept_whole_here(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_a_message_too_large_for_the_bridge_process_to_keep_is_kept_whole_here(
+    target: Recorder, hosting: Hosting
+) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, max_body_bytes="1MiB") as host:
         admin, client = admin_of(host), host.client("done/#")
@@ -123,7 +128,10 @@ def secret_route(url: str, secrets: Path) -> str:
 
 
 @pytest.mark.parametrize("capture", ["failures", "all"])
-def test_no_secret_is_in_a_run_its_page_or_the_file(target: Recorder, tmp_path: Path, capture: str) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_no_secret_is_in_a_run_its_page_or_the_file(
+    target: Recorder, tmp_path: Path, capture: str, hosting: Hosting
+) -> None:
     def echo(seen: Seen) -> tuple[int, bytes]:
         if seen.path.startswith("/token"):
             return 200, json.dumps({"access_token": SECRETS[4], "token_type": "Bearer"}).encode()
@@ -172,7 +180,8 @@ def test_runs_of_a_killed_bridge_process_are_kept_with_their_messages(target: Re
         assert before == after
 
 
-def test_without_capture_runs_are_known_and_nothing_of_them_is_kept(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_without_capture_runs_are_known_and_nothing_of_them_is_kept(target: Recorder, hosting: Hosting) -> None:
     target.answer = refusing_with_reason
     with hosting(client_route(target.url), admin_port=0, capture="none") as host:
         admin, client = admin_of(host), host.client("done/#")
@@ -184,7 +193,8 @@ def test_without_capture_runs_are_known_and_nothing_of_them_is_kept(target: Reco
         assert (whole["request"], whole["response"]) == (None, None)
 
 
-def test_problems_count_what_failed_alike_and_name_the_newest_run(target: Recorder) -> None:
+@pytest.mark.parametrize("hosting", DOORS)
+def test_problems_count_what_failed_alike_and_name_the_newest_run(target: Recorder, hosting: Hosting) -> None:
     target.answer = refusing_with_reason
     dead = client_route("http://127.0.0.1:9", name="Dead", config="WITH RETRIES 0").replace("orders/+", "dead/+")
     routes = client_route(target.url) + dead
@@ -229,8 +239,8 @@ def test_a_problem_of_calls_that_are_tried_until_they_succeed_has_the_status(tar
     assert (problem["count"], problem["retrying"]) == (1, 1)
 
 
-@pytest.mark.parametrize("processes", [0, 2])
-def test_messages_that_are_tried_again_are_a_problem_and_in_no_other_figure(target: Recorder, processes: int) -> None:
+@pytest.mark.parametrize("hosting", doors(0, 2))
+def test_messages_that_are_tried_again_are_a_problem_and_in_no_other_figure(target: Recorder, hosting: Hosting) -> None:
     gate, tried = Gate(), set[str]()
     second: Callable[[Seen], Answer] = gate.before(lambda seen: (200 if seen.path.endswith("/0") else 503, b""))
 
@@ -242,7 +252,7 @@ def test_messages_that_are_tried_again_are_a_problem_and_in_no_other_figure(targ
 
     target.answer = answer
     routes = client_route(target.url, config="WITH RETRIES 1")
-    with hosting(routes, admin_port=0, processes=processes) as host:
+    with hosting(routes, admin_port=0) as host:
         admin, client, count = admin_of(host), host.client("done/#"), 25
         for number in range(count):
             client.publish(f"orders/{number}", b"{}")
@@ -272,8 +282,9 @@ def test_messages_that_are_tried_again_are_a_problem_and_in_no_other_figure(targ
         assert admin.get(f"/api/runs/{last['run']}").json["outcome"] == "failed"
 
 
+@pytest.mark.parametrize("hosting", DOORS)
 def test_a_problem_leads_to_a_page_also_where_more_tries_have_failed_than_a_bridge_process_keeps(
-    target: Recorder,
+    target: Recorder, hosting: Hosting
 ) -> None:
     target.answer = lambda _: (503, b"")
     with hosting(client_route(target.url), admin_port=0) as host:

@@ -11,8 +11,7 @@ from amqtt_rest_bridge import load_routes
 from amqtt_rest_bridge.admin.charts import chart, latency_chart, sparks, time_line
 from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
 from amqtt_rest_bridge.admin.history import History, Latency, Sample
-from amqtt_rest_bridge.admin.live import Followers
-from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
+from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.port import compressed
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
@@ -231,9 +230,7 @@ def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_ta
     for _ in range(61):
         numbers = numbers_of(1000, counted, random)
         history.add(numbers)
-    pages = StatusPages(
-        NumbersCache(lambda _: None), history, Followers(lambda _: None), "conf", "secrets", may_retry=True
-    )
+    pages = StatusPages(history, "conf", "secrets", may_retry=True)
     page = pages.overview(numbers, PageQuery())
     assert page.body.count(b"<tbody data-route=") == 1000
     assert page.body.count(b'<details class="group">') == 5

@@ -14,13 +14,16 @@ import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from amqtt_rest_bridge.admin.live import MOST_FOLLOWERS
+from tests.support import doors
 from tests.support.admin_client import admin_of, client_route, runs, server_route
 from tests.support.browser import Page
-from tests.support.embedded_broker import Client, Host, configuration, hosting
+from tests.support.doors import DOORS, Hosting
+from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.http_ports import Raw, post
 from tests.support.http_recorder import recording
 from tests.support.http_target import Peer, Seen, Target
@@ -55,8 +58,9 @@ def answer(seen: Seen) -> tuple[int, bytes]:
 pytestmark = pytest.mark.usefixtures("hurried")
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+@contextmanager
+def showing(hosting: Hosting) -> Iterator[Any]:
+    """Run a bridge with calls that have succeeded and failed."""
     with recording() as target:
         target.answer = answer
         routes = client_route(target.url) + server_route() + FAILING
@@ -70,35 +74,47 @@ def host() -> Iterator[Host]:
             yield running
 
 
-def url(host: Host, path: str = "/") -> str:
+@pytest.fixture(scope="module")
+def host() -> Iterator[Host]:
+    with showing(hosting) as running:
+        yield running
+
+
+@pytest.fixture(scope="module", params=DOORS)
+def either(request: pytest.FixtureRequest) -> Iterator[doors.Host]:
+    with showing(request.param) as running:
+        yield running
+
+
+def url(host: doors.Host, path: str = "/") -> str:
     return f"http://127.0.0.1:{admin_of(host).port}{path}"
 
 
-def called(client: Client, name: str) -> bool:
+def called(client: doors.Client, name: str) -> bool:
     client.publish(f"orders/{name}", b"{}")
     client.message()
     return True
 
 
-def call_until_shown(client: Client, name: str, page: Page) -> None:
+def call_until_shown(client: doors.Client, name: str, page: Page) -> None:
     """Call until a page has shown it: that the page follows takes a moment to reach the bridge."""
     shows = f"{SEEN}.includes('orders/{name}')"
     # Each call costs all pages that show it processor time.
     eventually(lambda: called(client, name) and bool(page.evaluate(shows)), pause_seconds=0.1)
 
 
-def newest_run(host: Host) -> str:
+def newest_run(host: doors.Host) -> str:
     return str(runs(admin_of(host), "?route=Orders")[0]["id"])
 
 
 @pytest.mark.chromium
-def test_numbers_change_while_calls_run_without_a_reload(host: Host, page: Page) -> None:
-    page.open(url(host))
+def test_numbers_change_while_calls_run_without_a_reload(either: doors.Host, page: Page) -> None:
+    page.open(url(either))
     page.evaluate("window.mark = 'not reloaded'")
     page.wait(LIVE)
     cell = "document.querySelector('[data-route=Orders] [data-cell=succeeded]').innerText"
     before = int(page.evaluate(cell))
-    client = host.client("done/#")
+    client = either.client("done/#")
     for _ in range(5):
         client.publish("orders/1", b"{}")
         client.message()
@@ -463,11 +479,11 @@ def show(page: Page, topic: str) -> None:
 
 
 @pytest.mark.chromium
-def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(host: Host, page: Page) -> None:
-    page.open(url(host, "/routes/Alarms"))
+def test_hostile_topics_run_nothing_and_break_nothing_live_and_rendered(either: doors.Host, page: Page) -> None:
+    page.open(url(either, "/routes/Alarms"))
     assert "alarms/" + HOSTILE.replace("#", "") in page.evaluate(SHOWN)
     page.wait(LIVE)
-    host.client().publish("alarms/live" + HOSTILE, b"{}")
+    either.client().publish("alarms/live" + HOSTILE, b"{}")
     show(page, "alarms/live" + HOSTILE)
     assert page.evaluate("document.images.length") == 0
     assert page.evaluate("document.title").startswith("Alarms")
@@ -575,8 +591,8 @@ def test_the_last_error_has_an_age_as_other_times_have(host: Host, page: Page) -
     assert "2020" in page.text("[data-route=Alarms] [data-error]")
 
 
-def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
-    admin = admin_of(host)
+def test_the_runs_of_all_routes_are_a_page_with_filters(either: doors.Host) -> None:
+    admin = admin_of(either)
     every = html.unescape(admin.get("/runs").text)
     assert 'class="what">Alarms: alarms/' in every
     assert 'class="what">Orders: orders/bad' in every
@@ -593,8 +609,8 @@ def test_the_runs_of_all_routes_are_a_page_with_filters(host: Host) -> None:
     assert "topic " in admin.get("/runs?topic=a%23").text
 
 
-def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(host: Host) -> None:
-    admin = admin_of(host)
+def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(either: doors.Host) -> None:
+    admin = admin_of(either)
     for path, message in (("/no", "There is nothing here"), ("/runs/no", "no longer known"), ("/routes/n", "no route")):
         page = admin.get(path, Accept="text/html,*/*;q=0.8", Accept_Encoding="gzip")
         assert (page.status, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
@@ -605,13 +621,13 @@ def test_what_is_not_there_is_a_page_for_a_person_and_json_for_a_program(host: H
 
 
 @pytest.mark.chromium
-def test_it_reads_without_javascript(host: Host, page: Page) -> None:
+def test_it_reads_without_javascript(either: doors.Host, page: Page) -> None:
     page.disable_scripts()
-    page.open(url(host))
+    page.open(url(either))
     assert page.text("[data-summary]").startswith("3 routes: ")
     assert "connection_failed: http://127.0.0.1:9 refused the connection" in page.text("[data-route=Alarms]")
     assert "Without JavaScript" in page.text("noscript")
-    page.open(url(host, "/routes/Orders"))
+    page.open(url(either, "/routes/Orders"))
     assert "404 http_status" in page.text("[data-runs]")
 
 
@@ -638,19 +654,19 @@ def test_an_accessibility_check_finds_nothing_without_routes_and_without_calls(p
             running.stop()
 
 
-def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(host: Host) -> None:
-    text = html.unescape(admin_of(host).get("/routes/Alarms").text)
+def test_definitions_mask_secrets_and_what_is_inserted_is_escaped(either: doors.Host) -> None:
+    text = html.unescape(admin_of(either).get("/routes/Alarms").text)
     assert "hush-hush" not in text
     assert 'WITH PASSWORD "***"' in text
     assert 'ADD "X-Api-Key" "***"' in text
     assert 'ADD "X-Text" "*** again"' in text
-    raw = admin_of(host).get("/routes/Alarms").text
+    raw = admin_of(either).get("/routes/Alarms").text
     assert "<img" not in raw
     assert raw.count("<script") == 2
 
 
-def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(host: Host) -> None:
-    admin = admin_of(host)
+def test_every_page_has_a_strict_content_security_policy_and_loads_nothing_from_elsewhere(either: doors.Host) -> None:
+    admin = admin_of(either)
     pages = ("/", "/routes/Orders", "/flow", "/playground")
     for path in (*pages, "/site.css", "/site.js", "/icon.svg", "/script.js", "/live.js"):
         found = admin.get(path)
@@ -677,9 +693,9 @@ def test_a_browser_keeps_what_pages_share_as_long_as_it_is_the_same_and_nothing_
         assert kept.body == other.body == asked.body
 
 
-def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(host: Host) -> None:
-    text = html.unescape(admin_of(host).get("/flow").text)
-    for name in ("orders/+", "Orders", "http://127.0.0.1:9", f"POST :{host.http_port}/hook", "Intake", "received"):
+def test_the_drawing_leads_from_topics_to_servers_and_from_endpoints_to_topics(either: doors.Host) -> None:
+    text = html.unescape(admin_of(either).get("/flow").text)
+    for name in ("orders/+", "Orders", "http://127.0.0.1:9", f"POST :{either.http_port}/hook", "Intake", "received"):
         assert f"<title>{name}" in text
     assert text.count('class="edge way"') == 3 + 2 + 2, "and no legend for one kind"
 

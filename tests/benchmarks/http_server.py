@@ -1,11 +1,14 @@
-"""Server mode's HTTP side alone: our server and application beside a Falcon app on plain waitress that does nothing.
+"""Server mode's HTTP side alone, beside uvicorn (httptools) and aiohttp.web with applications that do nothing.
 
-`python -m tests.benchmarks.http_server` (needs wrk and openssl) prints the table. Ours does all it does in a bridge
-process, with an engine that hands each publication to another process over a socket pair, as the link does.
+    python -m tests.benchmarks.http_server
+
+needs wrk, openssl and the extra `benchmark`, and prints the table. Ours does all that it does in a bridge: a request is
+published to another process, as to an MQTT broker, and answered once that has acknowledged it. The others only answer.
 """
 
+import asyncio
 import contextlib
-import logging
+import itertools
 import re
 import socket
 import ssl
@@ -14,20 +17,18 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import falcon
-import waitress
+from aiohttp import web
 
-from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.bridge.server.broker_access import AwaitedReply, BrokerAccess, TopicPayload, Wake
-from amqtt_rest_bridge.bridge.timers import Timers
-from amqtt_rest_bridge.http_server import HttpServer, Limits, TlsFiles
-from amqtt_rest_bridge.link.bridge_end import BridgeEnd, Entry
-from amqtt_rest_bridge.link.frames import Publications
-from amqtt_rest_bridge.model import Method, Publication, RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.server_mode import ServerMode
+from amqtt_rest_bridge.http.server import HttpServer, TlsFiles
+from amqtt_rest_bridge.http.server import Limits as PortLimits
+from amqtt_rest_bridge.model import Message, Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb
 from tests.support.ports import free_port
@@ -36,68 +37,178 @@ SECONDS = 4
 ROUNDS = 3
 WRK = """wrk.method = "POST"; wrk.body = string.rep("x", 100); wrk.headers["Content-Type"] = "text/plain"
 """
-LATEST = TopicPayload(b'"' + b"x" * 36_000 + b'"')
+LATEST = b'"' + b"x" * 36_000 + b'"'
+ANSWER = b'{"status": "published", "topic": "hook/received"}'
 
 
-class Beside(BrokerAccess):
-    """Every publication goes to another process, which throws it away; a reply takes a second."""
+class LoopClock:
+    """The loop's time; see `engine.needs.Clock`."""
+
+    def time(self) -> float:
+        return time.time()
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+    def later(self, seconds: float, action: Callable[[], object]) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(seconds, action)
+
+
+class Beside(asyncio.Protocol):
+    """A broker in another process, which sends back what it is sent; a reply comes after a second."""
 
     def __init__(self) -> None:
+        self.mode: ServerMode | None = None
+        self._transport: asyncio.WriteTransport | None = None
+        self._waiting: dict[int, asyncio.Future[None]] = {}
+        self._numbers = itertools.count(1)
+        self._data = b""
+
+    async def start(self) -> None:
         ours, theirs = socket.socketpair()
-        subprocess.Popen(["/bin/cat"], stdin=theirs.fileno(), stdout=subprocess.DEVNULL)
-        self._end = BridgeEnd(ours)
-        self._timers = Timers()
-        super().__init__(self._end)
+        subprocess.Popen(["/bin/cat"], stdin=theirs.fileno(), stdout=theirs.fileno())
+        theirs.close()
+        self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
 
-    def publish(self, publication: Publication) -> bool:
-        self._end.send(Publications([publication]))
-        return True
+    def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> Awaitable[None]:
+        number, loop = next(self._numbers), asyncio.get_running_loop()
+        future = self._waiting[number] = loop.create_future()
+        assert self._transport is not None
+        payload = publication.payload
+        self._transport.write(b"%b%b%b" % (len(payload).to_bytes(4), number.to_bytes(8), payload))
+        if publication.properties is not None and publication.properties.response_topic is not None:
+            message = Message(publication.properties.response_topic, b"reply", 0.0, publication.properties)
+            loop.call_later(1.0, self._see, message)
+        return future
 
-    def enqueue(self, publication: Publication, wake: Wake, _: object = None) -> Entry:
-        entry = Entry(publication, 0)
-        entry.sent = entry.outcome = self.publish(publication)
-        return entry
+    def _see(self, message: Message) -> None:
+        assert self.mode is not None
+        self.mode.see(message)
 
-    def latest(self, topic_filter: str) -> TopicPayload | None:
-        return LATEST
+    def data_received(self, data: bytes) -> None:
+        self._data += data
+        while len(self._data) >= 12 and len(self._data) >= (end := 12 + int.from_bytes(self._data[:4])):
+            self._waiting.pop(int.from_bytes(self._data[4:12])).set_result(None)
+            self._data = self._data[end:]
 
-    @contextlib.contextmanager
-    def expect(
-        self, topic: str, wake: Wake, correlation: bytes | None = None, *, takes_unmarked: bool = True
-    ) -> Iterator[AwaitedReply]:
-        reply = AwaitedReply(wake, correlation, takes_unmarked=takes_unmarked)
-        self._timers.after(1.0, lambda: reply.arrive(b"reply"))
-        yield reply
+    def connect(self, config: RestApiConfig, server: str) -> Any:
+        raise NotImplementedError
+
+    def answer(self, key: bytes) -> bytes | None:
+        return None
+
+    def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
+        pass
 
 
-def serve(kind: str, port: int, *files: str) -> None:
-    """Serve until killed: `bare`, or `ours`, which speaks HTTPS when it is given files."""
-    sock = socket.socket()
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    sock.bind(("127.0.0.1", port))
-    sock.listen(1024)
-    if kind == "bare":
-        app = falcon.App()
-        app.add_sink(_nothing, "/")
-        logging.getLogger("waitress.queue").setLevel(logging.ERROR)
-        waitress.serve(app, sockets=[sock], threads=4, asyncore_use_poll=True, connection_limit=5000)
-        return
+class Recent:
+    """Records that keep the last request."""
+
+    last: RequestRun | None = None
+
+    def forget_call(self, number: int) -> None:
+        """Ignore it."""
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Ignore it."""
+
+    def note_request(self, run: RequestRun) -> None:
+        self.last = run
+
+    def note_call(self, run: CallRun) -> None:
+        pass
+
+    def note_unmatched(self, message: Message) -> None:
+        pass
+
+
+def routes() -> list[Route]:
     topic, reply = (parse(text, Place.TOPIC, Mode.SERVER) for text in ("hook/received", "answers/{request_id}"))
     events = (
         ServerEvent("Hook", Method.POST, "/hook", destination_topic=topic),
         ServerEvent("Last", Method.GET, "/last", source_topic="last"),
+        ServerEvent("Live", Method.GET, "/live", source_topic="live", stream=True),
         ServerEvent("Ask", Method.POST, "/ask", destination_topic=topic, reply_topic=reply),
     )
-    routes = [Route("Hooks", RestApiConfig(enable_server=True), server_events=events)]
+    guarded = (ServerEvent("Guarded", Method.POST, "/guarded", destination_topic=topic),)
+    return [
+        Route("Hooks", RestApiConfig(enable_server=True), server_events=events),
+        Route("Guarded", RestApiConfig(enable_server=True, server_token=("token",)), server_events=guarded),
+    ]
+
+
+async def start_ours(sock: socket.socket, *files: str) -> ServerMode:
+    """Serve on a socket; HTTPS where files are given."""
+    beside = Beside()
+    await beside.start()
+    host = Host(beside, beside.connect, beside, LoopClock(), lambda: 0.5, Limits(), records=Recent())
+    outcomes = Outcomes(host)
+    mode = beside.mode = ServerMode(host, outcomes)
+    outcomes.use_routes(routes())
+    mode.use_routes(routes())
+    mode.see(Message("last", LATEST, 0.0))
+    mode.see(Message("live", b"0", 0.0))
     tls = TlsFiles(*files) if files else None
-    server = HttpServer(sock, RouteApplication(routes, Beside()), tls=tls, limits=Limits(connections=5000))
+    server = HttpServer(sock, mode.application(8080), tls=tls, limits=PortLimits(connections=5000, waiting=5000))
     server.start()
-    threading.Event().wait()
+    return mode
 
 
-def _nothing(req: falcon.Request, resp: falcon.Response, **_: Any) -> None:
-    req.env["wsgi.input"].read()
-    resp.data = b'{"status": "published", "topic": "hook/received"}'
+async def start_aiohttp(sock: socket.socket) -> None:
+    """Serve an application that reads the body and answers."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=ANSWER, content_type="application/json")
+
+    app = web.Application()
+    app.router.add_post("/hook", answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.SockSite(runner, sock).start()
+
+
+async def start_uvicorn(sock: socket.socket) -> None:
+    """Serve the same."""
+    import uvicorn
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        while (await receive()).get("more_body"):
+            pass
+        headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(ANSWER))]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": ANSWER})
+
+    config = uvicorn.Config(app, http="httptools", loop="none", lifespan="off", access_log=False, log_level="error")
+    await uvicorn.Server(config).serve([sock])
+
+
+def serve(kind: str, port: int, *files: str) -> None:
+    """Serve until killed: `ours`, `aiohttp` or `uvicorn`; with `+` behind it on uvloop."""
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)  # by which asyncio knows TCP_NODELAY
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    sock.bind(("127.0.0.1", port))
+    sock.listen(1024)
+    start: dict[str, Callable[..., Awaitable[Any]]] = {
+        "ours": start_ours, "aiohttp": start_aiohttp, "uvicorn": start_uvicorn,
+    }  # fmt: skip
+
+    async def run() -> None:
+        kept = await start[kind.rstrip("+")](sock, *files)
+        await asyncio.Event().wait()
+        del kept
+
+    if kind.endswith("+"):
+        import uvloop
+
+        uvloop.run(run())
+    else:
+        asyncio.run(run())
 
 
 @contextlib.contextmanager
@@ -143,9 +254,10 @@ def compare(connections: int, servers: dict[str, tuple[int, int]]) -> dict[str, 
 
 
 def ratio(loads: dict[str, list[Load]], one: str, other: str, wanted: str = "") -> None:
-    """Report the median of the rounds' ratios."""
-    ratios = [a.rate / b.rate for a, b in zip(loads[one], loads[other], strict=True)]
-    report(f"  {one} / {other}", f"{median(ratios):.2f}", wanted)
+    """Report the medians of the rounds' ratios."""
+    pairs = list(zip(loads[one], loads[other], strict=True))
+    rates, cpus = median([a.rate / b.rate for a, b in pairs]), median([a.cpu / b.cpu for a, b in pairs])
+    report(f"  {one} / {other}", f"rate {rates:.2f}, CPU {cpus:.2f}", wanted)
 
 
 def at_a_rate(port: int, per_second: int = 200, seconds: float = 10.0) -> list[float]:
@@ -225,15 +337,19 @@ def handshakes(port: int, count: int = 300) -> float:
 def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        bare, ours = stack.enter_context(serving("bare")), stack.enter_context(serving("ours"))
+        servers = {kind: stack.enter_context(serving(kind)) for kind in ("ours", "uvicorn", "aiohttp")}
+        faster = {kind: stack.enter_context(serving(kind)) for kind in ("ours+", "uvicorn+")}
         tls = stack.enter_context(serving("ours", *certificate(folder)))
-        for connections in (1, 16, 32, 64):
-            loads = compare(connections, {"bare": bare, "ours": ours} | ({"TLS": tls} if connections == 16 else {}))
-            ratio(loads, "ours", "bare", ">= 1")
+        ours = servers["ours"]
+        for connections in (1, 16, 64):
+            loads = compare(connections, servers | ({"TLS": tls} if connections == 16 else {}))
+            ratio(loads, "ours", "uvicorn")
+            ratio(loads, "ours", "aiohttp")
             if connections == 16:
-                ratio(loads, "TLS", "ours", ">= 0.6")
+                ratio(loads, "TLS", "ours", "rate >= 0.6")
+                ratio(compare(connections, faster), "ours+", "uvicorn+")
         report("TLS connections, one after the other", f"{handshakes(tls[0]):,.0f} a second")
-        report_latency("200 requests/s, bare", at_a_rate(bare[0]))
+        report_latency("200 requests/s, uvicorn", at_a_rate(servers["uvicorn"][0]))
         report_latency("200 requests/s, ours", at_a_rate(ours[0]), "<= 1.5, <= 10 ms")
         waiting = stack.enter_context(serving("ours"))
         threading.Thread(target=Load, args=(*waiting, 64, "http", "/ask"), daemon=True).start()

@@ -12,9 +12,9 @@ from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Step
 from amqtt_rest_bridge.calls.requests import BuiltRequest
 from amqtt_rest_bridge.calls.stages import Means, OnChange, prepare
 from amqtt_rest_bridge.errors import FailureCode
+from amqtt_rest_bridge.group.slots import plan
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, Results
 from amqtt_rest_bridge.model import HttpResponse, Message, Route, RunIds
-from amqtt_rest_bridge.worker.slots import plan
 from tests.bridge.engine_rig import FINE, Rig
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
@@ -197,7 +197,7 @@ def test_a_test_file_has_a_message_twice(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_slots_of_workers_share_the_topics_of_such_an_event() -> None:
-    (session,) = plan([route()], "plant", 1 << 20).sessions.values()
+    (session,) = plan([route()], "plant").sessions.values()
     assert [(feed.topic_filter, feed.by_slot) for feed in session.feeds] == [("in/#", True)]
 
 

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from amqtt_rest_bridge.cli import status_table
 from amqtt_rest_bridge.cli.status import parse_status
+from amqtt_rest_bridge.group.overview import GroupOverview, GroupRecords, merge
+from amqtt_rest_bridge.group.records import Lease, Presence
 from amqtt_rest_bridge.times import rfc3339
-from amqtt_rest_bridge.worker.group import GroupOverview, GroupRecords, merge
-from amqtt_rest_bridge.worker.records import Lease, Presence
 from tests.cli.test_status_table import status
 
 NOW = 1_000_000_000.0

@@ -241,7 +241,7 @@ def made() -> Iterator[tuple[str, str, str]]:
     for kind in BlockKind:
         yield "amqtt_rest_bridge/language/README.md", f"`{kind}`", setting_table(kind)
     yield "amqtt_rest_bridge/README.md", "Configuration", plugin_table(Settings)
-    yield "amqtt_rest_bridge/worker/README.md", "Settings", plugin_table(WorkerSettings, Settings)
+    yield "amqtt_rest_bridge/group/README.md", "Settings", plugin_table(WorkerSettings, Settings)
     yield "template_api/README.md", "Settings", api_table()
     yield "template_api/README.md", "Parameters", parameter_table()
     yield "amqtt_rest_bridge/placeholders/README.md", "Names", placeholder_table()

@@ -6,8 +6,8 @@ import pytest
 
 from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
+from amqtt_rest_bridge.http.origin import Origin, find_proxy
 from amqtt_rest_bridge.http_client import HttpClient
-from amqtt_rest_bridge.http_client.origin import Origin, find_proxy
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http_client.clients import client_by, failure_of
 from tests.support.http_target import AUTHORITY, ConnectProxy, Target, echo, reply, server_tls

@@ -12,11 +12,11 @@ import pytest
 
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.messages import Publisher
+from amqtt_rest_bridge.engine.status import StatusReporter
 from amqtt_rest_bridge.link.frames import Results, ToBroker
 from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor, Times
-from amqtt_rest_bridge.routing.status import StatusReporter
 from amqtt_rest_bridge.times import Backoff
 from tests.support.commands import Workplace
 from tests.support.embedded_broker import hosting

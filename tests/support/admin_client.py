@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.asking import Answered, ask
-from tests.support.embedded_broker import Client, Host
+from tests.support.doors import Client, Host
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
@@ -116,7 +116,7 @@ class Admin:
 
 def admin_of(host: Host) -> Admin:
     """Return the admin port of a broker."""
-    port = host.plugin.admin_port
+    port = host.admin_port
     assert port is not None
     return Admin(port)
 
@@ -141,7 +141,7 @@ def server_route(name: str = "Intake") -> str:
 
 def admin_with_token(host: Host) -> Admin:
     """Return the admin port of a broker, asked with its token."""
-    port = host.plugin.admin_port
+    port = host.admin_port
     assert port is not None
     return Admin(port, _BEARER)
 

@@ -75,7 +75,12 @@ class Client:
 
 
 class Host:
-    """A running broker; `plugin` is its bridge if it has one, `mqtt_port` where its clients connect."""
+    """A running broker; `plugin` is its bridge if it has one, `mqtt_port` where its clients connect.
+
+    `path` is the route file that `hosting` has written.
+    """
+
+    path: Path
 
     def __init__(self, config: dict[str, Any]) -> None:
         self._loop = asyncio.new_event_loop()
@@ -115,6 +120,20 @@ class Host:
         """Return the port of server mode, where a test has one."""
         (port,) = self.plugin.server_ports.values()
         return port
+
+    @property
+    def admin_port(self) -> int | None:
+        """Return the admin port, where a test has one."""
+        return self.plugin.admin_port
+
+    @property
+    def status_filter(self) -> str:
+        """Return the filter of the topics with the status of routes."""
+        return "$SYS/broker/routes/+/status"
+
+    def reload(self) -> None:
+        """Read the route files again, and wait until they are in use."""
+        self.wait(self.plugin.service.reload())
 
     def cut_off(self, sock: socket.socket, client_id: str) -> None:
         """Cut a client's connection off and wait until the broker is done with it."""
@@ -237,6 +256,7 @@ def hosting(routes: str, plugins: dict[str, Any] | None = None, **settings: Any)
         path = Path(folder, "routes.lot")
         path.write_text(routes)
         host = Host(configuration(path, plugins, **settings))
+        host.path = path
         try:
             yield host
         finally:

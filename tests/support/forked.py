@@ -44,7 +44,7 @@ _IMPORTED: Final = [
     REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.port", "amqtt_rest_bridge.plugin",
     "amqtt_rest_bridge.broker.service", "amqtt_rest_bridge.cli.serve",
     "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
-    "amqtt_rest_bridge.worker.service", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
+    "amqtt_rest_bridge.program", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
     "template_api.library.models", "template_api.plugin", "template_api.serving.service",
     # What these import when they run:
     "encodings.idna", "encodings.utf_8_sig", "rich.live", "rich.table",

@@ -1,25 +1,31 @@
 """What the tests of the HTTP server share: a listening port, and a client that sends given bytes."""
 
+import asyncio
 import contextlib
 import json
 import select
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from email.message import Message
 from http.client import HTTPMessage, HTTPResponse
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from amqtt_rest_bridge.bridge.server.app import RouteApplication
-from amqtt_rest_bridge.http_server import AccessLog, HttpServer, Limits, TlsFiles
-from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
+from amqtt_rest_bridge.engine.needs import Limits
+from amqtt_rest_bridge.http import server as http
+from amqtt_rest_bridge.http.access_log import AccessLog
+from amqtt_rest_bridge.http.exchange import Application, Refusal
+from amqtt_rest_bridge.http.server import HttpServer, TlsFiles
 from amqtt_rest_bridge.model import Route, ServerEvent
-from amqtt_rest_bridge.settings import BridgeSettings
-from tests.support.server_mode import FakeBroker, FakeReply, event, route
+from tests.support.answering import FakeBroker, FakeReply, RealClock, VirtualClock
+from tests.support.server_mode import event, route
+
+T = TypeVar("T")
 
 PATIENCE = 20.0  # seconds before a test that hangs fails; nothing waits that long
 
@@ -123,10 +129,58 @@ def get(path: str, *headers: str, method: str = "GET") -> bytes:
     return "\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode()
 
 
+class Loop:
+    """An event loop on a thread of its own; `make` makes it."""
+
+    make: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
+
+    def __init__(self) -> None:
+        self.loop = Loop.make()
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Return the result of a coroutine."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self.loop).result(PATIENCE)
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Return the result of a function that is called on the loop."""
+
+        async def called() -> T:
+            return action()
+
+        return self.run(called())
+
+    def close(self) -> None:
+        self.run(self.loop.shutdown_asyncgens())
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(PATIENCE)
+        self.loop.close()
+
+
+class RunningServer:
+    """An HTTP server on the loop of a thread; its methods are for a test's thread."""
+
+    def __init__(self, loop: Loop, sock: socket.socket, app: Application, **settings: Any) -> None:
+        self.loop = loop
+        self.server = loop.call(lambda: HttpServer(sock, app, **settings))
+        self.port = self.server._port
+        self.bound_port = self.server.bound_port
+
+    def start(self) -> None:
+        self.loop.call(self.server.start)
+
+    def reload_tls(self) -> None:
+        self.loop.call(self.server.reload_tls)
+
+    def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
+        self.loop.run(self.server.stop(grace, refusal, serve_seconds))
+
+
 class Served:
     """An HTTP server at work."""
 
-    def __init__(self, sock: socket.socket, server: HttpServer, broker: FakeBroker) -> None:
+    def __init__(self, sock: socket.socket, server: RunningServer, broker: FakeBroker) -> None:
         self.sock = sock
         self.port: int = sock.getsockname()[1]
         self.server = server
@@ -140,26 +194,30 @@ class Served:
             return raw.ask(data, method)
 
     def use(self, *routes: Route) -> None:
-        """Serve other routes on the same fake engine."""
-        self.server.replace_app(RouteApplication(routes, self.broker, BridgeSettings(max_body_bytes=1000)))
+        """Serve other routes on the same fake broker."""
+        self.server.loop.call(lambda: self.broker.mode.use_routes(routes))
 
     def waiting(self) -> FakeReply:
-        """Return the place of the next request that waits for a reply."""
+        """Return the next request that waits for a reply."""
         return self.broker.waiting.get(timeout=PATIENCE)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; with a `VirtualClock`."""
+        self.server.loop.call(lambda: self.broker.clock.advance(seconds))
 
     @property
     def connections(self) -> list[Any]:
         """The open connections; this and the next two are the only look behind the door of HttpServer."""
-        return list(self.server._port.active_channels.values())
+        return list(self.server.port.connections)
 
     @property
     def in_turn(self) -> int:
-        """How many requests wait for their replies."""
-        return len(self.server._port.waiting.exchanges)
+        """How many answers are being made."""
+        return len(self.server.port.waiting)
 
     @property
     def is_stopping(self) -> bool:
-        return self.server._port.closing is not None
+        return self.server.port.closing is not None
 
     @property
     def bodies(self) -> list[bytes]:
@@ -185,28 +243,46 @@ def listening_socket() -> socket.socket:
 
 
 @contextmanager
+def event_loop() -> Iterator[Loop]:
+    """Run a loop on a thread."""
+    loop = Loop()
+    try:
+        yield loop
+    finally:
+        loop.close()
+
+
+@contextmanager
+def serving(app: Application, sock: socket.socket | None = None, **settings: Any) -> Iterator[RunningServer]:
+    """Serve an application on a socket, by default on a free port."""
+    with event_loop() as loop, contextlib.ExitStack() as stack:
+        listening = sock or stack.enter_context(listening_socket())
+        server = RunningServer(loop, listening, app, **settings)
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop(0)
+
+
+@contextmanager
 def served(
     *routes: Route,
     tls: TlsFiles | None = None,
-    limits: Limits | None = None,
+    limits: http.Limits | None = None,
     max_body_bytes: int = 1000,
     access_log: AccessLog | None = None,
-    wrong_credentials: WrongCredentials | None = None,
+    clock: VirtualClock | None = None,
 ) -> Iterator[Served]:
-    """Serve routes (`hook_route()` without any) on a free port."""
-    broker = FakeBroker()
-    broker.changed("last", "last", b"21.5")
-    settings = BridgeSettings(max_body_bytes=max_body_bytes)
-    app = RouteApplication(routes or [hook_route()], broker, settings, wrong_credentials=wrong_credentials)
-    with listening_socket() as sock:
-        server = HttpServer(
-            sock, app, tls=tls, max_body_bytes=max_body_bytes, access_log=access_log, limits=limits or Limits()
-        )
-        server.start()
-        try:
-            yield Served(sock, server, broker)
-        finally:
-            server.stop(0)
+    """Serve routes (`hook_route()` without any) on a free port; real time passes without a `clock`."""
+    broker = FakeBroker(clock or RealClock(), Limits(max_body_bytes=max_body_bytes, max_message_bytes=16 << 20))
+    broker.mode.use_routes(routes or [hook_route()])
+    broker.reply("last", b"21.5")
+    application = broker.mode.application(8080)
+    settings = {"tls": tls, "max_body_bytes": max_body_bytes, "access_log": access_log, "limits": limits}
+    with listening_socket() as sock, serving(application, sock, **settings) as server:
+        broker.loop = server.loop.loop
+        yield Served(sock, server, broker)
 
 
 def certificate(folder: Path, name: str = "server") -> TlsFiles:

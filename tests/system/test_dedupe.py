@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.bridge.trial import RequestTrial, try_calls, try_request
-from amqtt_rest_bridge.calls.call import Step
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.engine.stages import Step
+from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.model import HttpResponse, Message
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys
@@ -72,7 +72,7 @@ def test_a_key_is_known_for_its_time_whatever_the_clock_of_the_day_does(
     clock: Clock, tmp_path: Path, *, on_disk: bool
 ) -> None:
     keys = clock.keys(tmp_path / "seen" if on_disk else None)
-    keys.put(b"a", 10.0, b"answer")
+    keys.keep(b"a", 10.0, b"answer")
     clock.wall += 1e9
     clock.monotonic += 9.9
     assert keys.answer(b"a") == b"answer"
@@ -84,7 +84,7 @@ def test_a_key_is_known_for_its_time_whatever_the_clock_of_the_day_does(
 
 def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(clock: Clock, tmp_path: Path) -> None:
     path = tmp_path / "seen"
-    clock.keys(path).put(b"a", 10.0, b"answer")  # it is never closed
+    clock.keys(path).keep(b"a", 10.0, b"answer")  # it is never closed
     assert clock.keys(path).answer(b"a") == b"answer"
     clock.wall += 11
     assert clock.keys(path).answer(b"a") is None
@@ -93,7 +93,7 @@ def test_a_file_has_its_keys_after_a_kill_and_a_damaged_one_costs_them_only(cloc
         Path(f"{path}{suffix}").unlink(missing_ok=True)
     keys = clock.keys(path)
     assert keys.answer(b"a") is None
-    keys.put(b"b", 10.0, b"")
+    keys.keep(b"b", 10.0, b"")
     assert keys.answer(b"b") == b""
     keys.close()
 
@@ -114,14 +114,14 @@ def test_a_damaged_file_keeps_keys_again_after_a_few(
     path = tmp_path / "seen"
     keys = clock.keys(path)
     for number in range(500):
-        keys.put(b"%d" % number, 1000.0, b"x" * 100)
+        keys.keep(b"%d" % number, 1000.0, b"x" * 100)
     keys.close()
     whole = path.read_bytes()
     where = at if isinstance(at, int) else whole.index(at)
     path.write_bytes(whole[:where] + damage + (whole[where + len(damage) :] if damage else b""))
     keys = clock.keys(path)
     for number in range(500, 700):
-        keys.put(b"%d" % number, 1000.0, b"")
+        keys.keep(b"%d" % number, 1000.0, b"")
     assert all(keys.answer(b"%d" % number) is not None for number in range(510, 700))
 
 
@@ -138,7 +138,7 @@ def test_a_row_that_is_not_as_it_was_written_costs_the_keys_only(
 ) -> None:
     path = tmp_path / "seen"
     keys = clock.keys(path)
-    keys.put(b"a", 1000.0, b"answer")
+    keys.keep(b"a", 1000.0, b"answer")
     keys.close()
     with closing(sqlite3.connect(path)) as database, database:
         damaged = "PRAGMA writable_schema = ON; UPDATE sqlite_schema SET sql = replace(sql, ' NOT NULL', '')"
@@ -147,7 +147,7 @@ def test_a_row_that_is_not_as_it_was_written_costs_the_keys_only(
         database.execute(f"UPDATE seen SET {damage}")
     keys = clock.keys(path)
     assert not is_asked or keys.answer(b"a") is None
-    keys.put(b"a", 1000.0, b"again")
+    keys.keep(b"a", 1000.0, b"again")
     assert keys.answer(b"a") == b"again"
     said = f"keys of DEDUPE_KEY are forgotten, {path} is damaged: a row is not as it was written"
     assert set(caplog.messages) <= {said}
@@ -158,7 +158,7 @@ def test_a_damaged_file_that_cannot_be_removed_costs_its_keys_only(clock: Clock,
     path.write_bytes(b"no database" * 1000)
     Path(f"{path}-shm").mkdir()
     keys = clock.keys(path)
-    keys.put(b"a", 10.0, b"")
+    keys.keep(b"a", 10.0, b"")
     assert keys.answer(b"a") == b""
 
 
@@ -168,12 +168,12 @@ def test_keys_that_a_full_disk_does_not_take_are_known_until_the_end_and_those_o
 ) -> None:
     keys = clock.keys(tmp_path / "seen")
     if opened:
-        keys.put(b"a", 1000.0, b"first")
+        keys.keep(b"a", 1000.0, b"first")
     with full_disk():
         for number in range(100):
-            keys.put(b"%d" % number, 1000.0, b"x" * 1000)
+            keys.keep(b"%d" % number, 1000.0, b"x" * 1000)
         assert all(keys.answer(b"%d" % number) == b"x" * 1000 for number in range(100))
-    keys.put(b"b", 1000.0, b"last")
+    keys.keep(b"b", 1000.0, b"last")
     keys.close()
     keys = clock.keys(tmp_path / "seen")
     assert [keys.answer(key) for key in (b"a", b"b")] == [b"first" if opened else None, b"last"]
@@ -187,13 +187,13 @@ def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again_and_its_key
     keys = clock.keys(path)
     for number in range(1000):
         assert keys.answer(b"%d" % number) is None
-        keys.put(b"%d" % number, 1000.0, b"answer")
+        keys.keep(b"%d" % number, 1000.0, b"answer")
         assert keys.answer(b"%d" % number) == b"answer"
     folder.mkdir()
-    keys.put(b"0", 1000.0, b"another")
+    keys.keep(b"0", 1000.0, b"another")
     assert keys.answer(b"0") == b"another"
     clock.monotonic += 61
-    keys.put(b"b", 1000.0, b"")
+    keys.keep(b"b", 1000.0, b"")
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
         ("ERROR", f"keys of DEDUPE_KEY are kept in memory only, not in {path}: unable to open database file"),
         ("WARNING", f"keys of DEDUPE_KEY are kept in {path} again"),
@@ -203,7 +203,7 @@ def test_a_file_that_cannot_be_opened_is_logged_once_and_tried_again_and_its_key
 def test_the_keys_that_end_first_are_pushed_out_by_too_many(clock: Clock) -> None:
     keys = clock.keys(most=100)
     for number in range(300):
-        keys.put(b"%d" % number, 1000.0 + number, b"")
+        keys.keep(b"%d" % number, 1000.0 + number, b"")
     known = [number for number in range(300) if keys.answer(b"%d" % number) is not None]
     assert 50 < len(known) <= 101
     assert known[-1] == 299 and known == list(range(known[0], 300))
@@ -213,7 +213,7 @@ def test_a_key_that_comes_again_and_again_after_its_time_counts_once(clock: Cloc
     keys = clock.keys(most=10)
     for _ in range(30):
         clock.monotonic += 2.0
-        keys.put(b"a", 1.0, b"answer")
+        keys.keep(b"a", 1.0, b"answer")
         assert keys.answer(b"a") == b"answer"
 
 
@@ -221,14 +221,14 @@ def test_answers_are_bounded_in_bytes_and_no_key_is_lost_for_them(clock: Clock, 
     path = tmp_path / "seen"
     keys = clock.keys(path, most_bytes=1000)
     for number in range(20):
-        keys.put(b"%d" % number, 10.0 if number < 5 else 100.0, b"x" * 100)
+        keys.keep(b"%d" % number, 10.0 if number < 5 else 100.0, b"x" * 100)
     assert [len(keys.answer(b"%d" % number) or b"") for number in range(20)] == [100] * 10 + [0] * 10
     assert all(keys.answer(b"%d" % number) is not None for number in range(20))
     keys.close()
     clock.wall += 20.0
     keys = clock.keys(path, most_bytes=1000)
     for number in range(20, 30):
-        keys.put(b"%d" % number, 100.0, b"x" * 100)
+        keys.keep(b"%d" % number, 100.0, b"x" * 100)
     assert [len(keys.answer(b"%d" % number) or b"") for number in range(20, 30)] == [100] * 5 + [0] * 5
 
 
@@ -237,7 +237,7 @@ def test_a_million_keys_take_less_than_150_mb(clock: Clock) -> None:
     keys = clock.keys(most=1_000_000)
     before = resident()
     for number in range(1_000_000):
-        keys.put(number.to_bytes(16, "big"), 600.0, b"")
+        keys.keep(number.to_bytes(16, "big"), 600.0, b"")
     assert resident() - before < 150e6
 
 

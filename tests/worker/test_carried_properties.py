@@ -3,8 +3,9 @@
 import pytest
 
 from amqtt_rest_bridge.model import MessageProperties, Pairs
+from amqtt_rest_bridge.mqtt.intake import MOST_BYTES, MOST_PROPERTIES, carried
+from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.wire import Property
-from amqtt_rest_bridge.worker.intake import HOPS, MOST_BYTES, MOST_PROPERTIES, properties_of
 
 
 @pytest.mark.parametrize(
@@ -18,14 +19,14 @@ from amqtt_rest_bridge.worker.intake import HOPS, MOST_BYTES, MOST_PROPERTIES, p
 )
 def test_the_first_properties_are_carried(user: Pairs, kept: int) -> None:
     found = {Property.USER_PROPERTY: list(user), Property.CORRELATION_DATA: b"data"}
-    assert properties_of(found) == MessageProperties(user[:kept], b"data")
+    assert carried(found) == MessageProperties(user[:kept], b"data")
 
 
 def test_a_message_without_properties_or_with_the_bridges_own_carries_none() -> None:
-    assert properties_of({Property.SUBSCRIPTION_IDENTIFIER: [1]}) is None
-    assert properties_of({Property.USER_PROPERTY: [(HOPS, "1")]}) is None
+    assert carried({Property.SUBSCRIPTION_IDENTIFIER: [1]}) is None
+    assert carried({Property.USER_PROPERTY: [(HOPS, "1")]}) is None
 
 
 def test_correlation_data_that_is_longer_than_any_of_ours_stays_different_from_ours() -> None:
-    assert properties_of({Property.CORRELATION_DATA: bytes(65_535)}) == MessageProperties((), bytes(64))
-    assert properties_of({Property.CORRELATION_DATA: b""}) == MessageProperties((), b"")
+    assert carried({Property.CORRELATION_DATA: bytes(65_535)}) == MessageProperties((), bytes(64))
+    assert carried({Property.CORRELATION_DATA: b""}) == MessageProperties((), b"")

@@ -25,7 +25,7 @@ def test_workers_whose_clocks_are_an_hour_off_share_the_slots_and_take_those_of_
         workers = [
             group.start(
                 slot, slots=3, status_seconds=1,
-                constants={"time.time": WrongClock(3600 * hours), "amqtt_rest_bridge.worker.leases.GONE_SECONDS": 1.0},
+                constants={"time.time": WrongClock(3600 * hours), "amqtt_rest_bridge.group.leases.GONE_SECONDS": 1.0},
             ).ready()
             for slot, hours in enumerate(HOURS)
         ]  # fmt: skip

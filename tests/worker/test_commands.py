@@ -23,8 +23,8 @@ COMMAND, OUTPUT, ROOT = "Coreflux/Command", "Coreflux/Command/Output", "Coreflux
 TOPICS = {
     "amqtt_rest_bridge.commands.service.OUTPUT_TOPIC": OUTPUT,
     "amqtt_rest_bridge.commands.service.ROOT": ROOT,
-    "amqtt_rest_bridge.worker.commands.COMMAND_TOPIC": COMMAND,
-    "amqtt_rest_bridge.worker.commands.ROOT": ROOT,
+    "amqtt_rest_bridge.group.commands.COMMAND_TOPIC": COMMAND,
+    "amqtt_rest_bridge.group.commands.ROOT": ROOT,
 }
 
 

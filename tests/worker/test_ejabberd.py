@@ -15,9 +15,9 @@ import pytest
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient, lacking_of
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Property
-from amqtt_rest_bridge.worker.reconnecting import ReconnectingClient, lacking_of
 from tests.worker.ejabberd import PASSWORD, USER, Ejabberd
 from tests.worker.test_start import reason_of, run
 

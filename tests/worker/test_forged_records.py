@@ -19,7 +19,7 @@ def test_a_flood_of_forged_records_leaves_a_short_log_and_a_worker_that_works(
     """So many presences have to come within `adopt_seconds`, also on a machine that others keep busy."""
     with Target(echo) as target:
         group.routes(client_route("Echo", target.port, "in", config=LOSSLESS))
-        bound = {f"amqtt_rest_bridge.worker.{module}.MOST_WORKERS": most for module in ("leases", "group")}
+        bound = {f"amqtt_rest_bridge.group.{module}.MOST_WORKERS": most for module in ("leases", "overview")}
         worker = group.start(slots=2, adopt_seconds=3, constants=bound).ready()
         client = mosquitto.client("forger").subscribe("results/#")
         presence = {"until": 0.0, "version": "1", "since": 0.0, "slot": 0, "every": [], "leaves": False, "slots": 2}

@@ -28,7 +28,7 @@ def test_the_shipped_configuration_of_a_worker_is_sound(
 @pytest.mark.mosquitto
 @pytest.mark.skipif(shutil.which("mosquitto_sub") is None, reason="mosquitto-clients is not installed")
 def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messages(mosquitto: Mosquitto) -> None:
-    (written,) = (one for one in blocks(page("amqtt_rest_bridge/worker/README.md"), "sh") if "mosquitto_sub" in one)
+    (written,) = (one for one in blocks(page("amqtt_rest_bridge/group/README.md"), "sh") if "mosquitto_sub" in one)
 
     async def present() -> bool:
         """Connect with the session's client id, subscribe as its route does, and leave the session to the broker."""
@@ -48,7 +48,7 @@ def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messag
 @pytest.mark.mosquitto
 def test_mosquitto_and_amqtt_pass_messages_to_each_other_as_the_guide_connects_them(tmp_path: Path) -> None:
     amqtt = BrokerProcess(tmp_path, "")
-    (written,) = (one for one in blocks(page("amqtt_rest_bridge/worker/README.md"), "conf") if "topic" in one)
+    (written,) = (one for one in blocks(page("amqtt_rest_bridge/group/README.md"), "conf") if "topic" in one)
     connection = written.replace("127.0.0.1:1884", f"127.0.0.1:{amqtt.port}")
     try:
         amqtt.start()

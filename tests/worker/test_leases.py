@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from amqtt_rest_bridge.worker.leases import GONE_SECONDS, MOST_WORKERS, HandOver, Leases, PublishRecord, shares
-from amqtt_rest_bridge.worker.records import Lease, Presence, lease_topic, parse, presence_topic
+from amqtt_rest_bridge.group.leases import GONE_SECONDS, MOST_WORKERS, HandOver, Leases, PublishRecord, shares
+from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic
 
 SLOTS = 4
 ADOPT = 30.0

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.group import probe as tried
+from amqtt_rest_bridge.group.probe import Finding, probe
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
-from amqtt_rest_bridge.worker import probe as tried
-from amqtt_rest_bridge.worker.probe import Finding, probe
 from tests.support import forked
 from tests.support.route_text import load_text
 from tests.support.waiting import eventually
@@ -111,7 +111,7 @@ def run(folder: Path, broker: str, *arguments: str, **settings: Any) -> "subproc
     (folder / "a.lot").write_text(client_route("Echo", 9, "in"))
     path = folder / "worker.yaml"
     path.write_text(json.dumps({"broker": broker, "group": "plant", "routes": str(folder), **settings}))
-    constants = {"amqtt_rest_bridge.worker.probe.WAIT_SECONDS": 4}
+    constants = {"amqtt_rest_bridge.group.probe.WAIT_SECONDS": 4}
     return forked.run(
         forked.REST_BRIDGE, ["worker", "-c", str(path), "--probe", *arguments], folder, constants=constants
     )

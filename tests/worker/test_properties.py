@@ -142,10 +142,10 @@ def test_the_trace_context_of_a_reply_goes_with_the_response(
 def test_replies_on_one_topic_reach_the_requests_that_their_correlation_data_names(
     group: Group, mosquitto: Mosquitto, unused_port: int
 ) -> None:
-    """Two workers with two bridge processes each: the answers come in reverse, twice, and between hostile ones."""
+    """Two workers: the answers come in reverse, twice, and between hostile ones."""
     group.routes(SERVER.format(port=unused_port))
     for slot in (0, 1):
-        group.start(slot, processes=2).ready()
+        group.start(slot).ready()
     client = mosquitto.client().subscribe("asked")
     with ThreadPoolExecutor(20) as callers:
         answers = {number: callers.submit(ask, unused_port, "/shared", b"%d" % number) for number in range(20)}

@@ -11,12 +11,13 @@ import paho.mqtt.client as paho
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
+from amqtt_rest_bridge.errors import PublicationRefusedError
 from amqtt_rest_bridge.model import Publication
 from amqtt_rest_bridge.mqtt import wire
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish
+from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.worker.clean_session import BrokerPublisher
 from tests.mqtt.scripted import CONNACK, SESSION, read, run
 from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
@@ -156,18 +157,21 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
             peer.wait()
 
     async def use(address: Address) -> None:
-        publisher = BrokerPublisher()
+        publisher = Publisher()
+        publications = [publisher.publish(Publication("out", one, qos=2), hops=0) for one in (b"first", b"second")]
         for number in range(2):
             connection = MqttConnection(address, SESSION, lambda *_: None)
             await connection.open()
-            for payload in (b"first", b"second") if number == 0 else (b"second",):
-                publisher.put(Publication("out", payload, qos=2), 0)
+            if number == 1:
+                publications.append(publisher.publish(Publication("out", b"second", qos=2), hops=0))
             publisher.up(connection)
             if number == 0:
                 await connection.ended()
                 publisher.down("lost")
-                assert len(publisher._queue) == 1
+                assert [one.done() for one in publications] == [False, True]
         assert await publisher.settled(10) == 0
+        first, *refused = await asyncio.gather(*publications, return_exceptions=True)
+        assert first is None and [type(one) for one in refused] == [PublicationRefusedError] * 2
         connection.abort()
 
     run(script, use)
@@ -181,24 +185,20 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
         peer.wait()
 
     async def use(address: Address) -> None:
-        released: list[int] = []
-        publisher = BrokerPublisher()
-        for _ in range(2000):
-            publisher.put(Publication("out", b"x", qos=0), 0, released.append)
+        publisher = Publisher()
+        publications = [publisher.publish(Publication("out", b"x", qos=0), hops=0) for _ in range(2000)]
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
-        assert released == []
         publisher.up(connection)
-        assert released == []
+        assert not any(one.done() for one in publications)
         assert await publisher.settled(10) == 0
-        assert released == [1] * 2000
+        await asyncio.gather(*publications)
         connection.abort()
         await connection.ended()
-        publisher.put(Publication("out", b"x", qos=0), 0, released.append)
+        late = publisher.publish(Publication("out", b"x", qos=0), hops=0)
         await asyncio.sleep(0)
-        assert len(released) == 2000
         publisher.down("lost")
-        assert len(publisher._queue) == 1
+        assert await publisher.settled(0) == 1 and not late.done()
 
     run(script, use)
 

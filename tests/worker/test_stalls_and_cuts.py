@@ -25,8 +25,8 @@ from tests.worker.workers import LOSSLESS, Group, Worker, client_route
 pytestmark = pytest.mark.mosquitto
 
 SOON = {
-    "amqtt_rest_bridge.worker.reconnecting._BACKOFF": Backoff(0.1, 0.2),
-    "amqtt_rest_bridge.worker.leases.GONE_SECONDS": 1.0,
+    "amqtt_rest_bridge.mqtt.reconnecting._BACKOFF": Backoff(0.1, 0.2),
+    "amqtt_rest_bridge.group.leases.GONE_SECONDS": 1.0,
 }
 """A worker that connects again at once, so that a test can cut it often."""
 SESSIONS = b"plant-0:", b"plant-1:"

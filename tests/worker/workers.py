@@ -67,11 +67,6 @@ class Worker(Running):
         ready = next(line for line in self.lines if "ready:" in line)
         return ready.partition("ready: ")[2].partition(",")[0]
 
-    def children(self) -> list[int]:
-        """Return the process ids of its bridge processes, whichever of its threads started them."""
-        tasks = Path(f"/proc/{self.process.pid}/task").iterdir()
-        return [int(child) for task in tasks for child in (task / "children").read_text().split()]
-
     def stop(self) -> int:
         """End it with SIGTERM, and return its exit status."""
         self.send(signal.SIGTERM)
@@ -104,12 +99,9 @@ class Group:
 
     def start(
         self, slot: int = 0, crash: crashing.Crash | None = None, constants: Mapping[str, object] | None = None,
-        bridges: int | None = None, **settings: Any,
+        **settings: Any,
     ) -> Worker:  # fmt: skip
-        """Start a worker, which may note its effects and crash behind one of them; `ready` waits for it.
-
-        As many of its bridge processes as `bridges` are forked with it, by default all; with 0 it starts them itself.
-        """
+        """Start a worker, which may note its effects and crash behind one of them; `ready` waits for it."""
         configuration = {
             "broker": self.broker.url, "group": "plant", "slots": 2, "slot": slot, "adopt_seconds": 30,
             "routes": str(self.folder / "routes"), "reload_seconds": 0, **settings,
@@ -118,10 +110,7 @@ class Group:
         path.write_text(json.dumps(configuration))
         module, environment = (REST_BRIDGE, None) if crash is None else crash.of(REST_BRIDGE)
         worker = Worker(
-            Forked(
-                module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants,
-                bridges=settings.get("processes", 1) if bridges is None else bridges,
-            )
-        )  # fmt: skip
+            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants)
+        )
         self.workers.append(worker)
         return worker

@@ -15,10 +15,10 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.calls.digest import DigestLogin, RequestLogin
 from amqtt_rest_bridge.calls.oauth2 import AccessTokens, authorized, late, unsent
 from amqtt_rest_bridge.calls.requests import RequestBuilder, has_own_authorization, split_base_address
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
+from amqtt_rest_bridge.http.digest import DigestLogin, RequestLogin
 from amqtt_rest_bridge.http_client import (
     ClientOptions,
     Exchange,

@@ -15,25 +15,22 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Wake
-from amqtt_rest_bridge.bridge.server.callers import cors_for, credentials_for
-from amqtt_rest_bridge.bridge.server.openapi import PATH, describe
+from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, Wake
 from amqtt_rest_bridge.bridge.server.reads import payload_answer
 from amqtt_rest_bridge.bridge.server.request import (
-    EndpointTable,
     EventRequest,
     IgnoredError,
-    Methods,
-    RefusedError,
-    WrongCredentialError,
     error,
     readable,
 )
 from amqtt_rest_bridge.bridge.server.responders import ReplyTurns, Steps, responder_for
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
+from amqtt_rest_bridge.engine.server.callers import WrongCredentialError, cors_for, credentials_for
+from amqtt_rest_bridge.engine.server.endpoint_table import EndpointTable, Methods
+from amqtt_rest_bridge.engine.server.openapi import PATH, describe
+from amqtt_rest_bridge.http.exchange import RefusedError, internal_error
 from amqtt_rest_bridge.http_server import Headers, Pending, Refusal, Request, Response, path_of
 from amqtt_rest_bridge.http_server.exchange import refused
-from amqtt_rest_bridge.http_server.refusals import internal_error
 from amqtt_rest_bridge.http_server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.link.frames import SKIPPED
 from amqtt_rest_bridge.masking import masker_of
@@ -115,7 +112,7 @@ class RouteApplication:
             return _options_answer(_ALL_METHODS)
         path = path_of(request.target)
         if path == PATH and self._description is not None and request.method in ("GET", "HEAD"):
-            return payload_answer(self._description)
+            return payload_answer(TopicPayload(self._description))
         methods = self._table.find(path)
         if methods is None:
             if request.refusal is not None:

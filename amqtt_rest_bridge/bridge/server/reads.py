@@ -16,12 +16,13 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, TopicPayload, is_not_modified
-from amqtt_rest_bridge.bridge.server.request import EventRequest, RefusedError, cannot_fill, error
+from amqtt_rest_bridge.bridge.server.request import EventRequest, cannot_fill, error
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
 from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http import exchange as http
+from amqtt_rest_bridge.http.event_stream import HEADERS, RETRY, Pulse, event_of
+from amqtt_rest_bridge.http.exchange import RefusedError
 from amqtt_rest_bridge.http_server import Headers, Response
-from amqtt_rest_bridge.http_server import refusals as http
-from amqtt_rest_bridge.http_server.event_stream import HEADERS, RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.newest import MOST_TOPICS, Newest
 from amqtt_rest_bridge.model import Route, ServerEvent
 from amqtt_rest_bridge.topics import has_wildcards, loggable, matcher_of
@@ -268,6 +269,9 @@ class Reader:
         """End the stream; any thread."""
         self._has_ended = True
         self._wake()
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """No-op: `wake` was given before."""
 
     def take(self) -> bytes | float:
         """Return what the caller has not been sent."""

@@ -17,12 +17,10 @@ from typing import Final
 from msgspec import msgpack, structs
 
 from amqtt_rest_bridge.bridge.server.broker_access import BrokerAccess, Once, ShuttingDownError, TopicPayload
-from amqtt_rest_bridge.bridge.server.callers import verifier_of
 from amqtt_rest_bridge.bridge.server.reads import ReadBody, Reading, payload_answer
 from amqtt_rest_bridge.bridge.server.request import (
     EventRequest,
     IgnoredError,
-    RefusedError,
     broker_unavailable,
     cannot_fill,
     error,
@@ -32,9 +30,11 @@ from amqtt_rest_bridge.bridge.server.request import (
 from amqtt_rest_bridge.calls.stages import dedupe_key
 from amqtt_rest_bridge.calls.trace_context import trace_in
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
+from amqtt_rest_bridge.engine.server.callers import verifier_of
 from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http import exchange as http
+from amqtt_rest_bridge.http.exchange import RefusedError
 from amqtt_rest_bridge.http_server import Response
-from amqtt_rest_bridge.http_server import refusals as http
 from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.placeholders import PlaceholderText, Predicate, Values, predicate
 from amqtt_rest_bridge.schemas import Checker, checker_of

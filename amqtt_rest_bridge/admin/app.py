@@ -1,0 +1,295 @@
+"""The admin port: finds out what a path asks for, and answers. `Guard` says who may use it. The loop alone.
+
+What takes longer than a moment is done elsewhere: a trial of the playground in a process of its own.
+"""
+
+import asyncio
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+from urllib.parse import quote, unquote
+
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.admin.answers import (
+    NO_ROUTE,
+    NO_RUN,
+    NOT_FOUND,
+    TOO_MANY,
+    compressed,
+    history_answer,
+    json_answer,
+    listed,
+    metrics_answer,
+    query_members,
+    readiness,
+    retried,
+    retried_one,
+    see_other,
+)
+from amqtt_rest_bridge.admin.changes import Changes
+from amqtt_rest_bridge.admin.figures import Figures
+from amqtt_rest_bridge.admin.guard import Guard
+from amqtt_rest_bridge.admin.history import History
+from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS
+from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
+from amqtt_rest_bridge.admin.queries import (
+    BadQueryError,
+    focus_of,
+    page_query_of,
+    query_of,
+    retry_form_of,
+    retry_of,
+)
+from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.admin.retries import Retries
+from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
+from amqtt_rest_bridge.engine.server.wrong_credentials import MOST_LATE, WrongCredentials
+from amqtt_rest_bridge.http.connection import Limits
+from amqtt_rest_bridge.http.exchange import (
+    Answer,
+    Request,
+    Response,
+    Stream,
+    refuse,
+    refused,
+    takes_gzip,
+    too_large,
+)
+from amqtt_rest_bridge.http.server import HttpServer
+from amqtt_rest_bridge.link.admin_frames import RunQuery, WantRetry
+from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.records.runs import run_members
+from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.site.playground import Playground, Trial, trial_of
+from amqtt_rest_bridge.topics import check_topic_filter
+
+_FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
+_LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
+_BODY_BYTES: Final = 65_536  # of 1,000 ids
+_FORM_BYTES: Final = 1 << 20  # of a playground
+
+
+class AdminPort:
+    """Serve the admin port.
+
+    Args:
+        sock: The listening socket.
+        settings: Have its token, and what pages name.
+        records: Of all routes.
+        figures: Of all routes.
+        retries: Send messages of failures again.
+        wrong_credentials: Answers wrong tokens; shared with the ports of routes.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        settings: Settings,
+        records: RunRecords,
+        figures: Figures,
+        retries: Retries,
+        wrong_credentials: WrongCredentials,
+    ) -> None:
+        self._guard = Guard(settings.admin_token)
+        self._records = records
+        self._figures = figures
+        self._retries = retries
+        self._wrong_credentials = wrong_credentials
+        self._samples = History()
+        self._playground = Playground()
+        self._pages = StatusPages(
+            self._samples, ", ".join(settings.route_paths), settings.secrets_dir, may_retry=self._guard.may_retry
+        )
+        self._server = HttpServer(sock, self, max_body_bytes=_FORM_BYTES, limits=_LIMITS)
+
+    @property
+    def bound_port(self) -> int:
+        """Return the port that callers connect to."""
+        return self._server.bound_port
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._server.start()
+
+    def use_routes(self, routes: Sequence[Route]) -> None:
+        """Show these routes from now on."""
+        self._pages.routes = {route.name: route for route in routes}
+
+    async def sample(self) -> None:
+        """Sample the figures for the charts until cancelled."""
+        while True:
+            self._samples.add(await self._figures.now(statuses=False))
+            await asyncio.sleep(SAMPLE_SECONDS)
+
+    async def stop(self, grace: float) -> None:
+        """Close the port."""
+        await self._server.stop(grace)
+
+    # Requests.
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request; see `http.exchange.Application`."""
+        if request.target.partition("?")[0] == "/healthz":  # open to all: it tells nothing, and what asks has no token
+            return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
+        return self._answer(request)
+
+    async def _answer(self, request: Request) -> Response:
+        path = request.target.partition("?")[0]
+        is_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
+        is_trial = path == "/playground" and request.method == "POST"
+        refusal = request.refusal or self._guard.check(request, is_retry=is_retry, is_trial=is_trial)
+        if refusal is None and not is_trial and len(request.body) > _BODY_BYTES:
+            refusal = too_large(_BODY_BYTES)
+        if refusal is not None:
+            if refusal.code == catalogue.UNAUTHORIZED.code and request.headers.get("authorization"):
+                delay = self._wrong_credentials.delay(request.remote, self.bound_port, request.caller)
+                refusal = await delay or refusal
+            return self._finished(path, request, refused(refusal, SAFE))
+        act = self._retry if is_retry else self._try if is_trial else self._find
+        try:
+            answer = await act(path, request)
+        except BadQueryError as error:
+            row = catalogue.NOT_A_RETRY if is_retry else catalogue.NOT_A_QUERY
+            answer = refused(refuse(row, str(error)), SAFE)
+        return self._finished(path, request, answer)
+
+    def _finished(self, path: str, request: Request, response: Response) -> Response:
+        """Return an answer as its caller takes it: an error as a page where a person sees it, and compressed."""
+        is_page = path not in _FOR_PROGRAMS and not path.startswith("/api/")
+        if is_page and response.code is not None and "text/html" in request.headers.get("accept", ""):
+            response = self._pages.error(response)
+        return compressed(response) if takes_gzip(request.headers.get("accept-encoding")) else response
+
+    async def _find(self, path: str, request: Request) -> Response:
+        match path.split("/")[1:]:
+            case ["metrics"]:
+                return metrics_answer(await self._figures.now(statuses=False))
+            case ["readyz"]:
+                return readiness((await self._figures.now(statuses=False)).broker.reasons)
+            case ["api", *rest]:
+                return await self._find_api(rest, request)
+        return await self._find_page(path, request)
+
+    async def _find_page(self, path: str, request: Request) -> Response:
+        query, pages = query_members(request), self._pages
+        match path.split("/")[1:]:
+            case [""]:
+                asked, _ = page_query_of(query, time.time())
+                return pages.overview(await self._figures.now(statuses=True), asked)
+            case ["flow"]:
+                focus = focus_of(query)
+                return pages.flow(await self._figures.now(statuses=True), focus)
+            case ["routes", name]:
+                return await self._page_of(unquote(name), request)
+            case ["routes", name, "chart"] if unquote(name) in pages.routes:
+                asked, _ = page_query_of(query, time.time())
+                return pages.chart(unquote(name), asked.range)
+            case ["runs"]:
+                asked, wanted = page_query_of(query, time.time())
+                return pages.runs(self._records.find(wanted), asked)
+            case ["runs", run]:
+                return self._of_run(run, lambda runs: pages.run(runs, is_refused="refused" in query), tries=True)
+            case ["playground"]:
+                return pages.playground(Trial(FIRST_ROUTE), None)
+        return pages.asset(path, request.query) or refused(NOT_FOUND, SAFE)
+
+    async def _find_api(self, path: list[str], request: Request) -> Response:
+        query, now = query_members(request), self._figures.now
+        match path:
+            case ["routes" | "routes.csv" as name]:
+                numbers = await now(statuses=True)
+                return listed(name, [route.status or {} for route in numbers.routes.values()])
+            case ["problems" | "problems.csv" as name]:
+                return listed(name, problem_members(await now(statuses=False)))
+            case ["unmatched"]:
+                return json_answer(unmatched_members(await now(statuses=False)))
+            case ["history"]:
+                return history_answer(query, self._pages.routes, self._samples)
+            case ["live"]:
+                return self._follow(request)
+            case ["changes"]:
+                return self._follow_changes(request)
+        return self._find_runs(path, query)
+
+    def _find_runs(self, path: list[str], query: Mapping[str, Sequence[str]]) -> Response:
+        match path:
+            case ["routes", name, "calls"] if unquote(name) in self._pages.routes:
+                runs = self._records.find(RunQuery(route=unquote(name)))
+                return json_answer({"calls": [shown(one) for one in runs.recent()]})
+            case ["routes", _, "calls"]:
+                return refused(NO_ROUTE, SAFE)
+            case ["runs" | "runs.csv" as name]:
+                found = self._records.find(query_of(query, time.time())).newest()
+                return listed(name, [run_members(one) for one in found])
+            case ["runs", run]:
+                return self._of_run(run, lambda runs: json_answer(whole_run(runs, self._pages.routes)))
+        return refused(NOT_FOUND, SAFE)
+
+    def _of_run(self, name: str, finish: Callable[[Runs], Response], *, tries: bool = False) -> Response:
+        runs = self._records.find(RunQuery(id=name, limit=1, tries=tries))
+        return finish(runs) if runs.newest() else refused(NO_RUN, SAFE)
+
+    async def _page_of(self, name: str, request: Request) -> Response:
+        if name not in self._pages.routes:
+            return refused(NO_ROUTE, SAFE)
+        query, wanted = page_query_of(query_members(request), time.time(), name)
+        numbers = await self._figures.now(statuses=True)
+        if name not in numbers.routes:
+            return refused(NO_ROUTE, SAFE)
+        return self._pages.route(name, numbers, self._records.find(wanted), query)
+
+    async def _try(self, _path: str, request: Request) -> Response:
+        """Try a definition, in a process that a thread waits for."""
+        trial = trial_of(request.body)
+        return self._pages.playground(trial, await asyncio.to_thread(self._playground.run, trial))
+
+    # Those who follow.
+
+    def _follow(self, request: Request) -> Response:
+        query = query_members(request)
+        route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
+        if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
+            return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), SAFE)
+        routes = None if route is None else frozenset((route,))
+        return _stream(request, lambda: self._records.followers.follow("caller", routes, topic_filter))
+
+    def _follow_changes(self, request: Request) -> Response:
+        routes = frozenset(query_members(request).get("route", ()))
+
+        def begin() -> Stream | None:
+            follower = self._records.followers.follow("pages", routes)
+            if follower is None:
+                return None
+            return Changes(self._figures, self._samples, self._pages.sections, follower)
+
+        return _stream(request, begin)
+
+    # Retries.
+
+    async def _retry(self, path: str, request: Request) -> Response:
+        match path.split("/")[1:-1]:
+            case []:
+                alike = retry_form_of(request.body)
+                answer = await self._retries.retry(alike)
+                page = f"/routes/{quote(alike.route or '', safe='')}"
+                return see_other(f"{page}?started={len(answer.started)}&refused={len(answer.refused)}")
+            case ["api", "failures"]:
+                return retried(await self._retries.retry(retry_of(request.body)))
+            case ["api", "runs", run]:
+                return retried_one(await self._retries.retry(WantRetry(0, [run])))
+            case ["runs", run]:
+                answer = await self._retries.retry(WantRetry(0, [run]))
+                page = f"/runs/{quote(run)}"
+                return see_other(page if answer.started else f"{page}?refused")
+        return refused(NOT_FOUND, SAFE)
+
+
+def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
+    """Return server-sent events; refuse when there are too many already."""
+    is_head = request.method == "HEAD"
+    stream = None if is_head else begin()
+    if stream is None and not is_head:
+        return refused(TOO_MANY, SAFE)
+    return Response("200 OK", (*SAFE, ("Content-Type", "text/event-stream")), stream=stream)

@@ -1,0 +1,106 @@
+"""The figures of now, of all routes: what pages, `/metrics` and `/readyz` show. The loop alone.
+
+Those of a thousand routes are gathered some at a time, so that nothing else waits for them; callers who ask meanwhile
+share them.
+"""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from typing import Final, cast
+
+from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.server.unmatched import Unmatched
+from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.status import StatusReporter
+from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, EventCounts, GroupNumbers, RouteNumbers, UnmatchedPath
+from amqtt_rest_bridge.model import OverloadPolicy
+
+_ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
+_MOST_PROBLEMS: Final = 100
+
+
+class Figures:
+    """Gather them.
+
+    Args:
+        outcomes: Has the statistics of routes.
+        records: Have what was counted of events, and the problems.
+        reporter: Has the status of routes, and whether the last reload failed.
+        unmatched: Requests that led to no endpoint.
+        troubles: Returns why the bridge is not ready, beside what `reporter` knows.
+        group: Returns what a worker counts of its group, None beside amqtt.
+    """
+
+    def __init__(
+        self,
+        outcomes: Outcomes,
+        records: RunRecords,
+        reporter: StatusReporter,
+        unmatched: Unmatched,
+        troubles: Callable[[], list[str]],
+        group: Callable[[], GroupNumbers | None],
+    ) -> None:
+        self._statistics = outcomes.statistics
+        self._records = records
+        self._reporter = reporter
+        self._unmatched = unmatched
+        self._troubles = troubles
+        self._group = group
+        self._gathering: dict[bool, asyncio.Task[Numbers]] = {}  # by whether statuses are among them
+
+    async def now(self, *, statuses: bool) -> Numbers:
+        """Return the figures of all routes, with `statuses` what their status topics say, too."""
+        task = self._gathering.get(statuses)
+        if task is None:
+            task = self._gathering[statuses] = asyncio.create_task(self._gather(statuses=statuses))
+            task.add_done_callback(lambda _: self._gathering.pop(statuses, None))
+        return await asyncio.shield(task)
+
+    async def _gather(self, *, statuses: bool) -> Numbers:
+        counts, found = self._records.counts(), dict[str, RouteNumbers]()
+        for number, name in enumerate(sorted(self._statistics, key=str.lower), 1):
+            if (statistics := self._statistics.get(name)) is not None:
+                found[name] = self._route(statistics, counts.get(name, {}), statuses=statuses)
+            if number % _ROUTES_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        while not self._unmatched.prepare():
+            await asyncio.sleep(0)
+        return Numbers(time.monotonic(), found, self._whole())
+
+    def _route(self, statistics: RouteStatistics, events: dict[str, EventCounts], *, statuses: bool) -> RouteNumbers:
+        admission = statistics.admission
+        return RouteNumbers(
+            statistics.name,
+            statistics.health if self._reporter.fault_of(statistics) is None else "Red",
+            events,
+            statistics.succeeded,
+            statistics.failed,
+            statistics.refused,
+            statistics.retried,
+            admission.queued,
+            admission.bytes,
+            admission.in_flight,
+            admission.outstanding if admission.policy is OverloadPolicy.LOSSLESS else None,
+            statistics.breaker,
+            statistics.readers,
+            self._reporter.status(statistics) if statuses else None,
+        )
+
+    def _whole(self) -> BrokerNumbers:
+        reporter, failure = self._reporter, self._reporter.reload_failure
+        reasons = [] if reporter.fault is None else [reporter.fault.message]
+        if failure is not None:
+            reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
+        reasons += self._troubles()
+        successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
+        problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
+        paths = cast("list[UnmatchedPath]", self._unmatched.most())
+        errors = 0 if failure is None else max(1, failure.errors)
+        return BrokerNumbers(
+            0, errors, reasons, self._unmatched.totals(), paths, False, problems, self._group(),
+            {"main": os.getpid()},
+        )  # fmt: skip

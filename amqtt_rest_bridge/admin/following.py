@@ -1,0 +1,142 @@
+"""Records of now, as server-sent events (WHATWG HTML section 9.2): one for each message and request. The loop alone.
+
+A follower that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
+"""
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+
+from amqtt_rest_bridge.admin.shown import shown
+from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
+from amqtt_rest_bridge.link.admin_frames import LIVE_SECONDS, MOST_LIVE, Record
+from amqtt_rest_bridge.topics import filter_matches
+
+MOST_FOLLOWERS: Final = 16  # of a kind
+_PIECE_BYTES: Final = 65_536
+
+Kind = Literal["caller", "pages"]
+
+
+def event(name: str | None, value: object) -> bytes:
+    """Return one event with a value as JSON."""
+    return event_of(msgspec.json.encode(value).decode(), name=name)
+
+
+class Follower:
+    """A stream of the records that one caller wants; see `http.exchange.Stream`.
+
+    Args:
+        kind: "caller", or "pages" of a browser.
+        leave: Called when the caller has gone.
+        routes: Only records of these routes; None: all.
+        topic_filter: Only records with a topic that it matches; None: all.
+    """
+
+    def __init__(
+        self,
+        kind: Kind,
+        leave: "Callable[[Follower], None]",
+        routes: frozenset[str] | None,
+        topic_filter: str | None,
+    ) -> None:
+        self.kind: Final = kind
+        self._wake: Callable[[], None] = lambda: None
+        self._leave = leave
+        self._routes = routes
+        self._filter = topic_filter
+        self._events: deque[bytes] = deque([RETRY])
+        self._dropped = 0
+        self._pulse = Pulse(time.monotonic)
+
+    @property
+    def wants_any(self) -> bool:
+        """Return whether there can be records that the caller asked for."""
+        return self._routes is None or bool(self._routes)
+
+    def wants(self, record: Record) -> bool:
+        """Return whether a record is one of those that the caller asked for."""
+        if self._routes is not None and record.route not in self._routes:
+            return False
+        return self._filter is None or (record.topic is not None and filter_matches(self._filter, record.topic))
+
+    def put(self, events: list[bytes], dropped: int) -> None:
+        """Queue events, as far as there is room; `dropped` more have been left out before."""
+        room = max(0, MOST_LIVE - len(self._events))
+        self._events.extend(events[:room])
+        self._dropped += dropped + len(events[room:])
+        self._wake()
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """Begin: `wake` has the next piece taken."""
+        self._wake = wake
+
+    def take(self) -> bytes | float:
+        """Return what waits, or a comment when there was nothing for a while."""
+        parts, size = [], 0
+        while self._events and size < _PIECE_BYTES:
+            parts.append(self._events.popleft())
+            size += len(parts[-1])
+        if self._dropped and not self._events:
+            parts.append(event("dropped", {"count": self._dropped}))
+            self._dropped = 0
+        return self._pulse.of(b"".join(parts))
+
+    def close(self) -> None:
+        """Cease to follow."""
+        self._leave(self)
+
+
+class Followers:
+    """All followers. What is noted is passed on some times a second; `show` masks it then."""
+
+    def __init__(self, show: Callable[[Any], Record]) -> None:
+        self._show = show
+        self._followers: tuple[Follower, ...] = ()
+        self._number = 0  # of the last record
+        self._noted: deque[Any] = deque(maxlen=MOST_LIVE)
+        self._count = 0  # that were noted since the last look
+        self._timer: asyncio.TimerHandle | None = None
+        self.are_any = False
+        """Whether somebody follows: else nothing needs to be noted."""
+
+    def follow(self, kind: Kind, routes: frozenset[str] | None, topic_filter: str | None = None) -> Follower | None:
+        """Return a new follower; None when there are too many of its kind."""
+        if sum(one.kind == kind for one in self._followers) >= MOST_FOLLOWERS:
+            return None
+        follower = Follower(kind, self._leave, routes, topic_filter)
+        self._use((*self._followers, follower))
+        return follower
+
+    def note(self, run: Any) -> None:
+        """Pass on a run, or a record, soon."""
+        self._noted.append(run)
+        self._count += 1
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LIVE_SECONDS, self._pass_on)
+
+    def _pass_on(self) -> None:
+        self._timer = None
+        records, count = [self._show(run) for run in self._noted], self._count
+        self._noted.clear()
+        self._count = 0
+        first = self._number + 1
+        self._number += len(records)
+        events = [
+            (record, b"id: %d\n" % number + event(None, shown(record))) for number, record in enumerate(records, first)
+        ]
+        for follower in self._followers:
+            wanted = [text for record, text in events if follower.wants(record)]
+            if wanted or count > len(records):
+                follower.put(wanted, count - len(records))
+
+    def _leave(self, follower: Follower) -> None:
+        self._use(tuple(one for one in self._followers if one is not follower))
+
+    def _use(self, followers: tuple[Follower, ...]) -> None:
+        self._followers = followers
+        self.are_any = any(one.wants_any for one in followers)

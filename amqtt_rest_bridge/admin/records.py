@@ -1,0 +1,402 @@
+"""What is known of the calls and requests of the bridge: counted, and the last of each route kept. The loop alone.
+
+Each route has its last 50 calls and requests, and its last 20 failures, which successes do not push out; failures are
+also kept with their message, request and response (`KeptRuns`). To record has to be cheap, so of most runs one small
+value goes into a bounded queue; secrets are masked when it is read. What is kept whole is masked before it is kept.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from heapq import nlargest
+from operator import attrgetter
+from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from amqtt_rest_bridge.admin.following import Followers
+from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
+from amqtt_rest_bridge.engine.requests import scheme_of_sender
+from amqtt_rest_bridge.engine.results import masker_for
+from amqtt_rest_bridge.http.exchange import path_of
+from amqtt_rest_bridge.link.admin_frames import (
+    BUCKETS,
+    SHOWN_BYTES,
+    SHOWN_FAILURES,
+    SHOWN_RUNS,
+    Durations,
+    EventCounts,
+    Evidence,
+    Record,
+    RunQuery,
+    ShownResponse,
+)
+from amqtt_rest_bridge.link.frames import RequestCount
+from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
+from amqtt_rest_bridge.model import (
+    Capture,
+    ClientEvent,
+    EventName,
+    Message,
+    Publication,
+    Route,
+    RunIds,
+    ServerEvent,
+    Try,
+)
+from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
+from amqtt_rest_bridge.records.problems import Problems
+from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_wanted, shown_body
+from amqtt_rest_bridge.route_set import event_names, with_bound_ports
+from amqtt_rest_bridge.secret_search import MASK
+from amqtt_rest_bridge.topics import loggable
+
+SUCCEEDED: Final = "succeeded"
+_SKIPPED: Final = "skipped"
+_LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
+_LONGEST_METHOD: Final = 16  # of one that no endpoint takes, which may be as long as all headers
+_KEEP_SECONDS: Final = 0.2  # from a request that is kept at once to those after it, so that a flood costs little
+_MOST_WAITING: Final = 100  # requests, the last ones, that wait to be kept ...
+_MOST_WAITING_BYTES: Final = 8 << 20  # ... and their bodies
+_KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRIED: "retry", Outcome.REFUSED: "refused"}
+
+
+class _Run(Struct, gc=False):
+    """A call, an attempt of one, or a request, before it is shown; what `Record` has, with secrets."""
+
+    time: float
+    kind: str
+    id: str
+    route: Route | None
+    event: ClientEvent | ServerEvent | None
+    topic: str | None
+    method: str
+    url: str | None
+    status: int | None
+    failure: tuple[str, str, str] | None
+    tries: int | None
+    took: float
+    waited: float | None
+    attempts: Sequence[Try] = ()
+    retry_of: str | None = None
+
+
+class RunRecords:
+    """Records of all routes; fulfils `engine.needs.Records`.
+
+    Args:
+        runs: Makes the ids of calls.
+        capture: Which runs are kept with message, request and response.
+        kept: Keeps them.
+        bound_ports: Returns the bound port for each SERVER_PORT.
+    """
+
+    def __init__(
+        self,
+        runs: RunIds,
+        capture: Capture = Capture.FAILURES,
+        kept: KeptRuns | None = None,
+        bound_ports: Callable[[], Mapping[int, int]] = dict,
+    ) -> None:
+        self._ids = runs
+        self._capture = capture
+        self._bound_ports = bound_ports
+        self.kept = KeptRuns() if kept is None else kept
+        """Runs with their messages."""
+        self.problems = Problems()
+        """What is wrong now."""
+        self.followers = Followers(self._shown)
+        """Who follows what happens."""
+        self._counts: dict[EventName, EventCounts] = {}
+        self._recent: dict[str, deque[_Run]] = {}
+        self._failures: dict[str, deque[_Run]] = {}
+        self._secrets: frozenset[str] = frozenset()  # of all routes
+        self._waiting: deque[tuple[_Run, RequestRun]] = deque()  # requests that are to be kept
+        self._waiting_bytes = 0
+        self._is_due = False
+
+    def use_routes(self, routes: Sequence[Route]) -> None:
+        """Record the events of these routes from now on, and no others; kept runs of others stay."""
+        self._counts = {
+            name: self._counts.get(name) or EventCounts({}, Durations(), Durations([0]), statuses={})
+            for name in event_names(routes)
+        }
+        names = [route.name for route in routes]
+        self._recent = {name: self._recent.get(name, deque(maxlen=SHOWN_RUNS)) for name in names}
+        self._failures = {name: self._failures.get(name, deque(maxlen=SHOWN_FAILURES)) for name in names}
+        self._secrets = frozenset[str]().union(*(route.secrets for route in routes))
+        self.problems.use(with_bound_ports(routes, self._bound_ports()))
+
+    def counts(self) -> dict[str, dict[str, EventCounts]]:
+        """Return what was counted, by route and event."""
+        by_route: dict[str, dict[str, EventCounts]] = {}
+        for (route, event), counts in self._counts.items():
+            by_route.setdefault(route, {})[event] = counts
+        return by_route
+
+    # What the engine notes.
+
+    def note_call(self, run: CallRun) -> None:
+        """Note a call that has ended, or an attempt of it that is followed by another one."""
+        name = run.route.name, run.event.name
+        self._count_call(name, run)
+        failure = None if run.failure is None else (run.failure.code.value, run.failure.message, run.failure.hint)
+        url = run.url
+        if url is not None and len(url) > _LONGEST:
+            url = masker_of(run.route).address(url)[:_LONGEST]
+        noted = _Run(
+            run.time, _KINDS.get(run.outcome, "call"), self._ids.of(run.key, *name), run.route, run.event,
+            run.message.topic[:_LONGEST], run.event.method.value, url, run.status, failure,
+            run.attempted, run.took, run.waited, run.attempts, run.retry_of,
+        )  # fmt: skip
+        self._note(noted)
+        if name not in self._counts:
+            return
+        if run.outcome is Outcome.RETRIED:
+            self.problems.try_failed(run.number, self._shown(noted))
+            return
+        is_kept = self._keeps(run.outcome)
+        if is_kept or run.retry_of is not None:
+            record, message = self._shown(noted), run.message
+            payload = None if self._capture is Capture.NONE else message.payload
+            evidence = self._evidence(run) if is_kept else None
+            if evidence is not None:
+                record = replace(record, url=evidence.url)  # without what the message brought, too
+            if failure is not None:
+                self.problems.call(record)
+            self.kept.add(KeptRun(record, message.topic, message.timestamp, payload, evidence, message.properties))
+        self.forget_call(run.number)
+
+    def forget_call(self, number: int) -> None:
+        """Note that a call is tried no more: it has ended, or was given up."""
+        if self.problems.retrying:
+            self.problems.no_more_tries(number)
+
+    def note_request(self, run: RequestRun) -> None:
+        """Note a request that has been answered."""
+        route, event, refusal = run.route, run.event, run.refusal
+        status, url = int(run.answer.status[:3]), path_of(run.request.target)
+        if len(url) > _LONGEST:
+            url = self._masked(route, url)[:_LONGEST]
+        topic = None if run.publication is None else run.publication.topic[:_LONGEST]
+        failure = None if refusal is None else (refusal.code, refusal.message, refusal.hint)
+        kind = "skipped" if run.outcome is Outcome.SKIPPED else "request"
+        noted = _Run(
+            run.time, kind, run.request.id, route, event, topic, run.request.method[:_LONGEST_METHOD], url, status,
+            failure, None, run.took, None, (), run.retry_of,
+        )  # fmt: skip
+        self._note(noted)
+        if route is None or event is None or (counts := self._counts.get((route.name, event.name))) is None:
+            return
+        counts.statuses[run.answer.status[:3]] = counts.statuses.get(run.answer.status[:3], 0) + 1
+        if run.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
+            counts.took.add(run.took, BUCKETS)
+        if failure is not None:
+            counted = RequestCount(route.name, event.name, str(status), 1, failure[0], failure[1], run.request.id)
+            self.problems.requests(counted, run.time)
+        is_kept = failure[0] in NOT_SERVED_CODES if failure is not None else self._capture is Capture.ALL
+        if run.retry_of is not None:
+            self._keep_request(noted, run)
+        elif is_kept and self._capture is not Capture.NONE and kind != "skipped":
+            self._keep_soon(noted, run)
+
+    def note_unmatched(self, message: Message) -> None:
+        """Note a message that concerns no route, for those that follow; not the broker's own on `$SYS`."""
+        if self.followers.are_any and not message.topic.startswith("$SYS/"):
+            self.followers.note(Record(message.timestamp, "message", topic=loggable(message.topic)))
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Note an error of a route that ended no message."""
+        self.problems.error(route, code, message, now)
+
+    # What is asked for.
+
+    def keep_waiting(self) -> None:
+        """Keep the requests that wait to be kept, before somebody looks for them."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+        for noted, run in waiting:
+            self._keep_request(noted, run)
+
+    def find(self, query: RunQuery) -> Runs:
+        """Return the newest runs that a query asks for, and what is kept of the one that it names."""
+        self.keep_waiting()
+        routes = tuple(self._recent) if query.route is None else (query.route,)
+        recent: dict[int, _Run] = {}
+        for route in routes:
+            for run in (*self._recent.get(route, ()), *self._failures.get(route, ())):
+                code = None if run.failure is None else run.failure[0]
+                if query.id in (None, run.id) and is_wanted(query, run.time, run.kind, code, run.topic):
+                    recent[id(run)] = run
+        found = [self._shown(run) for run in nlargest(query.limit, recent.values(), key=attrgetter("time"))]
+        runs = Runs(query, lambda: None, found, awaited=0)
+        if query.id is not None:
+            self._find_kept(query, query.id, runs)
+            return runs
+        for kept in self.kept.newest(query.route):
+            record = kept.record
+            if is_wanted(query, record.time, record.kind, record.code, record.topic):
+                runs.kept.append(record)
+                if len(runs.kept) == query.limit:
+                    break
+        return runs
+
+    def _find_kept(self, query: RunQuery, name: str, runs: Runs) -> None:
+        kept = self.kept.get(name)
+        if kept is not None:
+            runs.detail = kept.detail(self.kept.get(kept.record.retried_as or ""))
+            runs.kept.append(kept.record)
+        elif query.tries and (failed := self.problems.newest_try(name)) is not None:
+            runs.found.append(failed)
+
+    # How it is done.
+
+    def _note(self, run: _Run) -> None:
+        if run.route is not None and (recent := self._recent.get(run.route.name)) is not None:
+            if run.kind != "retry":
+                recent.append(run)
+            if run.failure is not None:
+                self._failures[run.route.name].append(run)
+        if self.followers.are_any:
+            self.followers.note(run)
+
+    def _keep_soon(self, noted: _Run, run: RequestRun) -> None:
+        """Keep a request: the first one at once, those of the fifth of a second after it together."""
+        if not self._is_due:
+            self._is_due = True
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
+            self._keep_request(noted, run)
+            return
+        self._waiting.append((noted, run))
+        self._waiting_bytes += _body_bytes(run)
+        while len(self._waiting) > _MOST_WAITING or (
+            self._waiting_bytes > _MOST_WAITING_BYTES and len(self._waiting) > 1
+        ):
+            self._waiting_bytes -= _body_bytes(self._waiting.popleft()[1])
+
+    def _keep_due(self) -> None:
+        self._is_due = bool(self._waiting)
+        if self._is_due:
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
+            self.keep_waiting()
+
+    def _keep_request(self, noted: _Run, run: RequestRun) -> None:
+        publication = run.publication or Publication("", b"")
+        payload = None if run.publication is None else publication.payload
+        self.kept.add(KeptRun(
+            self._shown(noted), publication.topic, run.time - run.took, payload, self._request_evidence(run),
+            publication.properties,
+        ))  # fmt: skip
+
+    def _count_call(self, name: EventName, run: CallRun) -> None:
+        counts = self._counts.get(name)
+        if counts is None or run.outcome is Outcome.RETRIED:
+            return
+        if run.outcome is Outcome.REFUSED:
+            counts.refused += 1
+            return
+        outcome = _SKIPPED if run.outcome is Outcome.SKIPPED else SUCCEEDED
+        if run.failure is not None:
+            outcome = run.failure.code.value
+        counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
+        if outcome != _SKIPPED:
+            counts.waited.buckets[0] += 1
+            counts.waited.seconds += run.waited
+            if run.took:  # else nothing was sent, which would make the server look fast
+                counts.took.add(run.took, BUCKETS)
+
+    def _keeps(self, outcome: Outcome) -> bool:
+        if outcome in (Outcome.FAILED, Outcome.REFUSED):
+            return True
+        return outcome is Outcome.SUCCEEDED and self._capture is Capture.ALL
+
+    def _evidence(self, run: CallRun) -> Evidence | None:
+        """Return what is kept of a call beside its message, without secrets; None for one that was refused."""
+        if run.outcome is Outcome.REFUSED or self._capture is Capture.NONE:
+            return None
+        own, request, response = masker_of(run.route), run.request, run.response
+        masker = masker_for(own, request, response)
+        carried = frozenset() if request is None else credentials_of(request.headers, request.url)
+        carries = any(own.text(one) == one for one in carried)
+        url, headers, body, received = None, [], None, None
+        if request is not None:
+            url = masker.address(request.url)[:_LONGEST]
+            headers = _shown_headers(masker, request.headers)
+            if scheme := scheme_of_sender(run.route.config, request):
+                headers.append(("Authorization", f"{scheme} {MASK}"))
+            body = None if request.body is None else shown_body(masker, request.body)
+        if response is not None:
+            shown = _shown_headers(masker, response.headers)
+            reason = masker.text(response.reason)[:_LONGEST]
+            received = ShownResponse(response.status, reason, shown, shown_body(masker, response.body))
+        hint = None if run.failure is None else run.failure.hint
+        payload = shown_body(masker, run.message.payload)
+        return Evidence(
+            hint, url, run.attempted, list(run.attempts), payload, carries, headers, body, received,
+            run.together if run.event.batch_size is not None else 0,
+        )  # fmt: skip
+
+    def _request_evidence(self, run: RequestRun) -> Evidence:
+        if run.retry_of is not None:  # what the request brought, its first run knows
+            first = self.kept.get(run.retry_of)
+            shown = None if first is None or first.evidence is None else first.evidence.payload
+            return Evidence(None if run.refusal is None else run.refusal.hint, None, 1, [], shown, carries=True)
+        request, answer, publication, event = run.request, run.answer, run.publication, run.event
+        headers = list(request.headers.items())
+        carried = credentials_of(headers, request.target)
+        if event is not None and event.signature is not None:
+            carried |= {request.headers.get(event.signature.header.lower(), "")}
+        masker = (NO_SECRETS if run.route is None else masker_of(run.route)).including(carried)
+        status, _, reason = answer.status.partition(" ")
+        return Evidence(
+            None if run.refusal is None else run.refusal.hint,
+            masker.address(path_of(request.target)),
+            1,
+            [],
+            None if publication is None else shown_body(masker, publication.payload),
+            False,
+            _shown_headers(masker, headers),
+            shown_body(masker, request.body) if request.body else None,
+            ShownResponse(int(status), reason, _shown_headers(masker, answer.headers), shown_body(masker, answer.body)),
+        )
+
+    def _masked(self, route: Route | None, url: str) -> str:
+        return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
+
+    def _shown(self, run: "_Run | Record") -> Record:
+        if isinstance(run, Record):
+            return run
+        masker = NO_SECRETS if run.route is None else masker_of(run.route)
+        code, message, hint = run.failure or (None, None, None)
+        is_refused = run.kind == "refused"
+        return Record(
+            run.time, run.kind, run.id,
+            None if run.route is None else run.route.name,
+            None if run.event is None else run.event.name,
+            None if run.topic is None else loggable(run.topic),
+            run.method,
+            None if run.url is None else self._masked(run.route, run.url),
+            run.status, code,
+            None if message is None else masker.address(message),
+            hint, None if is_refused else run.tries,
+            None if is_refused else round(1000 * run.took, 1),
+            None if run.waited is None or is_refused else max(0.0, round(1000 * run.waited, 1)),
+            list(run.attempts), run.retry_of,
+        )  # fmt: skip
+
+
+def _body_bytes(run: RequestRun) -> int:
+    return len(run.request.body) + (0 if run.publication is None else len(run.publication.payload))
+
+
+def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Return headers as they are shown; beyond `SHOWN_BYTES` together the others are left out."""
+    shown: list[tuple[str, str]] = []
+    left = SHOWN_BYTES
+    for name, value in headers:
+        left -= len(name) + len(value)
+        if left < 0:
+            break
+        shown.append((masker.text(name), masker.header(name, value)))
+    return shown

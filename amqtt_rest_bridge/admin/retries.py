@@ -1,0 +1,196 @@
+"""Sends the messages of kept failures again, each through its event only. The loop alone.
+
+A retry is a new call by the definition in use now, admitted like any other: it takes its place in the route's queue and
+keeps to its RATE_LIMIT. What a request of server mode has published, or would have, is published. While a retry has not
+ended its failure is not retried once more.
+
+Decision: that a failure was sent again is in the file of failures once its retry has ended: what a stop or a kill
+leaves unsent can be retried after the next start, and what was being sent may be sent twice.
+"""
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE
+from amqtt_rest_bridge.engine.client_mode import ClientMode
+from amqtt_rest_bridge.engine.needs import Outcome, Publishes, RequestRun
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.schedule import OwnDelivery
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.http.exchange import Refusal, Request, Response, refuse, refused
+from amqtt_rest_bridge.link.admin_frames import (
+    MOST_RUNS,
+    NOT_KEPT,
+    RETRY_RUNS,
+    ROUTE_GONE,
+    Retried,
+    WantRetry,
+)
+from amqtt_rest_bridge.model import Message, Publication, Route, RunIds, ServerEvent
+from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.runs import is_request
+
+_AT_ONCE: Final = 10  # in one iteration of the loop
+_MOST_UNDER_WAY: Final = MOST_RUNS
+_NOT_PUBLISHED: Final[Refusal] = refuse(
+    BROKER_UNAVAILABLE, "The MQTT broker is away or has not acknowledged the message"
+)
+
+
+class _RefusedError(BridgeError):
+    """A failure is not retried; the message says why."""
+
+    def __init__(self, code: str, why: str) -> None:
+        super().__init__(why)
+        self.code = code
+
+
+@dataclass(slots=True, eq=False)
+class _Retry(OwnDelivery):
+    """The delivery of a message that is sent again: its last release ends the retry."""
+
+    ended: Callable[[], None]
+
+    def release(self) -> None:
+        OwnDelivery.release(self)
+        if not self.holds:
+            self.ended()
+
+
+class Retries:
+    """Retry.
+
+    Args:
+        records: Keep the failures.
+        client_mode: Runs the messages of failed calls.
+        publisher: Publishes the messages of failed requests.
+        outcomes: Notes what becomes of these.
+        routes: Returns the present routes.
+        runs: Makes the ids of calls.
+    """
+
+    def __init__(
+        self,
+        records: RunRecords,
+        client_mode: ClientMode,
+        publisher: Publishes,
+        outcomes: Outcomes,
+        routes: Callable[[], Iterable[Route]],
+        runs: RunIds,
+    ) -> None:
+        self._records = records
+        self._client_mode = client_mode
+        self._publisher = publisher
+        self._outcomes = outcomes
+        self._routes = routes
+        self._ids = runs
+        self._under_way: set[str] = set()  # ids of failures
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def retry(self, wanted: WantRetry) -> Retried:
+        """Begin the retries that are asked for; return once all have begun, or been refused."""
+        self._records.keep_waiting()
+        is_search, kept, done = wanted.ids is None, self._records.kept, Retried(0, [], [])
+        names = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
+        # What is named is held: those that fail again at once may take its place before its turn comes.
+        held = {} if is_search else {name: kept.get(name) for name in names}
+        for number, name in enumerate(names, 1):
+            run = kept.get(name) or held.get(name)
+            if is_search and run is not None and run.record.retried_as is not None:  # meanwhile, by another one
+                continue
+            try:
+                done.started.append((self._retry(name, run), name))
+            except _RefusedError as refused:
+                done.refused.append((name, refused.code, str(refused)))
+            if number % _AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return done
+
+    def _matching(self, wanted: WantRetry) -> list[str]:
+        """Return the failures that are asked for, the oldest first, without those that have been sent again."""
+        found = [
+            kept.record.id
+            for kept in self._records.kept.newest(wanted.route)
+            if kept.record.id is not None
+            and kept.is_failure
+            and kept.record.retried_as is None
+            and (wanted.code is None or kept.record.code == wanted.code)
+        ]
+        return found[:MOST_RUNS][::-1]
+
+    def _retry(self, name: str, kept: KeptRun | None) -> str:
+        """Send a message again and return the id of the new run; raises `_RefusedError`."""
+        if kept is None or not kept.is_failure:
+            raise _RefusedError(NOT_KEPT, "no failure of a message is kept with this id")
+        if kept.payload is None and not kept.topic:
+            raise _RefusedError(NOT_KEPT, "the request of this run failed before it had a message")
+        if kept.payload is None:
+            raise _RefusedError(NOT_KEPT, "the message of this run is not kept: see the setting capture")
+        if name in self._under_way:
+            raise _RefusedError(RETRY_RUNS, "a retry of this failure has not ended yet")
+        if len(self._under_way) >= _MOST_UNDER_WAY:
+            raise _RefusedError(RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet")
+        record = kept.record
+        self._under_way.add(name)
+        retry = self._retry_request if is_request(record.kind, record.status) else self._retry_call
+        if (started := retry(name, kept)) is None:
+            self._under_way.discard(name)
+            raise _RefusedError(ROUTE_GONE, f"route {record.route} has no event {record.event} any more")
+        self._records.kept.retried(name, started)
+        return started
+
+    def _retry_call(self, name: str, kept: KeptRun) -> str | None:
+        event = kept.record.route or "", kept.record.event or ""
+        message = Message(kept.topic, kept.payload or b"", time.time(), kept.properties)
+        retry = _Retry(lambda: self._ended(name))
+        retry.hold()
+        try:
+            run = self._client_mode.run_event(event, message, retry, name)
+        finally:
+            asyncio.get_running_loop().call_soon(retry.release)  # after `retried` was noted
+        return None if run is None else self._ids.of(run, *event)
+
+    def _retry_request(self, name: str, kept: KeptRun) -> str | None:
+        """Publish the message of a request again.
+
+        Decision: no caller waits for a reply any more: the run has succeeded once the broker has the message. It counts
+        like a request that was answered with RESPONSE_STATUS.
+        """
+        names = kept.record.route, kept.record.event
+        found = (
+            (route, event)
+            for route in self._routes()
+            for event in route.server_events
+            if (route.name, event.name) == names and event.destination_topic is not None
+        )
+        if (present := next(found, None)) is None:
+            return None
+        started = str(uuid.uuid4())
+        task = asyncio.create_task(self._publish_again(name, kept, started, *present))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return started
+
+    async def _publish_again(self, name: str, kept: KeptRun, started: str, route: Route, event: ServerEvent) -> None:
+        publication = Publication(kept.topic, kept.payload or b"", event.retain, kept.properties, event.qos)
+        outcome, refusal = Outcome.SUCCEEDED, None
+        try:
+            await self._publisher.publish(publication, hops=1, route=route.name, wait=False)
+        except BridgeError:
+            outcome, refusal = Outcome.FAILED, _NOT_PUBLISHED
+        request = Request(started, kept.record.method or event.method.value, kept.record.url or "", "", {})
+        answer = Response(f"{event.response_status} OK") if refusal is None else refused(refusal)
+        self._outcomes.request_answered(RequestRun(
+            time.time(), outcome, 0, route, event, request, answer, refusal, None, publication, 0.0, name,
+            f"the message of {name} again",
+        ))  # fmt: skip
+        self._ended(name)
+
+    def _ended(self, name: str) -> None:
+        self._under_way.discard(name)
+        self._records.kept.retry_ended(name)

@@ -1,0 +1,526 @@
+"""The life of a call, in the order in which it happens: offered, admitted, its turn, its attempts, its end.
+
+A call is a task only while it has a place of its route, which has `workers` of them: from the building of a request
+until the broker has acknowledged the result. While it waits it is an entry of a queue: for room, for a place, behind
+another one of its line, in an open batch, for its turn by RATE_LIMIT, for its target, for its next attempt. It runs by
+the definition of its event that is in use when its first attempt begins; a lossless one, whose attempts have no end, by
+the one in use at each attempt.
+"""
+
+import asyncio
+import itertools
+import logging
+import uuid
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.engine.admission import AT_ONCE, Outside
+from amqtt_rest_bridge.engine.event import PreparedEvent
+from amqtt_rest_bridge.engine.needs import Delivery, Host, Sends
+from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes, note_attempt
+from amqtt_rest_bridge.engine.results import failure_publication
+from amqtt_rest_bridge.engine.schedule import OwnDelivery
+from amqtt_rest_bridge.engine.stages import Call, HeldError, Step, Verdict
+from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve
+from amqtt_rest_bridge.engine.stages.breaker import Breaker
+from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
+from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.turns import Turns
+from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
+from amqtt_rest_bridge.model import HttpResponse, Message, Publication, Route, RunKey
+
+log = logging.getLogger(__name__)
+
+MAX_HOPS: Final = 8
+"""Routes that a message may go through, one after the other."""
+_LOOKED_AT_TOGETHER: Final = 32
+_QUICKLY_PARSED: Final = 16 << 10  # bytes
+_SHORT_SECONDS: Final = 0.001
+_REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
+
+
+class PreparedRoute(Struct, frozen=True, eq=False):
+    """A route as it is in use: its client events by name, and what sends their requests, if there are any."""
+
+    route: Route
+    events: Mapping[str, PreparedEvent]
+    client: Sends | None
+
+
+class Common(Struct, eq=False):
+    """What the calls of all routes share."""
+
+    host: Host
+    outcomes: Outcomes
+    failures: FailureQueue
+    lease: OrderLease
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class RouteCalls:
+    """The calls of one route, whichever of its definitions they run by.
+
+    Args:
+        definition: The present one.
+        statistics: Of the route, with its admission.
+        common: What all routes share.
+    """
+
+    def __init__(self, definition: PreparedRoute, statistics: RouteStatistics, common: Common) -> None:
+        clock, limits = common.host.clock, common.host.limits
+        self.definition = definition
+        self.statistics = statistics
+        self.name = statistics.name
+        self._common = common
+        self._clock = clock
+        self._most_bytes = limits.max_message_bytes
+        self._outcomes = common.outcomes
+        self._admission = statistics.admission
+        self._open: dict[int, Call] = {}  # admitted and not ended, by number
+        self._is_stopping = False
+        self._resume = self._queue
+        # Where calls wait: for room, behind others of their line, to be looked at, in a batch, for a place, a target.
+        self._outside = Outside(self._admission, self._arrive, self.refuse, clock)
+        self._order = Order()
+        self._arrivals: deque[Call] = deque()
+        self._is_looking = False
+        self._parsing = asyncio.Lock()
+        self._batches = Batches(limits.max_body_bytes, clock, self._line_up)
+        self._turns = Turns(self._admission, common.lease, clock, self._begin)
+        self._breaker: Breaker | None = None
+        self.use(definition)
+
+    # Offered, and admitted.
+
+    def offer(
+        self, event: str, message: Message, hops: int, delivery: Delivery | None, retry_of: str | None = None,
+        size: int = 0,
+    ) -> RunKey:  # fmt: skip
+        """Take a message for an event of the present definition: its call is admitted, waits for room, or is refused.
+
+        The delivery is held until the call has ended. Returns what the id of the run is made of.
+        """
+        prepared, size = self.definition.events[event], max(size, len(message.payload))
+        call = Call(next(self._common.numbers), self._resume, prepared, message, size, hops, delivery)
+        call.retry_of = retry_of
+        if delivery is not None:
+            delivery.hold()
+        self._admit(call)
+        return call.run
+
+    def _admit(self, call: Call) -> None:
+        delivery, failure = call.delivery, None
+        if call.hops >= MAX_HOPS:
+            went = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
+            failure = catalogue.TOO_MANY_HOPS.error(went)
+        elif call.size > self._most_bytes:
+            what = f"the message has {call.size} bytes, max_message_bytes allows {self._most_bytes}"
+            failure = catalogue.MESSAGE_TOO_LARGE.error(what)
+        elif delivery is not None and (call.event.is_lossless or delivery.is_bounded):
+            self._admission.take(call.size)
+        else:
+            failure = self._admission.admit(call.size)
+            if failure is not None and self._outside.accept(call):
+                return
+        if failure is None:
+            self._arrive(call)
+        else:
+            self.refuse(call, failure)
+
+    def refuse(self, call: Call, failure: CallError) -> None:
+        """End a call that was not admitted."""
+        self._outcomes.refused(call, failure, self.statistics)
+        event, publication = call.event, None
+        if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
+            # Decision: where no room is left for large failures, they go without the message; one that is too large
+            # for a call is too large for its failure.
+            for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):
+                publication = failure_publication(
+                    event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
+                )
+                if publication is None or self._common.failures.has_room(len(publication.payload)):
+                    break
+                publication = None
+        self._publish_later(call, publication)
+
+    # It waits for its turn.
+
+    def _arrive(self, call: Call) -> None:
+        """Queue a call that was admitted."""
+        self._open[call.number] = call
+        if call.event.is_lossless:
+            call.key = str(uuid.uuid4()) if call.delivery is None else call.delivery.key(call.name)
+        if call.event.event.batch_size is None:
+            self._line_up(call)
+        else:
+            self._look_at(call)
+
+    def _line_up(self, call: Call) -> None:
+        """Queue a call, or of an ORDERED event put it behind the others of its line."""
+        if not call.event.is_in_order or self._order.enter(call, is_batch=call.item is not None):
+            self._queue(call)
+
+    def _queue(self, call: Call) -> None:
+        """Queue a call for its turn; with RATE_LIMIT look at it before: what sends nothing takes no turn."""
+        if call.has_ended or self._is_stopping:
+            return
+        if self._turns.pace is not None and call.item is None:
+            self._look_at(call)
+        else:
+            self._turns.wait(call)
+
+    def _look_at(self, *calls: Call) -> None:
+        """Look at calls after those that have come before them, one after the other."""
+        self._arrivals.extend(calls)
+        if not self._is_looking:
+            self._is_looking = True
+            self._start(self._look_at_arrivals())
+
+    async def _look_at_arrivals(self) -> None:
+        number = 0
+        while self._arrivals:
+            call = self._arrivals.popleft()
+            if not call.has_ended and not self._is_stopping:
+                await self._look(call)
+                number += 1
+                if number % _LOOKED_AT_TOGETHER == 0:
+                    await asyncio.sleep(0)
+        self._is_looking = False
+
+    async def _look(self, call: Call) -> None:
+        """Gather a call in a batch, or let it wait for its turn; end it if it sends nothing."""
+        is_of_batch = False
+        try:
+            verdict = self._rebind(call)
+            is_of_batch = call.event.event.batch_size is not None
+            if verdict is None:
+                verdict = await self._take(call, call.event.join if is_of_batch else call.event.begin)
+        except HeldError:
+            return
+        except Exception:
+            log.exception("%s: unexpected error", call.event.label)
+            verdict = call.event.fail_unexpectedly(call)
+        if call.has_ended:  # its source has taken it back meanwhile
+            return
+        if verdict is not None:
+            self._end_now(call, verdict)
+        elif is_of_batch:
+            self._batches.add(call)
+        else:
+            call.discard_request()
+            call.has_begun = call.has_begun or not call.has_payload
+            self._turns.wait(call)
+
+    # It has a place: an attempt, and what follows.
+
+    def _begin(self, call: Call) -> None:
+        self._start(self._run(call))
+
+    async def _run(self, call: Call) -> None:
+        """Build the request of a call, send it, and do what its reply means; then its place is free."""
+        try:
+            verdict = self._rebind(call) or await self._take(call, call.event.begin)
+            if verdict is None:
+                call.has_begun = True
+                is_up = self._breaker is None or self._breaker.passes(call)
+                verdict = await self._attempt(call) if is_up else self._without_target(call, self._breaker)
+            if verdict.step is not Step.AGAIN and verdict.step is not Step.SPLIT:
+                await self._end(call, verdict)
+        except HeldError:
+            return  # what keeps it puts it back into the queue
+        except Exception:
+            log.exception("%s: unexpected error", call.event.label)
+            if not call.has_ended:
+                self._end_now(call, call.event.fail_unexpectedly(call))
+            return
+        finally:
+            if self._breaker is not None:
+                self._breaker.left(call)
+            self._turns.leave(call)
+        if call.has_ended or self._drop(call):
+            return
+        if verdict.step is Step.AGAIN:
+            self._try_again(call, verdict)
+        else:
+            self._split(call, verdict)
+
+    def _rebind(self, call: Call) -> Verdict | None:
+        """Use the present definition for a call, unless it has begun by another one; end it where there is none.
+
+        Raises:
+            HeldError: It does not go on here: its source keeps it, or its batch is gathered again.
+        """
+        before = call.event
+        present = self.definition.events.get(before.event.name)
+        if present is before or (call.has_begun and not before.is_lossless):
+            return None
+        before.give_up(call)
+        if present is None:
+            if before.is_lossless and call.delivery is not None:
+                for one in call.batch:
+                    self._give_up(one)
+                raise HeldError
+            return before.fail(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
+        batch, is_as_before = call.batch, form_of(present) == form_of(before)
+        for one in batch:
+            one.event = present
+        if call.item is None or is_as_before:
+            return None
+        self._scatter(call)
+        raise HeldError
+
+    async def _take(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
+        """Take a step that may parse the payload. Of a route, steps that take long come one after the other.
+
+        Between them the loop is free for as long as one has taken: other routes get half of its time.
+        """
+        if call.size < _QUICKLY_PARSED:
+            return step(call)
+        async with self._parsing:
+            began = self._clock.monotonic()
+            verdict = step(call)
+            spent = self._clock.monotonic() - began
+            if spent > _SHORT_SECONDS:
+                await self._clock.sleep(spent)
+        return verdict
+
+    async def _attempt(self, call: Call) -> Verdict:
+        """Send the request of a call, and what has to follow it; return what that means."""
+        event, built, client = call.event, call.built, call.event.client
+        if built is None or client is None:
+            raise AssertionError("a call is sent by its definition, once its request is built")
+        pace = self._turns.pace
+        turn = None if pace is None else partial(pace.take_turn, call)
+        call.attempted, call.paused, began = call.attempted + 1, 0.0, self._clock.monotonic()
+        reply: HttpResponse | CallError
+        try:
+            reply = await client.send(built.request, turn=turn)
+            took = reply.elapsed
+        except CallError as error:
+            reply, took = error, self._clock.monotonic() - began - call.paused
+        call.took += took
+        if self._breaker is not None:
+            self._breaker.replied(call, reply)
+        verdict = event.judge(call, reply)
+        note_attempt(call, verdict, self._clock.time(), took)
+        return verdict
+
+    def _without_target(self, call: Call, breaker: Breaker | None) -> Verdict:
+        """Keep a lossless call, or one that was tried before, until the target is up; fail any other one."""
+        if call.event.is_lossless or call.attempted:
+            call.discard_request()
+            if breaker is not None:
+                breaker.hold(call)
+            raise HeldError
+        return call.event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
+
+    def _try_again(self, call: Call, verdict: Verdict) -> None:
+        """Queue a call again when it is time for its next attempt."""
+        when = f"retry in {verdict.seconds:.1f} s"
+        if self._breaker is not None and self._breaker.hold(call):
+            when = "retry by the breaker"  # which has its own time between two probes
+        else:
+            self._clock.later(verdict.seconds, partial(self._queue, call))
+        self._outcomes.attempt_failed(call, verdict, self.statistics, when)
+
+    def _split(self, call: Call, verdict: Verdict) -> None:
+        """Send the halves of a batch that the server refused, of an ORDERED event one after the other."""
+        self._outcomes.attempt_failed(call, verdict, self.statistics, "its halves are sent")
+        second = halve(call)
+        self._queue(call)
+        if second.line is None:
+            self._queue(second)
+        else:
+            self._order.precede(second)
+
+    async def _end(self, call: Call, verdict: Verdict) -> None:
+        """Count a call that has ended, and those that it carries; publish its result; release its message."""
+        (_, *riders) = self._count(call, verdict)
+        if verdict.publication is not None:
+            try:
+                await self._common.host.publisher.publish(verdict.publication, hops=call.hops + 1, route=self.name)
+            except PublicationRefusedError as refused:
+                self._outcomes.not_published(call.name, verdict.publication.topic, str(refused))
+        self._close(call, None)
+        for rider, own in riders:
+            self._close(rider, own.publication)
+
+    def _end_now(self, call: Call, verdict: Verdict) -> None:
+        """End a call that keeps no place until its result is published."""
+        for one, own in self._count(call, verdict):
+            self._close(one, own.publication)
+
+    def _count(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
+        """Count a call that has ended and those that it carries; return each with its verdict."""
+        ended = [(call, verdict), *call.event.share(call, verdict)]
+        for one, own in ended:
+            self._outcomes.ended(one, own, self.statistics)
+        return ended
+
+    def _close(self, call: Call, publication: Publication | None) -> None:
+        """Release the message of a call that has ended, once what is left to publish is published."""
+        self._publish_later(call, publication)
+        self._free(call)
+
+    def _publish_later(self, call: Call, publication: Publication | None) -> None:
+        """Publish for a call that needs no place for it, and release its message then."""
+        if publication is not None:
+            self._common.failures.put(publication, call.hops + 1, call.name, call.delivery)
+        elif call.delivery is not None:
+            call.delivery.release()
+
+    def _free(self, call: Call) -> None:
+        """Free the room of a call that has ended, and what waits behind it."""
+        call.has_ended = True
+        call.riders = call.carrier = None
+        self._open.pop(call.number, None)
+        self._admission.release(call.size)
+        if call.line is not None and not call.is_behind:
+            self._leave_line(call.line)
+        if self._admission.outside:
+            self._outside.look()
+        if call.event.client is not self.definition.client and call.event.client is not None:
+            call.event.client.close()  # of a definition that a reload has replaced
+
+    def _leave_line(self, line: str) -> None:
+        following = self._order.leave(line)
+        if following is not None:
+            self._queue(following)
+
+    # What reloads, groups and the end of the bridge ask for.
+
+    def use(self, definition: PreparedRoute) -> None:
+        """Run by another definition from now on; one without events ends what waits."""
+        before, self.definition = self.definition, definition
+        config = definition.route.route_config
+        self._turns.use(config.rate_limit)
+        if self._breaker is None and config.breaker is not None:
+            self._breaker = Breaker(self._clock, self._breaker_changed)
+            self._breaker.share(self._turns.workers)
+        if self._breaker is not None:
+            self._breaker.change(definition.route.config.server, config.breaker)
+        if before.client is not definition.client and before.client is not None:
+            before.client.close()
+        for name, batch in self._batches.by_event.items():
+            present = definition.events.get(name)
+            if present is None or form_of(present) != form_of(batch[0].event):
+                self._batches.close(name)
+        removed = []
+        for call in self._outside.empty():
+            present = definition.events.get(call.event.event.name)
+            if present is None:
+                removed.append(call)
+            else:
+                call.event = present
+                self._admit(call)
+        if removed:
+            self._start(self._refuse_removed(removed))
+
+    async def _refuse_removed(self, calls: list[Call]) -> None:
+        for number, call in enumerate(calls):
+            self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    def share(self, workers: int) -> None:
+        """Share RATE_LIMIT and the probes of a target that is down with other workers."""
+        self._turns.share(workers)
+        if self._breaker is not None:
+            self._breaker.share(workers)
+
+    def withdraw(self) -> None:
+        """Drop the calls that wait and whose source has taken their message back; close open batches."""
+        for call in self._outside.remove(is_taken_back):
+            if call.delivery is not None:
+                call.delivery.abandon()
+        waiting = [call for call in self._open.values() if not call.has_place and call.carrier is None]
+        for call in waiting:
+            for one in call.batch:
+                one.has_ended = is_taken_back(one)  # before one of them makes way for another
+        for call in waiting:
+            self._drop(call)
+        for name in self._batches.by_event:
+            self._batches.close(name)
+
+    def _drop(self, call: Call) -> bool:
+        """Drop a call, or those of its batch, whose source has taken their message back; return whether it goes."""
+        dropped = [one for one in call.batch if is_taken_back(one)]
+        kept = [one for one in call.batch if one not in dropped]
+        if call in dropped and kept:  # another one carries the others
+            first = carrying(kept, call)
+            if call.is_behind:
+                self._order.replace(call, first)
+            else:
+                self._queue(first)
+            call.line = call.riders = None
+        elif dropped and kept:
+            carrying(kept, call)
+        for one in dropped:
+            self._give_up(one)
+        return call in dropped
+
+    def _give_up(self, call: Call) -> None:
+        """Forget a call that has not begun, or waits for its next attempt: its source keeps the message."""
+        call.event.give_up(call)
+        self._outcomes.retried_no_more(call, self.statistics)
+        if call.delivery is not None:
+            call.delivery.abandon()
+        self._free(call)
+
+    def _scatter(self, call: Call) -> None:
+        """Gather the calls of a batch again, by a definition that makes other items of them."""
+        batch, line = call.batch, call.line
+        for one in batch:
+            one.item = one.riders = one.carrier = one.line = None
+            one.has_begun = False
+        self._arrivals.extendleft(reversed(batch))  # before what has come later
+        self._look_at()
+        if line is not None:
+            self._leave_line(line)
+
+    def stop(self) -> None:
+        """Begin no more calls but those of open batches, which are lost unless their source keeps them."""
+        self._turns.clear()
+        for name, batch in self._batches.by_event.items():
+            if not batch[0].event.is_lossless:
+                self._batches.close(name)
+        self._is_stopping = True
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether no message waits, no call runs, and the next request may leave at once."""
+        return not self._open and not self._admission.outside and self._turns.is_due
+
+    def left(self) -> tuple[int, int]:
+        """Return how many messages have not ended: those that are lost now, and those that their source keeps."""
+        calls = [*self._open.values(), *self._outside.empty()]
+        kept = sum(call.delivery is not None and not isinstance(call.delivery, OwnDelivery) for call in calls)
+        return len(calls) - kept, kept
+
+    def _breaker_changed(self, reason: str | None) -> None:
+        log.warning("route %s: %s", self.name, reason or "the target answers again, the breaker is closed")
+        self.statistics.note_breaker(reason)
+        self._outcomes.noted(self.statistics)
+
+    def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        tasks = self._common.tasks
+        task = asyncio.get_running_loop().create_task(coroutine)
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+
+def is_taken_back(call: Call) -> bool:
+    """Return whether the source of a call has taken its message back."""
+    return call.delivery is not None and call.delivery.is_dropped
+
+
+def form_of(event: PreparedEvent) -> tuple[object, ...]:
+    """Return what an event makes items of: calls of a batch stay together while that stays."""
+    own = event.event
+    return own.batch_size, own.body, own.batch_item

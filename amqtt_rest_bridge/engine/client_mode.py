@@ -1,0 +1,198 @@
+"""Client mode: the door for messages, which become calls of the routes. One event loop.
+
+`offer` takes a message, `use_routes` replaces the routes, `stop` and `drain` end it. What happens to a call is in
+`call`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator
+from typing import Final
+
+from amqtt_rest_bridge.engine.call import Common, PreparedRoute, RouteCalls
+from amqtt_rest_bridge.engine.event import prepare
+from amqtt_rest_bridge.engine.needs import Connects, Delivery, Host, Sends
+from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes
+from amqtt_rest_bridge.engine.router import Router
+from amqtt_rest_bridge.engine.schedule import Schedule
+from amqtt_rest_bridge.engine.stages.dedupe import Claims
+from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
+from amqtt_rest_bridge.engine.stages.order import OrderLease
+from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route, RunKey
+
+log = logging.getLogger(__name__)
+
+_NOWHERE: Final[Collection[EventName]] = ()
+
+
+class ClientMode:
+    """The routes of client mode, and their calls.
+
+    Args:
+        host: What the engine needs.
+        outcomes: Notes what becomes of messages; server mode shares it.
+        leads: Returns whether this process runs the schedule of an event, where several share the routes.
+    """
+
+    def __init__(self, host: Host, outcomes: Outcomes, leads: Callable[[EventName], bool] = lambda _: True) -> None:
+        self._host = host
+        self._outcomes = outcomes
+        self._claims = Claims(host.keeps)
+        self._failures = FailureQueue(host.publisher, outcomes)
+        self._common = Common(host, outcomes, self._failures, OrderLease(host.clock))
+        self._routes: dict[str, RouteCalls] = {}
+        self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
+        self._router = Router()
+        self._schedule = Schedule(self.run_event, leads, host.clock, host.chance)
+        self._workers = 1
+
+    def offer(
+        self,
+        message: Message,
+        *,
+        hops: int = 0,
+        elsewhere: Collection[EventName] = _NOWHERE,
+        delivery: Delivery | None = None,
+        size: int = 0,
+    ) -> None:
+        """Take a message for all events that listen to its topic. Never blocks; what it becomes happens later.
+
+        Args:
+            message: The message.
+            hops: Routes that it has passed through.
+            elsewhere: Events that receive it by another subscription.
+            delivery: Held for each of its calls, and during this method.
+            size: Bytes of the message, where they are more than its payload: many properties may be larger than it.
+        """
+        listeners = self._router.by_topic[message.topic]
+        if not listeners:
+            self._outcomes.unmatched(message)
+        if delivery is not None:
+            delivery.hold()  # a call that ends at once must not acknowledge what other events have still to take
+        try:
+            for listener in listeners:
+                if listener.name not in elsewhere:
+                    listener.calls.offer(listener.name[1], message, hops, delivery, size=size)
+        finally:
+            if delivery is not None:
+                delivery.release()
+
+    def run_event(
+        self, name: EventName, message: Message, delivery: Delivery | None = None, retry_of: str | None = None
+    ) -> RunKey | None:
+        """Take a message that a schedule or a retry made for one event alone.
+
+        `retry_of` is the id of the run that is repeated. The delivery is held until the call has ended. Returns what
+        the id of the run is made of, None where the event is gone.
+        """
+        listener = self._router.by_name.get(name)
+        return None if listener is None else listener.calls.offer(name[1], message, 0, delivery, retry_of)
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Run these routes from now on.
+
+        A call that has begun ends by the definition that it began with. One that waits, and a lossless one at its next
+        attempt, goes on by the present definition; without one it fails, and a lossless one stays with its source.
+
+        Raises:
+            ConfigurationError: BASE_ADDRESS, USERNAME or a proxy variable cannot be used; nothing has changed then.
+        """
+        routes = list(routes)
+        definitions = [self._define(route) for route in routes]
+        gone = {name: calls for name, calls in self._gone.items() if not calls.is_idle}
+        self._outcomes.use_routes(routes, {name: calls.statistics for name, calls in gone.items()})
+        before, self._routes = gone | self._routes, {}
+        for definition in definitions:
+            name = definition.route.name
+            calls = before.pop(name, None)
+            if calls is not None:
+                calls.use(definition)
+            elif definition.events:
+                calls = RouteCalls(definition, self._outcomes.statistics[name], self._common)
+                calls.share(self._workers)
+            else:
+                continue
+            self._routes[name] = calls
+        self._router = Router(self._routes.values())
+        self._schedule.use(routes)
+        for calls in before.values():
+            calls.use(PreparedRoute(calls.definition.route, {}, None))
+        self._gone = before
+
+    def withdraw(self) -> None:
+        """Drop the calls that wait and whose delivery `is_dropped`: a source has taken messages back."""
+        for calls in self._all():
+            calls.withdraw()
+
+    def share(self, workers: int, ordered_until: float) -> None:
+        """Share RATE_LIMITs, and probes of targets, with other workers; begin ORDERED calls until a monotonic time."""
+        self._workers = workers
+        for calls in self._all():
+            calls.share(workers)
+        self._common.lease.renew(ordered_until)
+
+    def stop(self) -> None:
+        """Begin no more calls but those of open batches. What runs goes on; what waits is left to its source."""
+        self._schedule.stop()
+        for calls in self._all():
+            calls.stop()
+
+    async def drain(self, seconds: float) -> None:
+        """Wait, after `stop`, until what runs has ended and its results are published; end it after so many seconds.
+
+        Messages that have not ended then are counted in the log, those that are lost and those that a source keeps.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while (tasks := self._common.tasks | self._failures.tasks) and (left := deadline - loop.time()) > 0:
+            await asyncio.wait(tasks, timeout=left)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for calls in self._all():
+            lost, kept = calls.left()
+            if lost:
+                log.warning("route %s: %d message(s) had not been answered at the end", calls.name, lost)
+            if kept:
+                log.info("route %s: %d message(s) have not ended: their source sends them again", calls.name, kept)
+            if calls.definition.client is not None:
+                calls.definition.client.close()
+        self._outcomes.quiet.flush()
+
+    def _all(self) -> Iterator[RouteCalls]:
+        yield from self._routes.values()
+        yield from self._gone.values()
+
+    def _define(self, route: Route) -> PreparedRoute:
+        """Return the definition of a route; one that has not changed stays, with what its stages know."""
+        calls = self._routes.get(route.name)
+        before = None if calls is None else calls.definition
+        if before is not None and before.route == route:
+            return before
+        if not route.client_events:
+            return PreparedRoute(route, {}, None)
+        host = self._host
+        keeps_client = before is not None and before.client is not None and before.route.config == route.config
+        client = before.client if before is not None and keeps_client else None
+        client = client or sender_of(route.config, host.connect, host.clock.monotonic)
+        events = {
+            event.name: prepare(
+                route, event, host.runs, max_body_bytes=host.limits.max_body_bytes, client=client,
+                keeps_messages=host.records is not None, time=host.clock.time, monotonic=host.clock.monotonic,
+                chance=host.chance, claims=self._claims,
+            )
+            for event in route.client_events
+        }  # fmt: skip
+        return PreparedRoute(route, events, client)
+
+
+def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], float]) -> Sends:
+    """Return what sends the requests of a route: a client, with OAuth2 one that adds the access token.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.
+    """
+    client = connect(config, config.base_address or "")
+    if config.oauth2_token_url is None:
+        return client
+    return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, monotonic)

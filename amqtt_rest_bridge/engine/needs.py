@@ -1,0 +1,320 @@
+"""What the engine needs from outside: where it publishes, sends and keeps things, and the clock. Interfaces, no code.
+
+`mqtt` fulfils `Delivery` and `Publishes`, `http` fulfils `Sends`, `store` fulfils `Keeps`, `admin` fulfils `Records`;
+tests fulfil all of them (`tests/engine/host.py`). All of it is for one event loop: nothing here is thread-safe, and no
+method without `async` may block.
+"""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from msgspec import Struct
+
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.http.exchange import Refusal, Request, Response
+from amqtt_rest_bridge.model import (
+    ClientEvent,
+    EventName,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Publication,
+    RestApiConfig,
+    Route,
+    RunIds,
+    RunKey,
+    ServerEvent,
+    Try,
+)
+from amqtt_rest_bridge.settings import Settings
+
+
+class Publishes(Protocol):
+    """Publishes to the broker."""
+
+    def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> Awaitable[None]:
+        """Publish, and return once the broker has acknowledged it. What is published is bounded: this waits for room.
+
+        A publication whose caller is cancelled before it has been sent is never sent.
+
+        Args:
+            publication: What is published.
+            hops: Routes that its message has passed through, this one included.
+            route: The name of the route that publishes, for the log.
+            wait: Wait for the broker where it is away, and publish again after a reconnect, however long that takes.
+
+        Raises:
+            BrokerAwayError: The broker is away, the connection is lost before it acknowledges, or it does not within 10
+                seconds. Without `wait` only.
+            NoRoomError: No room has come within a second. Without `wait` only.
+            PublicationRefusedError: The broker refuses this publication for good.
+        """
+        ...
+
+
+Turn = Callable[[], Awaitable[None]]
+"""Returns when the next request may leave."""
+
+
+class Sends(Protocol):
+    """Sends the requests of a route to one server."""
+
+    def send(self, request: HttpRequest, *, turn: Turn | None = None) -> Awaitable[HttpResponse]:
+        """Send a request, and what has to follow it: redirects, a request repeated with credentials.
+
+        `turn` is awaited before each request that leaves. REQUEST_TIMEOUT, and `HttpResponse.elapsed`, do not count the
+        time of that wait.
+
+        Raises:
+            CallError: There is no response that can be used.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close idle connections; requests under way go on, and later ones are possible."""
+        ...
+
+
+class Connects(Protocol):
+    """Makes clients."""
+
+    def __call__(self, config: RestApiConfig, server: str) -> Sends:
+        """Return what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
+
+        `server` is BASE_ADDRESS or OAUTH2_TOKEN_URL; the latter gets no Digest login.
+
+        Raises:
+            ConfigurationError: The address or a proxy variable cannot be used.
+        """
+        ...
+
+
+class Delivery(Protocol):
+    """A message as its source holds it: acknowledged once nothing depends on it any more.
+
+    `is_dropped`: its source has taken it back and will deliver it again, so its calls must not begin any more.
+    `is_bounded`: its source sends no more than routes have room for (Receive Maximum), so that no message is refused.
+    """
+
+    @property
+    def is_dropped(self) -> bool:
+        """Return whether its source has taken it back."""
+        ...
+
+    @property
+    def is_bounded(self) -> bool:
+        """Return whether its source sends no more than routes have room for."""
+        ...
+
+    def hold(self) -> None:
+        """Note that one more call or publication depends on it."""
+        ...
+
+    def release(self) -> None:
+        """Note that one has ended. At zero the message is acknowledged."""
+        ...
+
+    def abandon(self) -> None:
+        """Note that a call was given up before it began: at zero the message is not acknowledged, and comes again."""
+        ...
+
+    def key(self, event: EventName) -> str:
+        """Return the Idempotency-Key of an event's call: the same whenever the message comes again."""
+        ...
+
+
+class Keeps(Protocol):
+    """Keeps the keys of DEDUPE_KEY that were seen."""
+
+    def answer(self, key: bytes) -> bytes | None:
+        """Return what was kept with a key, None where it was not seen, or too long ago."""
+        ...
+
+    def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
+        """Keep a key for so many seconds, with the answer that it has had (b"" in client mode)."""
+        ...
+
+
+class Cancels(Protocol):
+    """A timer."""
+
+    def cancel(self) -> None:
+        """Stop it, if it has not run."""
+        ...
+
+
+class Clock(Protocol):
+    """The time, and timers."""
+
+    def time(self) -> float:
+        """Return Unix seconds, which may be set back and forth."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
+        ...
+
+    def later(self, seconds: float, action: Callable[[], object]) -> Cancels:
+        """Call `action` on the loop, so many seconds from now."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return so many seconds from now."""
+        ...
+
+
+class Outcome(StrEnum):
+    """How a run has ended, or an attempt of it."""
+
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    REFUSED = "refused"
+    """A message that was not taken, or a request that is its caller's fault."""
+    UNANSWERED = "unanswered"
+    """A request that came while the bridge or its port closed, which counts nowhere."""
+    SKIPPED = "skipped"
+    """There was nothing to send; `CallRun.skipped` says why."""
+    RETRIED = "retried"
+    """An attempt has failed, and another one follows."""
+
+
+class CallRun(Struct, frozen=True, gc=False):
+    """What is known of a call when it has ended, or when an attempt of it has failed and another one follows.
+
+    Args:
+        time: When that was, Unix seconds.
+        outcome: What it came to.
+        number: Of the call; the same for all its attempts.
+        key: What its run id is made of, see `RunIds`.
+        route: The definition that it ran by.
+        event: The event of that definition.
+        message: What made it. Its payload is empty where a large one was released.
+        url: Of the last attempt, with secrets of the route; None where nothing was sent.
+        status: Of the last response, None without one.
+        skipped: Code and sentence of why nothing was sent, with `SKIPPED`.
+        failure: Why it failed, without secrets.
+        attempts: The last ones that were sent, at most 20; none of a call that has succeeded with its first one.
+        attempted: How many were sent.
+        waited: Seconds in which none of its requests was under way.
+        took: Seconds of its requests.
+        together: Calls in its last request, above 1 in a batch.
+        request: The last one, with secrets.
+        response: The last one, with secrets.
+        retry_of: The id of the run that this one repeats.
+    """
+
+    time: float
+    outcome: Outcome
+    number: int
+    key: RunKey
+    route: Route
+    event: ClientEvent
+    message: Message
+    url: str | None = None
+    status: int | None = None
+    skipped: tuple[str, str] | None = None
+    failure: CallError | None = None
+    attempts: tuple[Try, ...] = ()
+    attempted: int = 0
+    waited: float = 0.0
+    took: float = 0.0
+    together: int = 1
+    request: HttpRequest | None = None
+    response: HttpResponse | None = None
+    retry_of: str | None = None
+
+
+class RequestRun(Struct, frozen=True, gc=False):
+    """What is known of a request of server mode when it has been answered.
+
+    Args:
+        time: When that was, Unix seconds.
+        outcome: What it came to.
+        port: That it came to.
+        route: The definition that it was answered by; None, as `event` is, where it led to no endpoint.
+        event: The event of that definition.
+        request: As it came, with secrets; its id is the run's.
+        answer: With secrets.
+        refusal: Why it was refused or failed, without secrets; None for one that was answered well.
+        skipped: Code and sentence of why nothing was published, with `SKIPPED`.
+        publication: What it published, or would have; None where it was refused before that was known.
+        took: Seconds until its answer.
+        retry_of: The id of the run that this one repeats.
+        label: METHOD and ENDPOINT of the event as the log shows them.
+    """
+
+    time: float
+    outcome: Outcome
+    port: int
+    route: Route | None
+    event: ServerEvent | None
+    request: Request
+    answer: Response
+    refusal: Refusal | None = None
+    skipped: tuple[str, str] | None = None
+    publication: Publication | None = None
+    took: float = 0.0
+    retry_of: str | None = None
+    label: str = ""
+
+
+class Records(Protocol):
+    """Keeps what the admin port shows. A method is called for every message, call or request, so it is to be quick."""
+
+    def note_call(self, run: CallRun) -> None:
+        """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRIED`)."""
+        ...
+
+    def forget_call(self, number: int) -> None:
+        """Note that a call whose attempt has failed is given up: its source delivers the message again."""
+        ...
+
+    def note_error(self, route: str, code: str, message: str, now: float) -> None:
+        """Note an error of a route that ended no message and no request; `now` is Unix time."""
+        ...
+
+    def note_request(self, run: RequestRun) -> None:
+        """Note a request that has been answered."""
+        ...
+
+    def note_unmatched(self, message: Message) -> None:
+        """Note a message that concerns no event."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The settings of these names; sizes are bytes."""
+
+    workers: int = Settings.workers
+    max_body_bytes: int = int(Settings.max_body_bytes)
+    max_response_bytes: int = int(Settings.max_response_bytes)
+    max_message_bytes: int = int(Settings.max_message_bytes)
+    queue_bytes: int = int(Settings.queue_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """All of it: what a program hands to the engine.
+
+    Args:
+        publisher: Where results and requests go.
+        connect: Makes what sends requests.
+        keeps: Has the keys of DEDUPE_KEY.
+        clock: The time.
+        chance: Returns a number from 0 to 1, for the jitter of retries and the first run of EVERY.
+        limits: Bounds.
+        runs: Makes the ids of calls.
+        records: Of the admin port; None where there is none.
+    """
+
+    publisher: Publishes
+    connect: Connects
+    keeps: Keeps
+    clock: Clock
+    chance: Callable[[], float]
+    limits: Limits = field(default_factory=Limits)
+    runs: RunIds = field(default_factory=RunIds)
+    records: Records | None = None

@@ -1,0 +1,351 @@
+"""What becomes of messages and requests: counted, logged, recorded for the admin port. Nothing here decides.
+
+Log lines about messages and requests come at most once a second of each kind for each event. The first of a quiet event
+is logged at once; those of the second that follows are counted, and its last one is logged with their number. So a test
+message is seen at once, and a busy route costs a line a second and no formatting. A failure has a line of its own.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
+
+from msgspec import Struct
+
+from amqtt_rest_bridge.engine.admission import QueueBytes
+from amqtt_rest_bridge.engine.needs import (
+    CallRun,
+    Clock,
+    Delivery,
+    Host,
+    Outcome,
+    Publishes,
+    RequestRun,
+)
+from amqtt_rest_bridge.engine.stages import Call, Step, Verdict
+from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
+from amqtt_rest_bridge.model import EventName, Message, Publication, Route, RunIds, RunKey, Try
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+_QUIET_SECONDS: Final = 1.0
+_MOST_ATTEMPTS: Final = 20  # that are kept of a call; one of a lossless route has no end
+_NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
+_MOST_FAILURES: Final = 10_000  # that wait to be published ...
+_MOST_FAILURE_BYTES: Final = 16 << 20  # ... and their payloads
+_AT_ONCE: Final = 16
+_OUTCOMES: Final = {
+    Step.DONE: Outcome.SUCCEEDED,
+    Step.SKIPPED: Outcome.SKIPPED,
+    Step.FAILED: Outcome.FAILED,
+    Step.AGAIN: Outcome.RETRIED,
+    Step.SPLIT: Outcome.RETRIED,
+}
+
+
+class _Line(Struct, gc=False):
+    """What was logged less than a second ago: how many have not been since, and the text of the last of them."""
+
+    unlogged: int = 0
+    text: str = ""
+    arguments: tuple[object, ...] = ()
+    topic: str | None = None
+    run: RunKey | None = None
+
+
+class QuietLog:
+    """Write the lines; `runs` makes the ids of calls."""
+
+    def __init__(self, runs: RunIds, clock: Clock) -> None:
+        self._runs = runs
+        self._clock = clock
+        self._busy: dict[tuple[int, EventName, str], _Line] = {}  # holds an event for a second after its last line
+
+    def note(
+        self,
+        level: int,
+        name: EventName,
+        text: str,
+        *arguments: object,
+        count: int = 1,
+        topic: str | None = None,
+        run: RunKey | None = None,
+        kind: str = "",
+    ) -> None:
+        """Log `count` messages or requests of an event, now or within a second.
+
+        Args:
+            level: Of the line; lines of another level are counted apart.
+            name: The names of the route and the event.
+            text: What became of the last one, as for `log.log`.
+            *arguments: Formatted only when the line is written.
+            count: How many.
+            topic: Of the message, for the end of the line.
+            run: Of the call, for its id at the end of the line.
+            kind: Of what is counted apart from others of the same level.
+        """
+        if not log.isEnabledFor(level):
+            return
+        key = level, name, kind
+        line = self._busy.get(key)
+        if line is not None:
+            line.unlogged += count
+            line.text, line.arguments, line.topic, line.run = text, arguments, topic, run
+            return
+        self._busy[key] = _Line()
+        self._write(key, count, _Line(0, text, arguments, topic, run))
+        self._clock.later(_QUIET_SECONDS, lambda: self._second_over(key))
+
+    def flush(self) -> None:
+        """Write what has only been counted, before the end."""
+        for key, line in self._busy.items():
+            if line.unlogged:
+                self._write(key, line.unlogged, line)
+                line.unlogged = 0
+
+    def _second_over(self, key: tuple[int, EventName, str]) -> None:
+        line = self._busy[key]
+        if not line.unlogged:
+            del self._busy[key]
+            return
+        self._write(key, line.unlogged, line)
+        line.unlogged = 0
+        self._clock.later(_QUIET_SECONDS, lambda: self._second_over(key))
+
+    def _write(self, key: tuple[int, EventName, str], count: int, last: _Line) -> None:
+        level, (route, event), _ = key
+        on = "" if last.topic is None else f", message on {loggable(last.topic)}"
+        run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
+        more = f" (the last of {count})" if count > 1 else ""
+        log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)
+
+
+class Outcomes:
+    """Note them; both modes of the bridge share one.
+
+    Args:
+        host: Has the clock and the records.
+        on_health: Called with the statistics of a route whose health has changed.
+    """
+
+    def __init__(self, host: Host, on_health: Callable[[RouteStatistics], None] = lambda _: None) -> None:
+        self.statistics: dict[str, RouteStatistics] = {}
+        """Those of the present routes, by name."""
+        self.queue = QueueBytes(host.limits.queue_bytes)
+        """The payloads that all routes have queued and in flight."""
+        self.quiet = QuietLog(host.runs, host.clock)
+        """Logs what may come often."""
+        self._records = host.records
+        self._clock = host.clock
+        self._places = host.limits.workers
+        self._on_health = on_health
+
+    def use_routes(self, routes: Iterable[Route], gone: Mapping[str, RouteStatistics] = _NOTHING) -> None:
+        """Count for these routes from now on; a route that keeps its name keeps its statistics.
+
+        `gone` are those of routes that were removed while calls of theirs go on, by name.
+        """
+        before, now = {**gone, **self.statistics}, self._clock.time()
+        self.statistics.clear()  # in place: others hold it
+        for route in routes:
+            own = before.get(route.name) or RouteStatistics(route, self._places, now, self.queue)
+            own.update(route)
+            self.statistics[route.name] = own
+
+    def ended(self, call: Call, verdict: Verdict, statistics: RouteStatistics) -> None:
+        """Note a call that has ended."""
+        event, now, failure = call.event, self._clock.time(), verdict.failure
+        waited = call.waited(now)
+        if failure is not None:
+            statistics.failure(failure.code.value, failure.message, now)
+            if log.isEnabledFor(logging.WARNING):
+                log.warning(
+                    "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
+                    event.label, failure.code, loggable(call.message.topic), call.attempted,
+                    "try" if call.attempted == 1 else "tries", call.took, waited, event.run_id(call), failure.message,
+                )  # fmt: skip
+        elif verdict.step is Step.SKIPPED:
+            statistics.skip()
+        else:
+            statistics.success(waited, call.took, now)
+            self.quiet.note(
+                logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
+                event.request, verdict.status, 1000 * call.took, 1000 * waited,
+                topic=call.message.topic, run=call.run,
+            )  # fmt: skip
+        self.retried_no_more(call, statistics)
+        if self._records is not None:
+            self._record(call, verdict, now, waited)
+        self.noted(statistics)
+
+    def attempt_failed(self, call: Call, verdict: Verdict, statistics: RouteStatistics, when: str) -> None:
+        """Note a failed attempt that is followed by another one; `when` says when, for the log."""
+        event, now, failure = call.event, self._clock.time(), verdict.failure
+        if failure is None:
+            return
+        for one in call.batch:
+            if not one.is_retried:
+                one.is_retried = True
+                statistics.retrying += 1
+            if one is not call:
+                one.follow(call)
+            self._record(one, verdict, now, one.waited(now))
+        statistics.retry(failure.code.value)
+        if event.is_lossless:
+            statistics.error(failure.code.value, failure.message, now)
+        self.quiet.note(
+            logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
+            topic=call.message.topic, run=call.run, kind="retry",
+        )  # fmt: skip
+        self.noted(statistics)
+
+    def refused(self, call: Call, failure: CallError, statistics: RouteStatistics) -> None:
+        """Note a message that was not admitted."""
+        now = self._clock.time()
+        statistics.refuse(failure.code.value, failure.message, now)
+        self.quiet.note(
+            logging.WARNING, call.name, "refused a message on %s: %s", loggable(call.message.topic), failure.message,
+            run=call.run,
+        )  # fmt: skip
+        if self._records is not None:
+            event = call.event
+            self._records.note_call(CallRun(
+                now, Outcome.REFUSED, call.number, call.run, event.route, event.event, call.message,
+                failure=failure, retry_of=call.retry_of,
+            ))  # fmt: skip
+        self.noted(statistics)
+
+    def retried_no_more(self, call: Call, statistics: RouteStatistics) -> None:
+        """Note that a call has ended, or was given up, if an attempt of it has failed."""
+        if call.is_retried:
+            call.is_retried = False
+            statistics.retrying -= 1
+            if self._records is not None:
+                self._records.forget_call(call.number)
+
+    def not_published(self, name: EventName, topic: str, why: str) -> None:
+        """Note that the broker has refused a result, or the message of a request: an error of its route."""
+        self.quiet.note(logging.WARNING, name, "the broker refuses what is published on %s: %s", loggable(topic), why)
+        self.error(name[0], "not_published", why)
+
+    def request_answered(self, run: RequestRun) -> None:
+        """Note a request of server mode that has been answered."""
+        if self._records is not None:
+            self._records.note_request(run)
+        route, event = run.route, run.event
+        if route is None or event is None:
+            return
+        level = logging.WARNING if run.outcome is Outcome.FAILED else logging.INFO
+        if log.isEnabledFor(level):
+            code = "" if run.refusal is None else f" {run.refusal.code}"
+            status, name = run.answer.status[:3], (route.name, event.name)
+            self.quiet.note(level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id)
+        statistics = self.statistics.get(route.name)
+        if statistics is None:
+            return
+        if run.outcome is Outcome.SUCCEEDED:
+            statistics.request_served(run.took, run.time)
+        elif run.outcome is Outcome.SKIPPED:
+            statistics.request_skipped()
+        elif run.outcome is Outcome.FAILED and run.refusal is not None:
+            statistics.request_failed(run.refusal.code, run.refusal.message, run.time)
+        elif run.outcome is Outcome.REFUSED and run.refusal is not None:
+            statistics.caller_refused(f"{run.answer.status[:3]} {run.refusal.code}")
+        self.noted(statistics)
+
+    def message_dropped(self, name: EventName, message: Message, failure: CallError) -> None:
+        """Note a message that a server event does not take as an answer: an error of its route."""
+        topic = loggable(message.topic)
+        self.quiet.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
+        self.error(name[0], failure.code.value, failure.message, of_server=True)
+
+    def unmatched(self, message: Message) -> None:
+        """Note a message that concerns no event."""
+        if self._records is not None:
+            self._records.note_unmatched(message)
+
+    def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
+        """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
+        statistics = self.statistics.get(route)
+        if statistics is None:
+            return
+        note, now = statistics.server_error if of_server else statistics.error, self._clock.time()
+        note(code, message, now)
+        if self._records is not None and not of_server:
+            self._records.note_error(route, code, message, now)
+        self.noted(statistics)
+
+    def noted(self, statistics: RouteStatistics) -> None:
+        """Report the health of a route if what was noted has changed it; a route that is gone has no status."""
+        if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
+            self._on_health(statistics)
+
+    def _record(self, call: Call, verdict: Verdict, now: float, waited: float) -> None:
+        if self._records is None:
+            return
+        event, is_over = call.event, verdict.step is not Step.AGAIN
+        attempts = () if call.attempts is None else tuple(call.attempts)
+        self._records.note_call(CallRun(
+            now, _OUTCOMES[verdict.step], call.number, call.run, event.route, event.event, call.message, call.url,
+            verdict.status, verdict.skipped, verdict.failure, attempts, call.attempted, waited, call.took,
+            call.together, verdict.request if is_over else None, verdict.response if is_over else None, call.retry_of,
+        ))  # fmt: skip
+
+
+def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
+    """Keep what came of an attempt that was sent; nothing of a call that succeeds with its first one."""
+    if verdict.step is Step.DONE and call.attempts is None:
+        return
+    if call.attempts is None:
+        call.attempts = deque(maxlen=_MOST_ATTEMPTS)
+    code = None if verdict.failure is None else verdict.failure.code.value
+    call.attempts.append(Try(now, verdict.status, code, round(1000 * took, 1)))
+
+
+class FailureQueue:
+    """Publishes the failures of messages that have no place of their route, some at a time.
+
+    They are bounded in number and bytes. Decision: beyond the bound a failure is not published; log and status have it.
+
+    Args:
+        publisher: Publishes.
+        outcomes: Note what the broker refuses.
+    """
+
+    def __init__(self, publisher: Publishes, outcomes: Outcomes) -> None:
+        self._publisher = publisher
+        self._outcomes = outcomes
+        self._waiting: deque[tuple[Publication, int, EventName, Delivery | None]] = deque()
+        self._bytes = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        """That publish now."""
+
+    def has_room(self, size: int) -> bool:
+        """Return whether a publication of `size` bytes may wait."""
+        return len(self._waiting) < _MOST_FAILURES and self._bytes + size <= _MOST_FAILURE_BYTES
+
+    def put(self, publication: Publication, hops: int, name: EventName, delivery: Delivery | None) -> None:
+        """Publish, and release the delivery then."""
+        self._waiting.append((publication, hops, name, delivery))
+        self._bytes += len(publication.payload)
+        if len(self.tasks) < _AT_ONCE:
+            task = asyncio.create_task(self._run())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _run(self) -> None:
+        while self._waiting:
+            publication, hops, name, delivery = self._waiting.popleft()
+            try:
+                await self._publisher.publish(publication, hops=hops, route=name[0])
+            except PublicationRefusedError as refused:
+                self._outcomes.not_published(name, publication.topic, str(refused))
+            except Exception:
+                log.exception("route %s: a failure was not published", name[0])
+            self._bytes -= len(publication.payload)
+            if delivery is not None:
+                delivery.release()

@@ -1,0 +1,190 @@
+"""Build requests: from an event and the values of a message to a complete request. Pure."""
+
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from amqtt_rest_bridge.addresses import basic_credentials
+from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
+from amqtt_rest_bridge.engine.trace_context import trace_of
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
+from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, Pairs, RestApiConfig, Route, values_of
+from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.system import own_version
+
+_ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
+# Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
+_FRAMING = frozenset({"content-length", "transfer-encoding"})
+
+
+class BuiltRequest(Struct, frozen=True):
+    """A request ready to be sent and the topic of its result.
+
+    `destination` is None where no result is published, or where the topic holds values of the response.
+    """
+
+    request: HttpRequest
+    destination: str | None
+
+
+class RequestBuilder:
+    """Build the requests of an event from what its messages bring; what no message changes is computed once.
+
+    Raises:
+        ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
+    """
+
+    def __init__(self, route: Route, event: ClientEvent, *, max_body_bytes: int) -> None:
+        origin, path = split_base_address(route.config.base_address or "")
+        self._base = f"{origin}{path}/"
+        self._method = event.method
+        self._max_body_bytes = max_body_bytes
+        self._endpoint = event.endpoint
+        source = event.endpoint.source
+        self._slashes = len(source) - len(source.lstrip("/"))
+        self._topic_leads = source.startswith(("{topic}", "{source_topic}"))
+        self._url = self._url_for(MessageValues(b"", 0.0, topic="")) if event.endpoint.is_constant else None
+        destination = event.destination_topic
+        self._destination: str | PlaceholderText | None = None
+        if destination is not None and not destination.needs_response:
+            self._destination = _filled(destination)
+        self._body = event.body
+        self._has_length = event.body is not None or event.method in _ANTICIPATES_BODY
+        given = frozenset(name.lower() for name, _ in event.headers)
+        self._takes_idempotency_key = "idempotency-key" not in given
+        self._given = given | {"tracestate"} if "traceparent" in given else given
+        own = [(name, _filled(value)) for name, value in event.headers if name.lower() not in _FRAMING]
+        leading = _leading(origin.authority, given)
+        trailing = _trailing(route.config, given, has_body=event.body is not None)
+        self._headers: Pairs | None = None
+        constant = tuple((name, text) for name, text in own if isinstance(text, str))
+        if len(constant) == len(own):
+            self._headers = (*leading, *constant, *trailing)
+        self._leading, self._own, self._trailing = leading, own, trailing
+        self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
+
+    def build(self, values: MessageValues, idempotency_key: str | None = None) -> BuiltRequest:
+        """Build the request of a message, with every header but those that stages add.
+
+        An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`, a traceparent of theirs over the
+        message's.
+
+        Raises:
+            CallError: `placeholder_unresolved`, `invalid_value` or `payload_too_large`.
+        """
+        url = self._url or self._url_for(values)
+        body = None if self._body is None else self._body.fill_bytes(values)
+        if body is not None and len(body) > self._max_body_bytes:
+            message = f"the request body has {len(body)} bytes, max_body_bytes allows {self._max_body_bytes}"
+            raise REQUEST_TOO_LARGE.error(message, unsent=True)
+        headers = self._headers
+        if headers is None:
+            filled = [(name, text if isinstance(text, str) else text.fill(values)) for name, text in self._own]
+            if self._escaped is not None:
+                _check_type(filled, self._escaped)
+            headers = (*self._leading, *filled, *self._trailing)
+        if self._has_length:
+            headers = (*headers, ("Content-Length", str(len(body or b""))))
+        if idempotency_key is not None and self._takes_idempotency_key:
+            headers = (*headers, ("Idempotency-Key", idempotency_key))
+        if values.user:
+            headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._given))
+        destination = self._destination
+        if isinstance(destination, PlaceholderText):
+            destination = destination.fill(values)
+        return BuiltRequest(HttpRequest(self._method, url, headers, body), destination)
+
+    def _url_for(self, values: MessageValues) -> str:
+        """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS replaces.
+
+        Those are the literal ones, or a topic's own; an empty value must not make a segment disappear.
+        """
+        filled = self._endpoint.fill(values)
+        path = filled.lstrip("/") if self._topic_leads else filled[self._slashes :]
+        return self._base + printable(path.partition("#")[0])
+
+
+def split_base_address(text: str) -> tuple[Origin, str]:
+    """Split BASE_ADDRESS into its origin and its path, the path without a trailing slash.
+
+    Decision: credentials in it are refused, because addresses appear in logs; so are a query and a fragment, because
+    ENDPOINT follows the path.
+
+    Raises:
+        ConfigurationError: it is not the http or https URL of a host.
+    """
+    if "?" in text or "#" in text:
+        raise ConfigurationError("BASE_ADDRESS cannot hold a query or a fragment; write the query into ENDPOINT")
+    try:
+        parts = urlsplit(text)
+        if parts.username is not None:
+            raise ConfigurationError("BASE_ADDRESS holds credentials; set USERNAME and PASSWORD instead")
+        return origin_of(parts), printable(parts.path).rstrip("/")
+    except ValueError as error:
+        raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
+
+
+def _filled(text: PlaceholderText) -> str | PlaceholderText:
+    """Fill a text that has no placeholders; return any other one as it is."""
+    return text.fill(MessageValues(b"", 0.0, topic="")) if text.is_constant else text
+
+
+def _leading(authority: str, given: frozenset[str]) -> Pairs:
+    """Return what comes before HEADERS; Host is first (RFC 9110 section 7.2)."""
+    agent = f"amqtt-rest-bridge/{own_version()}"
+    offered = (("Host", authority), ("User-Agent", agent), ("Accept-Encoding", "gzip, deflate"))
+    return tuple((name, value) for name, value in offered if name.lower() not in given)
+
+
+def _trailing(config: RestApiConfig, given: frozenset[str], *, has_body: bool) -> Pairs:
+    """Return what follows HEADERS: content type and credentials, unless HEADERS has its own."""
+    headers: list[tuple[str, str]] = []
+    if has_body and "content-type" not in given:
+        headers.append(("Content-Type", config.default_content_type))
+    authorization = _authorization(config)
+    if authorization is not None and "authorization" not in given:
+        headers.append(("Authorization", authorization))
+    return tuple(headers)
+
+
+def _authorization(config: RestApiConfig) -> str | None:
+    """Return the Authorization value of the route: AUTHORIZATION, or Basic credentials (RFC 7617 section 2).
+
+    A digest is another one for each request; see `digest.RequestLogin`.
+    """
+    if config.authorization is not None:
+        return config.authorization
+    if config.username is None or config.password is None or config.auth_scheme is AuthScheme.DIGEST:
+        return None
+    if ":" in config.username:
+        raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
+    return basic_credentials(config.username, config.password)
+
+
+def has_own_authorization(request: HttpRequest) -> bool:
+    """Return whether a request is sent as it is.
+
+    Decision: one with an Authorization of the event's own HEADERS is.
+    """
+    return bool(values_of(request.headers, "authorization"))
+
+
+def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
+    """Return the scheme of the Authorization that is added where a request is sent, None where it has all it needs."""
+    if has_own_authorization(request):
+        return None
+    if config.oauth2_token_url is not None:
+        return "Bearer"
+    return "Digest" if config.auth_scheme is AuthScheme.DIGEST else None
+
+
+def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
+    """Refuse a body whose values were escaped for another kind of body than the Content-Type filled in announces.
+
+    Else a value could end the JSON string or the form field that it is in.
+    """
+    for name, value in filled:
+        if name.lower() == "content-type" and place_of(value) is not escaped:
+            message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
+            raise TYPE_OF_BODY.error(message, unsent=True)

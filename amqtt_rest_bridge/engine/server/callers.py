@@ -1,0 +1,276 @@
+"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures. Pure.
+
+Every scheme of a signature is an HMAC-SHA256 with SIGNATURE_SECRET. Those beside `hmac` also sign the time of sending,
+so that a request that was recorded cannot be sent again later: it is refused when it is more than five minutes off.
+"""
+
+import base64
+import binascii
+import hashlib
+import hmac
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from amqtt_rest_bridge.catalogue import (
+    INVALID_SCHEME,
+    INVALID_SIGNATURE,
+    ORIGIN_NOT_ALLOWED,
+    SIGNED_TOO_LONG_AGO,
+    UNAUTHORIZED,
+)
+from amqtt_rest_bridge.http.exchange import Headers, RefusedError, refuse
+from amqtt_rest_bridge.model import RestApiConfig, Signature, SignatureScheme
+
+_TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
+_PREFLIGHT_SECONDS: Final = "600"
+
+
+class WrongCredentialError(RefusedError):
+    """A request is refused for a password, token or signature that it holds; one that holds none was no guess."""
+
+
+class _Password:
+    """One name and password, as Basic credentials (RFC 7617)."""
+
+    header: Final = "authorization"
+
+    def __init__(self, username: str, password: str) -> None:
+        self._expected = _hashed(f"{username}:{password}".encode())
+
+    def admits(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the caller sent them: hashed and compared as one, with the same work whatever is wrong."""
+        scheme, _, encoded = headers.get("authorization", "").partition(" ")
+        sent = _base64(encoded.strip()) if scheme.lower() == "basic" else b""
+        return hmac.compare_digest(_hashed(sent), self._expected)
+
+
+class _Tokens:
+    """Tokens, any of which a caller sends as Bearer (RFC 6750) or in a header of its own."""
+
+    def __init__(self, tokens: Iterable[str], header: str | None) -> None:
+        self._expected = [_hashed(token.encode()) for token in tokens]
+        self.header = None if header is None else header.lower()
+
+    def admits(self, headers: Mapping[str, str]) -> bool:
+        """Return whether the caller sent one: all are compared, whichever is right."""
+        scheme, _, bearer = headers.get("authorization", "").partition(" ")
+        sent = [_hashed(bearer.strip().encode() if scheme.lower() == "bearer" else b"")]
+        if self.header is not None:
+            sent.append(_hashed(headers.get(self.header, "").encode()))
+        found = [hmac.compare_digest(one, expected) for one in sent for expected in self._expected]
+        return any(found)
+
+
+class Credentials:
+    """What a route asks of its callers; where it asks for a password or a token, either admits.
+
+    `challenges` name the schemes, one header each (RFC 9110 section 11.6.1).
+    """
+
+    def __init__(self, checks: Sequence[_Password | _Tokens], challenges: Headers, what: str, hint: str) -> None:
+        self._checks = checks
+        self._challenges = challenges
+        self._message = f"The caller's {what} is missing or wrong"
+        self._hint = hint
+
+    def check(self, headers: Mapping[str, str]) -> None:
+        """Raise `RefusedError` (401) unless the caller sent what the route asks for.
+
+        It is a `WrongCredentialError` where a header that may hold a credential came.
+        """
+        if sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
+            return
+        refusal = refuse(UNAUTHORIZED, self._message, self._challenges, hint=self._hint)
+        if headers.get("authorization") or any(one.header and headers.get(one.header) for one in self._checks):
+            raise WrongCredentialError(refusal)
+        raise RefusedError(refusal)
+
+
+def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
+    """Return what a route asks of its callers.
+
+    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD, or SERVER_TOKEN; None
+    when none is set.
+
+    Decision: where only one of a pair is set the other one is empty, so that half a setting never opens a route.
+    """
+    username, password = config.server_username, config.server_password
+    if username is None and password is None and not config.enable_client:
+        username, password = config.username, config.password
+    checks: list[_Password | _Tokens] = []
+    challenges: list[tuple[str, str]] = []
+    what: list[str] = []
+    hints: list[str] = []
+    if username is not None or password is not None:
+        checks.append(_Password(username or "", password or ""))
+        challenges.append(("WWW-Authenticate", f'Basic realm="{route}", charset="UTF-8"'))
+        what.append("name or password")
+        hints.append("the route's name and password as Basic credentials in the Authorization header")
+    if config.server_token:
+        checks.append(_Tokens(config.server_token, config.server_token_header))
+        challenges.append(("WWW-Authenticate", f'Bearer realm="{route}"'))
+        what.append("token")
+        header = f", or in the header {config.server_token_header}" if config.server_token_header else ""
+        hints.append(f"the route's token as Bearer in the Authorization header{header}")
+    if not checks:
+        return None
+    return Credentials(checks, tuple(challenges), " or ".join(what), f"Send {', or '.join(hints)}")
+
+
+@dataclass(frozen=True, slots=True)
+class CorsPolicy:
+    """The answer of a route with ENABLE_CORS to pages of other origins; `origins` is None when all are allowed."""
+
+    origins: frozenset[str] | None
+
+    def answer_headers(self, origin: str | None) -> Headers:
+        """Return the headers for a request's answer; raises `RefusedError` (403) for an origin that is not listed."""
+        if origin is None:
+            return _VARY
+        return (*_VARY, *self._allow(origin), _EXPOSE)
+
+    def preflight_headers(self, origin: str, methods: str, wanted: str | None) -> Headers:
+        """Return the headers of a preflight's answer; raises `RefusedError` (403) for an origin that is not listed."""
+        headers = (*_PREFLIGHT_VARY, *self._allow(origin), ("Access-Control-Allow-Methods", methods))
+        if wanted and _TOKENS.fullmatch(wanted):
+            headers = (*headers, ("Access-Control-Allow-Headers", wanted))
+        return (*headers, ("Access-Control-Max-Age", _PREFLIGHT_SECONDS))
+
+    def _allow(self, origin: str) -> Headers:
+        if self.origins is None:
+            return _ANY_ORIGIN
+        if _normal(origin) not in self.origins:
+            message = "Pages of this origin may not call this endpoint; nothing was published"
+            raise RefusedError(refuse(ORIGIN_NOT_ALLOWED, message, _VARY))
+        return (("Access-Control-Allow-Origin", origin),)
+
+
+_VARY: Final = (("Vary", "Origin"),)
+_PREFLIGHT_VARY: Final = (("Vary", "Origin, Access-Control-Request-Method, Access-Control-Request-Headers"),)
+_ANY_ORIGIN: Final = (("Access-Control-Allow-Origin", "*"),)
+_EXPOSE: Final = ("Access-Control-Expose-Headers", "ETag, Retry-After, X-Request-ID")
+
+
+def cors_for(config: RestApiConfig) -> CorsPolicy | None:
+    """Read a route's CORS settings; None without ENABLE_CORS."""
+    if not config.enable_cors:
+        return None
+    origins = frozenset(_normal(origin) for origin in config.cors_origins)
+    return CorsPolicy(None if "*" in origins else origins)
+
+
+def _normal(origin: str) -> str:
+    """Return an origin as browsers send it: lower case, no slash at its end."""
+    return origin.strip().rstrip("/").lower()
+
+
+def _hashed(sent: bytes) -> bytes:
+    return hashlib.sha256(sent).digest()
+
+
+TOLERANCE_SECONDS: Final = 300
+"""How old or how far ahead a signed timestamp may be."""
+
+_Signed = tuple[str | None, bytes, list[bytes]]
+"""The timestamp (None: the scheme has none), what was signed, and the signatures that were sent."""
+
+Verify = Callable[[Mapping[str, str], bytes, float], None]
+"""Raise `RefusedError` (401) unless the headers (names in lower case) hold the signature of the body at a Unix time."""
+
+
+def verifier_of(signature: Signature) -> Verify:
+    """Return what verifies the requests of an event."""
+    key = _key_of(signature)
+    header, read = _SCHEMES.get(signature.scheme, (signature.header, partial(_plain, signature.header.lower())))
+
+    def verify(headers: Mapping[str, str], body: bytes, now: float) -> None:
+        time, content, sent = read(headers, body)
+        if time is not None and not (time.isascii() and time.isdigit() and len(time) <= 12):
+            row, message = INVALID_SCHEME, "The request has no timestamp that was signed"
+        elif time is not None and abs(now - int(time)) > TOLERANCE_SECONDS:
+            row, message = SIGNED_TOO_LONG_AGO, "The request was signed more than five minutes ago or ahead"
+        else:
+            expected = hmac.digest(key, content, "sha256")
+            if sum(hmac.compare_digest(one, expected) for one in sent):  # all, of which there are two during a rotation
+                return
+            row = INVALID_SIGNATURE if time is None else INVALID_SCHEME
+            what = "HMAC-SHA256 of the request's body" if time is None else "signature of the request"
+            message = f"The {header} header does not hold the {what}"
+        # A 401 names a scheme, RFC 9110 section 15.5.2.
+        refusal = refuse(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
+        raise (WrongCredentialError if headers.get(header.lower()) else RefusedError)(refusal)
+
+    return verify
+
+
+def sign(signature: Signature, body: bytes, now: float) -> dict[str, str]:
+    """Return the headers (names in lower case) that a sender puts on a request at a Unix time."""
+    key, time = _key_of(signature), str(int(now))
+    match signature.scheme:
+        case SignatureScheme.SLACK:
+            digest = hmac.digest(key, f"v0:{time}:".encode() + body, "sha256").hex()
+            return {"x-slack-request-timestamp": time, "x-slack-signature": f"v0={digest}"}
+        case SignatureScheme.STRIPE:
+            return {"stripe-signature": f"t={time},v1={hmac.digest(key, f'{time}.'.encode() + body, 'sha256').hex()}"}
+        case SignatureScheme.STANDARD_WEBHOOKS:
+            digest = base64.b64encode(hmac.digest(key, f"msg_1.{time}.".encode() + body, "sha256")).decode()
+            return {"webhook-id": "msg_1", "webhook-timestamp": time, "webhook-signature": f"v1,{digest}"}
+    return {signature.header.lower(): f"sha256={hmac.digest(key, body, 'sha256').hex()}"}
+
+
+def _key_of(signature: Signature) -> bytes:
+    if signature.scheme is SignatureScheme.STANDARD_WEBHOOKS:
+        return base64.b64decode(signature.secret.removeprefix("whsec_"))
+    return signature.secret.encode()
+
+
+def _plain(name: str, headers: Mapping[str, str], body: bytes) -> _Signed:
+    """Read a header with hexadecimal or base64, with or without `sha256=`."""
+    text = headers.get(name, "").strip()
+    if text[:7].lower() == "sha256=":
+        text = text[7:]
+    return None, body, [_hexadecimal(text) if len(text) == 64 else _base64(text)]
+
+
+def _slack(headers: Mapping[str, str], body: bytes) -> _Signed:
+    time = headers.get("x-slack-request-timestamp", "")
+    sent = headers.get("x-slack-signature", "").removeprefix("v0=")
+    return time, f"v0:{time}:".encode() + body, [_hexadecimal(sent)]
+
+
+def _stripe(headers: Mapping[str, str], body: bytes) -> _Signed:
+    items = [item.strip().partition("=") for item in headers.get("stripe-signature", "").split(",")]
+    time = next((value for name, _, value in items if name == "t"), "")
+    return time, f"{time}.".encode() + body, [_hexadecimal(value) for name, _, value in items if name == "v1"]
+
+
+def _standard_webhooks(headers: Mapping[str, str], body: bytes) -> _Signed:
+    number, time = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
+    sent = headers.get("webhook-signature", "").replace(",v1,", " v1,").split(" ")  # repeated headers come with commas
+    digests = [_base64(one.removeprefix("v1,")) for one in sent if one.startswith("v1,")]
+    return time, f"{number}.{time}.".encode("latin-1", "replace") + body, digests
+
+
+_SCHEMES: Final[Mapping[SignatureScheme, tuple[str, Callable[[Mapping[str, str], bytes], _Signed]]]] = {
+    SignatureScheme.SLACK: ("X-Slack-Signature", _slack),
+    SignatureScheme.STRIPE: ("Stripe-Signature", _stripe),
+    SignatureScheme.STANDARD_WEBHOOKS: ("webhook-signature", _standard_webhooks),
+}
+"""The header that holds the signature, and what reads a request; beside these there is `hmac`."""
+
+
+def _hexadecimal(text: str) -> bytes:
+    try:
+        return bytes.fromhex(text)
+    except ValueError:
+        return b""
+
+
+def _base64(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""

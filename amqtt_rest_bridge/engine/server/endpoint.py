@@ -1,0 +1,341 @@
+"""One server event: what happens to a request, from its admission to its answer; read it from top to bottom."""
+
+import asyncio
+import json
+import logging
+import secrets
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Final
+
+from msgspec import msgpack
+from msgspec.structs import replace
+
+from amqtt_rest_bridge.catalogue import (
+    BROKER_UNAVAILABLE,
+    INTERNAL_ERROR,
+    INVALID_BODY,
+    NO_ROOM,
+    REPLY_TIMEOUT,
+    SHUTTING_DOWN,
+)
+from amqtt_rest_bridge.engine.needs import Host, Outcome, RequestRun
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.server.callers import WrongCredentialError, cors_for, credentials_for, verifier_of
+from amqtt_rest_bridge.engine.server.event_request import EventRequest
+from amqtt_rest_bridge.engine.server.newest import TopicPayload
+from amqtt_rest_bridge.engine.server.reads import Reading, Reads, payload_answer
+from amqtt_rest_bridge.engine.server.replies import Replies, until
+from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
+from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
+from amqtt_rest_bridge.engine.trace_context import trace_in, trace_of
+from amqtt_rest_bridge.errors import BridgeError, BrokerAwayError, NoRoomError, PublicationRefusedError
+from amqtt_rest_bridge.http.exchange import (
+    RETRY_AFTER,
+    Answer,
+    Refusal,
+    RefusedError,
+    Response,
+    internal_error,
+    overloaded,
+    refuse,
+    refused,
+    too_large,
+)
+from amqtt_rest_bridge.masking import masker_of
+from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
+from amqtt_rest_bridge.placeholders import predicate
+from amqtt_rest_bridge.schemas import checker_of
+
+log = logging.getLogger(__name__)
+
+NOT_SERVED: Final = frozenset(row.code for row in (BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT))
+"""Codes of requests that the route could not serve; with any other code the caller is at fault."""
+
+_JSON: Final = (("Content-Type", "application/json"),)
+_NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
+_PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}  # of those that are registered
+_IGNORED: Final = Response("200 OK", _JSON, b'{"status": "ignored"}')
+_DUPLICATE: Final = Response("200 OK", _JSON, b'{"status": "duplicate"}')
+_MOST_KEPT: Final = 65_536  # bytes of an answer, for requests with the same DEDUPE_KEY
+_PUBLISH_SECONDS: Final = 11.0  # for room and acknowledgement, see `Publishes`
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all endpoints share, before and after a reload.
+
+    Args:
+        host: What the engine needs.
+        outcomes: Counts, logs and records.
+        is_mqtt_5: See `ServerMode`.
+        reads: The messages of read events.
+        replies: The requests that wait for replies.
+        wrong_credentials: Slows down who guesses.
+        claims: Who waits for the request that is under way with a DEDUPE_KEY, by key.
+    """
+
+    host: Host
+    outcomes: Outcomes
+    is_mqtt_5: bool
+    reads: Reads
+    replies: Replies
+    wrong_credentials: WrongCredentials
+    claims: dict[bytes, list[asyncio.Future[None]]] = field(default_factory=dict)
+
+
+class IgnoredError(BridgeError):
+    """WHEN is false for a request: it is answered, and publishes nothing."""
+
+
+class Endpoint:
+    """One server event, with everything about it that does not change from request to request."""
+
+    def __init__(self, route: Route, event: ServerEvent, shared: Shared) -> None:
+        self.cors = cors_for(route.config)
+        self._credentials = credentials_for(route.name, route.config)
+        self._verify = None if event.signature is None else verifier_of(event.signature)
+        self._check = None if event.schema_file is None else checker_of(event.schema_file)
+        self._is_wanted = None if event.when is None else predicate(event.when)
+        self._route = route
+        self._event = event
+        self._shared = shared
+        self._label = f"{event.method} {masker_of(route).address(event.endpoint)}"
+        self._labels = (("route", route.name), ("event", event.name))
+        self._status = f"{event.response_status} {_PHRASES.get(event.response_status, 'Success')}"
+        self._reading: Reading | None = None
+        topic = self._topic = event.destination_topic
+        if topic is None:
+            largest = shared.host.limits.max_response_bytes
+            self._reading = Reading(route, event, shared.reads, largest, shared.host.clock.monotonic)
+        is_usual = topic is not None and topic.is_constant and event.response is None
+        self._answer = self._published(topic.source) if topic is not None and is_usual else None
+        """The answer to every request, None where it has values of the request."""
+
+    def answer(self, request: EventRequest) -> Answer:
+        """Answer a request, or return the coroutine that does."""
+        try:
+            self._admit(request)
+            if self._reading is not None:
+                return self._done(request, self._reading.answer(request))
+        except WrongCredentialError as failure:
+            request.drop_body()  # it is not held while the answer waits
+            return self._refuse_late(request, failure.refusal)
+        except Exception as failure:  # noqa: BLE001  # it is logged
+            return self.failed(request, failure)
+        return self._publish(request)
+
+    def _admit(self, request: EventRequest) -> None:
+        """Raise `RefusedError` for a request that the event does not take."""
+        http = request.http
+        if self.cors is not None:
+            request.answer_headers = self.cors.answer_headers(http.headers.get("origin"))
+        if http.refusal is not None:
+            raise RefusedError(http.refusal)
+        if self._credentials is not None:
+            self._credentials.check(http.headers)
+        request.check_body(self._shared.host.limits.max_body_bytes)
+        if self._verify is not None:
+            self._verify(http.headers, http.body, request.timestamp)
+
+    async def _refuse_late(self, request: EventRequest, refusal: Refusal) -> Response:
+        http = request.http
+        instead = await self._shared.wrong_credentials.delay(http.remote, request.port, http.caller)
+        return self.failed(request, RefusedError(refusal), instead)
+
+    async def _publish(self, request: EventRequest) -> Response:
+        """Publish a request, and answer it."""
+        try:
+            answer = await self._respond(request)
+        except Exception as failure:  # noqa: BLE001  # it is logged
+            return self.failed(request, failure)
+        return self._done(request, answer)
+
+    async def _respond(self, request: EventRequest) -> Response:
+        if self._check is not None and (faults := self._check(request.content())):
+            raise RefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
+        if self._is_wanted is not None and not self._is_wanted(request.values()):
+            raise IgnoredError
+        key = self._key(request)
+        publication = request.publication = self._publication(request)
+        answer = self._answer_to(request, publication)
+        if request.http.method == "HEAD":
+            return answer
+        if key is None:
+            return await self._send(request, publication, answer)
+        return await self._once(request, key, publication, answer)
+
+    def _publication(self, request: EventRequest) -> Publication:
+        event, trace = self._event, trace_in(request.http.headers)
+        assert self._topic is not None  # noqa: S101  # the event publishes
+        topic = self._topic.source if self._topic.is_constant else request.fill(self._topic)
+        payload = request.content() if event.payload is None else request.fill_bytes(event.payload)
+        if len(payload) > self._shared.host.limits.max_body_bytes:
+            raise RefusedError(too_large(self._shared.host.limits.max_body_bytes))
+        return Publication(topic, payload, event.retain, MessageProperties(trace) if trace else None, event.qos)
+
+    def _answer_to(self, request: EventRequest, publication: Publication) -> Response:
+        """Return the answer once the request is published."""
+        if self._event.response is None:
+            return self._answer or self._published(publication.topic)
+        headers = ("Content-Type", self._event.response_content_type), _NO_SNIFFING
+        return Response(self._status, headers, request.fill_bytes(self._event.response))
+
+    def _published(self, topic: str) -> Response:
+        if self._event.response_status in NO_CONTENT:
+            return Response(self._status)
+        body = json.dumps({"status": "published", "topic": topic}, ensure_ascii=False)
+        return Response(self._status, _JSON, body.encode())
+
+    async def _send(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
+        """Publish, and with REPLY_TOPIC wait for the reply."""
+        text = self._event.reply_topic
+        if text is None:
+            await self._publish_to_broker(publication)
+            return answer
+        topic, is_own = request.fill(text), "request_id" in text.names
+        if self._shared.is_mqtt_5:
+            # Not the request id, which the caller and the subscribers of other topics may see.
+            correlation, trace = secrets.token_bytes(16), publication.properties or MessageProperties()
+            publication = replace(publication, properties=MessageProperties(trace.user, correlation, topic))
+            return await self._ask(publication, topic, correlation, takes_unmarked=is_own)
+        if is_own:
+            return await self._ask(publication, topic, None, takes_unmarked=True)
+        async with self._shared.replies.turn(topic, request.http.caller, self._route.config.request_timeout):
+            return await self._ask(publication, topic, None, takes_unmarked=True)
+
+    async def _ask(
+        self, publication: Publication, topic: str, correlation: bytes | None, *, takes_unmarked: bool
+    ) -> Response:
+        seconds = self._route.config.request_timeout
+        with self._shared.replies.expect(topic, correlation, takes_unmarked=takes_unmarked) as reply:
+            await self._publish_to_broker(publication)
+            try:
+                message = await reply.within(seconds)
+            except TimeoutError:
+                text = f"The request was published, but no reply came on {topic} within {seconds:g} seconds"
+                raise RefusedError(refuse(REPLY_TIMEOUT, text)) from None
+        return payload_answer(TopicPayload(message.payload), trace_of(message.user))
+
+    async def _publish_to_broker(self, publication: Publication) -> None:
+        try:
+            await self._shared.host.publisher.publish(publication, hops=1, route=self._route.name, wait=False)
+        except NoRoomError:
+            message = "The bridge has more requests than the broker can take; this one was not published"
+            raise RefusedError(overloaded(message)) from None
+        except BrokerAwayError:
+            message = "The MQTT broker is away or has not acknowledged this request; it may have been published"
+            raise RefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
+        except PublicationRefusedError as why:
+            message = f"The MQTT broker does not take what this request publishes: {why}"
+            raise RefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
+
+    # DEDUPE_KEY.
+
+    def _key(self, request: EventRequest) -> bytes | None:
+        text = self._event.dedupe_key
+        return None if text is None else dedupe_key((self._route.name, self._event.name), request.fill_bytes(text))
+
+    async def _once(self, request: EventRequest, key: bytes, publication: Publication, answer: Response) -> Response:
+        """Publish a request, unless one with its key was: then it is answered as that one was.
+
+        One that comes while the first is under way waits for its end; where the first one fails, it takes its place.
+        """
+        shared, is_usual = self._shared, self._answer is not None and self._event.reply_topic is None
+        await self._claim(key)
+        try:
+            kept = shared.host.keeps.answer(key)
+            if kept is not None:
+                request.publication = None
+                return _kept(kept) or self._answer or answer
+            answer = await self._send(request, publication, answer)
+            shared.host.keeps.keep(key, float(self._event.dedupe_for), b"" if is_usual else _keep(answer))
+            return answer
+        finally:
+            for waiting in shared.claims.pop(key):
+                if not waiting.done():
+                    waiting.set_result(None)
+
+    async def _claim(self, key: bytes) -> None:
+        """Wait until no other request with the key is under way; the caller removes the claim."""
+        claims, clock = self._shared.claims, self._shared.host.clock
+        deadline = clock.monotonic() + self._route.config.request_timeout + _PUBLISH_SECONDS
+        while key in claims:
+            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            claims[key].append(mine)
+            try:
+                await until(mine, deadline - clock.monotonic(), clock)
+            except TimeoutError:
+                message = "A request with the same DEDUPE_KEY has not ended; this one was not published"
+                raise RefusedError(overloaded(message)) from None
+        claims[key] = []
+
+    # The end.
+
+    def _done(self, request: EventRequest, answer: Response, skipped: tuple[str, str] | None = None) -> Response:
+        """Note a good answer, or one that publishes nothing and why; return it with the endpoint's headers."""
+        headers = (*request.answer_headers, *answer.headers)
+        labelled = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
+        outcome = Outcome.SUCCEEDED if skipped is None else Outcome.SKIPPED
+        return self._noted(request, labelled, outcome, None, skipped)
+
+    def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
+        """Note and return the answer to a request that was refused or ignored, or on which our own code failed.
+
+        The log has the cause of the latter, the response has not. `instead` is answered, and the failure noted, where
+        there is no room to answer with that.
+        """
+        if isinstance(failure, IgnoredError):
+            return self._done(request, _IGNORED, ("when_false", "WHEN is false for the request"))
+        if isinstance(failure, RefusedError):
+            refusal = noted = failure.refusal
+        else:
+            log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
+            refusal = internal_error()
+            noted = refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
+        answer = refused(instead or refusal, request.answer_headers, self._labels)
+        return self._noted(request, answer, outcome_of(refusal.code), noted, None)
+
+    def _noted(
+        self,
+        request: EventRequest,
+        answer: Response,
+        outcome: Outcome,
+        refusal: Refusal | None,
+        skipped: tuple[str, str] | None,
+    ) -> Response:
+        clock = self._shared.host.clock
+        self._shared.outcomes.request_answered(
+            RequestRun(
+                clock.time(), outcome, request.port, self._route, self._event, request.http, answer, refusal,
+                skipped, request.publication, clock.monotonic() - request.began, label=self._label,
+            )
+        )  # fmt: skip
+        return answer
+
+
+def outcome_of(code: str) -> Outcome:
+    """Return the outcome of a request that was answered with an error.
+
+    Decision: an answer of a bridge or port that closes says nothing of the route's health.
+    """
+    if code in NOT_SERVED:
+        return Outcome.FAILED
+    return Outcome.UNANSWERED if code == SHUTTING_DOWN.code else Outcome.REFUSED
+
+
+def _keep(answer: Response) -> bytes:
+    """Return an answer as it is kept. Decision: in the place of one over 64 KiB a short one is kept."""
+    short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
+    return msgpack.encode((short.status, short.headers, short.body))
+
+
+def _kept(data: bytes) -> Response | None:
+    """Return a kept answer, None for the usual one of its event; one that was damaged in the file is replaced."""
+    if not data:
+        return None
+    try:
+        status, headers, body = msgpack.decode(data, type=tuple[str, tuple[tuple[str, str], ...], bytes])
+    except ValueError:
+        return _DUPLICATE
+    return Response(status, headers, body)

@@ -1,0 +1,381 @@
+"""Read events: what a GET is answered with from the newest messages of topics, at once or as a stream.
+
+One topic (with `{path.x}` another one for each request) answers with its payload; a filter with wildcards with a JSON
+object of topic to payload. A request only chooses among the topics that the event's filter has matched, so no value in
+its path leads to another one.
+
+A stream holds of its messages only the number of the last one that it sent: what its caller has not read is not
+gathered for it. Its next piece has what came since then, as far as that is kept for all, else what is newest. So its
+memory is bounded, a bridge that has fallen behind sends the more at once, and callers who read alike share the bytes.
+"""
+
+import contextlib
+import json
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
+
+from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
+from amqtt_rest_bridge.engine.server.event_request import EventRequest
+from amqtt_rest_bridge.engine.server.newest import MOST_TOPICS, Newest, TopicPayload
+from amqtt_rest_bridge.http.event_stream import HEADERS, RETRY, Pulse, event_of
+from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Response, overloaded, refuse
+from amqtt_rest_bridge.model import EventName, RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.topics import TopicIndex, has_wildcards, loggable, matcher_of
+
+MOST_STREAMS: Final = 2_000
+
+_INSTANCE: Final = secrets.token_hex(4)  # the numbers of changes are those of this process
+_NOTHING: Final = -1  # the number of a change before the first one
+_TOO_MANY: Final = f"has matched more than {MOST_TOPICS} topics, or 16 MiB of topics and payloads"
+_REMOVED: Final = "null"
+_MOST_PIECES: Final = 8  # of one filter that are kept for readers who are alike; callers choose where theirs begin
+_NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
+
+
+class Reads:
+    """The newest messages of all read events, by the topic filters of the events, and the streams that follow them."""
+
+    def __init__(self) -> None:
+        self.readers: Counter[str] = Counter()
+        """How many streams are open, by route."""
+        self._newest: dict[str, Newest] = {}
+        self._index: TopicIndex[Newest] = TopicIndex(())
+        self._streams: set[Reader] = set()
+        self._asleep: dict[str, dict[_Topic | _Topics, set[Reader]]] = {}  # by filter of the event, and by topics
+        self._takes_streams = True
+
+    def watch(self, filters: Iterable[str]) -> None:
+        """Keep the newest messages of these topic filters from now on, and of no others."""
+        self._newest = {one: self._newest.get(one) or Newest(one) for one in filters}
+        self._index = TopicIndex(self._newest.items())
+
+    def remember(self, topic: str, payload: bytes, *, retained: bool = False) -> bool:
+        """Keep a message; return whether a read event has its topic.
+
+        A `retained` one is kept where it is new: it comes again with each subscription.
+        """
+        found = self._index[topic]
+        for newest in found:
+            if retained and (known := newest.topics.get(topic)) is not None and known.payload == payload:
+                continue
+            newest.put(topic, payload)
+            asleep = self._asleep.get(newest.topic_filter)
+            for topics in [one for one in asleep or () if one.concerns(topic)]:
+                for stream in self._asleep[newest.topic_filter].pop(topics):
+                    stream.wake()
+        return bool(found)
+
+    def newest(self, topic_filter: str) -> Newest:
+        """Return the newest messages of a filter that is watched, none of any other one."""
+        return self._newest.get(topic_filter) or Newest(topic_filter)
+
+    @contextlib.contextmanager
+    def asking_again(self) -> Iterator[set[str]]:
+        """Take the filters that had too many topics for complete, once the block has subscribed to them again."""
+        again = [newest for newest in self._newest.values() if not newest.is_complete]
+        for newest in again:
+            newest.is_complete = True  # until some are dropped again
+        try:
+            yield {newest.topic_filter for newest in again}
+        except BaseException:
+            for newest in again:
+                newest.is_complete = False
+            raise
+
+    def add(self, stream: "Reader") -> None:
+        """Count a stream; raises `RefusedError` (503) when there are too many."""
+        if not self._takes_streams or len(self._streams) >= MOST_STREAMS:
+            raise RefusedError(overloaded("The bridge has as many streams open as it can serve"))
+        self._streams.add(stream)
+        self.readers[stream.name[0]] += 1
+
+    def sleep(self, stream: "Reader") -> None:
+        """Wake a stream, which has sent all that there is, with the next message on one of its topics.
+
+        So a message costs nothing for streams that have not sent what came before it.
+        """
+        self._asleep.setdefault(stream.topic_filter, {}).setdefault(stream.topics, set()).add(stream)
+
+    def remove(self, stream: "Reader") -> None:
+        """Forget a stream."""
+        self._streams.remove(stream)
+        self.readers[stream.name[0]] -= 1
+        by_topics = self._asleep.get(stream.topic_filter, {})
+        if (asleep := by_topics.get(stream.topics)) is not None:
+            asleep.discard(stream)
+            if not asleep:
+                del by_topics[stream.topics]
+
+    def end_streams(self, present: Iterable[Route] = ()) -> None:
+        """End the streams of events that are not defined like this any more; without routes all, and take no others."""
+        definitions = {
+            (route.name, event.name): (route.config, event) for route in present for event in route.server_events
+        }
+        self._takes_streams = bool(definitions)
+        for stream in tuple(self._streams):
+            if definitions.get(stream.name) != stream.definition:
+                stream.end()
+
+
+class Reading:
+    """Answers the requests of one read event.
+
+    Args:
+        route: Of the event.
+        event: It has a `read_filter`.
+        reads: Has the messages.
+        max_response_bytes: A larger object is not answered.
+        monotonic: Returns seconds, for the heartbeats of streams.
+    """
+
+    def __init__(
+        self,
+        route: Route,
+        event: ServerEvent,
+        reads: Reads,
+        max_response_bytes: int,
+        monotonic: Callable[[], float],
+    ) -> None:
+        self.name: EventName = route.name, event.name
+        self.definition: tuple[RestApiConfig, ServerEvent] = route.config, event
+        self.reads = reads
+        self.filter = event.read_filter or ""
+        self.monotonic = monotonic
+        self._event = event
+        self._largest = max_response_bytes
+        self._shared: WeakValueDictionary[str, _Topic | _Topics] = WeakValueDictionary()  # those in use, by their names
+        self._topics = None if event.read_topic is not None else self._topics_of(event.source_topic or "")
+
+    def answer(self, request: EventRequest) -> Response:
+        """Answer with what is newest, or begin a stream."""
+        topics = self._topics
+        if topics is None and self._event.read_topic is not None:
+            topics = self._topics_of(request.fill(self._event.read_topic))
+        assert topics is not None  # noqa: S101  # one of both
+        if self._event.stream:
+            return self._streamed(request, topics)
+        payload = topics.answer(self.reads.newest(self.filter))
+        headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
+        if is_not_modified(request.http.headers.get("if-none-match"), payload.entity_tag):
+            return Response("304 Not Modified", headers)
+        return payload_answer(payload, headers)
+
+    def _topics_of(self, topic: str) -> "_Topic | _Topics":
+        topics = self._shared.get(topic)
+        if topics is None:
+            is_all = topic == self.filter
+            topics = _Topics(topic, self._largest, is_all=is_all) if has_wildcards(topic) else _Topic(topic)
+            self._shared[topic] = topics
+        return topics
+
+    def _streamed(self, request: EventRequest, topics: "_Topic | _Topics") -> Response:
+        if request.http.method == "HEAD":
+            return Response("200 OK", HEADERS)
+        stream = Reader(self, topics, request.http.headers.get("last-event-id", ""))
+        self.reads.add(stream)
+        return Response("200 OK", HEADERS, stream=stream)
+
+
+def payload_answer(payload: TopicPayload, headers: Headers = ()) -> Response:
+    """Return the answer that has a payload."""
+    # Any client may have published the payload: a browser must not take text for a page.
+    own = (("Content-Type", payload.content_type), _NO_SNIFFING)
+    return Response("200 OK", (*headers, *own), payload.payload)
+
+
+def is_not_modified(if_none_match: str | None, entity_tag: str) -> bool:
+    """Return whether the caller has this entity already (If-None-Match, weak comparison, RFC 9110 section 13.1.2)."""
+    if not if_none_match:
+        return False
+    given = [item.strip().removeprefix("W/") for item in if_none_match.split(",")]
+    return entity_tag in given or given == ["*"]
+
+
+class _Piece(NamedTuple):
+    """Events of a stream, none where nothing is to be shown, and the number of the last change that they show."""
+
+    number: int
+    written: bytes
+
+
+class _Pieces(dict[tuple[int, int], _Piece]):
+    """Pieces that lead from one number to another, the present one; few of them."""
+
+    def keep(self, seen: int, piece: _Piece) -> _Piece:
+        """Keep a piece for the next reader."""
+        if len(self) >= _MOST_PIECES or any(key[1] != piece.number for key in self):
+            self.clear()
+        self[seen, piece.number] = piece
+        return piece
+
+
+class _Topic:
+    """One topic."""
+
+    def __init__(self, topic: str) -> None:
+        self._topic = topic
+        self._pieces = _Pieces()
+
+    def concerns(self, topic: str) -> bool:
+        return topic == self._topic
+
+    def answer(self, newest: Newest) -> TopicPayload:
+        """Return its payload; raises `RefusedError` (404) where there is none."""
+        payload = newest.topics.get(self._topic)
+        if payload is not None:
+            return payload
+        shown = loggable(self._topic)
+        message = f"No message has been seen on {shown} yet"
+        if not newest.is_complete:
+            message = f"No message is kept of {shown}: {loggable(newest.topic_filter)} {_TOO_MANY}"
+        raise RefusedError(refuse(NO_MESSAGE, message))
+
+    def seen(self, newest: Newest, last_id: str) -> int:
+        """Return the number of the change that a caller has seen who names the id of its last event."""
+        payload = newest.topics.get(self._topic)
+        return payload.number if payload is not None and payload.entity_tag == f'"{last_id}"' else _NOTHING
+
+    def piece(self, newest: Newest, seen: int) -> _Piece | None:
+        """Return what is new since that change, None for nothing."""
+        payload = newest.topics.get(self._topic)
+        if payload is None or payload.number <= seen:
+            return None
+        new = [payload]
+        if seen != _NOTHING:
+            new = [one for topic, one in newest.since(seen) if topic == self._topic] or new
+        number = new[-1].number
+        if len(new) == 1:
+            return _Piece(number, new[0].event)
+        kept = self._pieces.get((seen, number))
+        return kept or self._pieces.keep(seen, _Piece(number, b"".join(one.event for one in new)))
+
+
+class _Topics:
+    """The topics that a filter with wildcards matches, in one JSON object."""
+
+    def __init__(self, topic_filter: str, largest: int, *, is_all: bool) -> None:
+        self._filter = topic_filter
+        self._largest = largest
+        self._is_all = is_all
+        self._matches = matcher_of(topic_filter)
+        self._answer: tuple[int, TopicPayload] | None = None  # and the number of the change that it shows
+        self._pieces = _Pieces()
+
+    def concerns(self, topic: str) -> bool:
+        return self._is_all or self._matches(topic) is not None
+
+    def answer(self, newest: Newest) -> TopicPayload:
+        """Return the object; raises `RefusedError` (503) where it is too large."""
+        made = self._answer
+        if made is None or made[0] != newest.number:
+            members = ((topic, one) for topic, one in newest.topics.items() if one and self.concerns(topic))
+            made = self._answer = newest.number, TopicPayload(self._object(newest, members).encode())
+        return made[1]
+
+    def seen(self, newest: Newest, last_id: str) -> int:
+        of, _, number = last_id.rpartition("-")
+        # Decision: numbers of another filter, or of this one before a reload took it away, say nothing of what is here.
+        if of != f"{_INSTANCE}-{newest.series}" or not (number.isascii() and number.isdigit() and len(number) < 19):
+            return _NOTHING
+        return int(number) if int(number) <= newest.number else _NOTHING
+
+    def piece(self, newest: Newest, seen: int) -> _Piece | None:
+        number = newest.number
+        if number == seen:
+            return None
+        kept = self._pieces.get((seen, number))
+        if kept is not None:
+            return kept
+        if seen == _NOTHING:
+            whole = self.answer(newest)
+            return self._pieces.keep(seen, _Piece(number, self._event(newest, number, whole.payload.decode())))
+        changes = [one for one in newest.since(seen) if self.concerns(one[0])]
+        if newest.is_complete and not changes:
+            return _Piece(number, b"")
+        objects: list[dict[str, TopicPayload]] = [{}]
+        for topic, one in changes:
+            if topic in objects[-1]:
+                objects.append({})
+            objects[-1][topic] = one
+        numbers = [max(one.number for one in each.values()) for each in objects[:-1]]
+        written = (
+            self._event(newest, shown, self._object(newest, each.items()))
+            for shown, each in zip((*numbers, number), objects, strict=True)
+        )
+        return self._pieces.keep(seen, _Piece(number, b"".join(written)))
+
+    def _event(self, newest: Newest, number: int, text: str) -> bytes:
+        return event_of(text, f"{_INSTANCE}-{newest.series}-{number}")
+
+    def _object(self, newest: Newest, members: Iterable[tuple[str, TopicPayload]]) -> str:
+        shown = loggable(self._filter)
+        if not newest.is_complete:
+            raise RefusedError(refuse(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}"))
+        written: list[str] = []
+        size = 0
+        for topic, one in members:  # of 16 MiB no more is written than may be answered
+            written.append(f"{json.dumps(topic, ensure_ascii=False)}: {one.json if one else _REMOVED}")
+            size += len(written[-1])
+            if size > self._largest:
+                break
+        else:
+            text = f"{{{', '.join(written)}}}"
+            if len(text.encode()) <= self._largest:
+                return text
+        message = f"The messages on {shown} take more than the {self._largest} bytes of max_response_bytes"
+        raise RefusedError(refuse(ANSWER_TOO_LARGE, message))
+
+
+class Reader:
+    """The stream of one caller; see `http.exchange.Stream`."""
+
+    def __init__(self, reading: Reading, topics: _Topic | _Topics, last_id: str) -> None:
+        self.name = reading.name
+        self.definition = reading.definition
+        self.topic_filter = reading.filter
+        self._reads = reading.reads
+        self.topics = topics
+        self._wake: Callable[[], None] = lambda: None
+        self._pulse = Pulse(reading.monotonic)
+        self._has_ended = False
+        newest = self._reads.newest(self.topic_filter)
+        self._seen = topics.seen(newest, last_id)
+        first = topics.piece(newest, self._seen)
+        self._seen, self._first = (newest.number, RETRY) if first is None else (first.number, RETRY + first.written)
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """Begin."""
+        self._wake = wake
+
+    def wake(self) -> None:
+        """Take the next piece soon."""
+        self._wake()
+
+    def end(self) -> None:
+        """End the stream."""
+        self._has_ended = True
+        self._wake()
+
+    def take(self) -> bytes | float:
+        """Return what the caller has not been sent."""
+        if self._has_ended:
+            return b""
+        if self._first:
+            first, self._first = self._first, b""
+            return self._pulse.of(first)
+        try:
+            piece = self.topics.piece(self._reads.newest(self.topic_filter), self._seen)
+        except RefusedError:  # the next request of this caller is answered with it
+            return b""
+        if piece is None:
+            self._reads.sleep(self)
+            return self._pulse.of(b"")
+        self._seen = piece.number
+        return self._pulse.of(piece.written)
+
+    def close(self) -> None:
+        """End."""
+        self._reads.remove(self)

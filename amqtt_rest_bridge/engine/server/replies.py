@@ -1,0 +1,137 @@
+"""Requests that wait for a reply on a topic (REPLY_TOPIC).
+
+A reply with Correlation Data is that of the request that was published with it. Without it, it is that of every request
+that waits on its topic, which is one alone: either each request has a topic of its own, or requests take turns.
+"""
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import TypeVar
+
+from amqtt_rest_bridge.catalogue import CALLER_LEFT, STOPPED_BEFORE_REPLY
+from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.http.exchange import Caller, RefusedError, overloaded, refuse
+from amqtt_rest_bridge.model import Message
+
+T = TypeVar("T")
+
+
+async def until(future: asyncio.Future[T], seconds: float, clock: Clock) -> T:
+    """Return the result of a future that nothing else waits for; raises `TimeoutError` when it has none in time."""
+    timer = clock.later(seconds, lambda: None if future.done() else future.set_exception(TimeoutError()))
+    try:
+        return await future
+    finally:
+        timer.cancel()
+
+
+class AwaitedReply:
+    """One request that waits; see `Replies.expect`."""
+
+    def __init__(self, topic: str, correlation: bytes | None, *, takes_unmarked: bool, clock: Clock) -> None:
+        self.topic = topic
+        self._correlation = correlation
+        self._takes_unmarked = takes_unmarked
+        self._clock = clock
+        self._future: asyncio.Future[Message | None] = asyncio.get_running_loop().create_future()
+
+    def is_for(self, correlation: bytes | None) -> bool:
+        """Return whether a message with this Correlation Data, None for none, may be the reply."""
+        if self._correlation is None or correlation is None:
+            return self._takes_unmarked
+        return correlation == self._correlation
+
+    def arrive(self, message: Message | None) -> None:
+        """Take a message, None for the end of the bridge; only the first counts."""
+        if not self._future.done():
+            self._future.set_result(message)
+
+    async def within(self, seconds: float) -> Message:
+        """Return the reply; raises `TimeoutError`, or `RefusedError` (504) when the bridge shuts down."""
+        message = await until(self._future, seconds, self._clock)
+        if message is None:
+            text = f"The request was published, but the bridge shut down before a reply came on {self.topic}"
+            raise RefusedError(refuse(STOPPED_BEFORE_REPLY, text))
+        return message
+
+
+class Replies:
+    """The requests that wait for replies, and those that wait for their turn, by topic."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._awaited: dict[str, list[AwaitedReply]] = {}
+        self._turns: dict[str, deque[asyncio.Future[bool]]] = {}
+
+    @contextlib.contextmanager
+    def expect(self, topic: str, correlation: bytes | None, *, takes_unmarked: bool) -> Iterator[AwaitedReply]:
+        """Wait for the first reply on `topic` from entering on, until leaving.
+
+        Args:
+            topic: Where it comes.
+            correlation: The Correlation Data of the request, None without.
+            takes_unmarked: A reply without Correlation Data is the request's, too.
+        """
+        reply = AwaitedReply(topic, correlation, takes_unmarked=takes_unmarked, clock=self._clock)
+        self._awaited.setdefault(topic, []).append(reply)
+        try:
+            yield reply
+        finally:
+            self._awaited[topic].remove(reply)
+            if not self._awaited[topic]:
+                del self._awaited[topic]
+
+    def see(self, message: Message) -> None:
+        """Pass a message to the requests that wait for it."""
+        correlation = None if message.properties is None else message.properties.correlation
+        for reply in self._awaited.get(message.topic, ()):
+            if reply.is_for(correlation):
+                reply.arrive(message)
+
+    def dismiss(self) -> None:
+        """End the waiting of every request, without a reply."""
+        for replies in self._awaited.values():
+            for reply in replies:
+                reply.arrive(None)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, topic: str, caller: Caller, seconds: float) -> AsyncIterator[None]:
+        """Wait until all requests of a topic that came before have been answered; in order of arrival.
+
+        Raises `RefusedError`: 503 where that takes longer than `seconds`, 400 for a caller that leaves before its turn.
+        Decision: such a caller loses its turn, for all others would wait until its request is answered. Once it is
+        published the turn is kept, whether the caller has left or not: the reply would be taken for the next.
+        """
+        queue = self._turns.setdefault(topic, deque())
+        mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        queue.append(mine)
+        _begin_first(queue)
+        caller.when_left(lambda: None if mine.done() else mine.set_result(False))
+        try:
+            if not await _turn_of(mine, seconds, self._clock) or caller.has_left:
+                left = "The caller closed its side of the connection"
+                message = f"{left} before its turn on the reply topic; nothing was published"
+                raise RefusedError(refuse(CALLER_LEFT, message))
+            yield
+        finally:
+            queue.remove(mine)
+            if queue:
+                _begin_first(queue)
+            else:
+                del self._turns[topic]
+
+
+def _begin_first(queue: deque[asyncio.Future[bool]]) -> None:
+    """Begin the turn of the first request, if it has not begun."""
+    if not queue[0].done():
+        queue[0].set_result(True)
+
+
+async def _turn_of(mine: asyncio.Future[bool], seconds: float, clock: Clock) -> bool:
+    try:
+        return await until(mine, seconds, clock)
+    except TimeoutError:
+        message = "The requests that came before on this reply topic have no replies yet; this one was not published"
+        raise RefusedError(overloaded(message)) from None

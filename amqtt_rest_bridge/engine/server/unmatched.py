@@ -1,0 +1,245 @@
+"""Requests of server mode that led to no endpoint: counted by port and path, logged once a minute.
+
+A scanner may ask for a million paths, so each port keeps the most frequent ones alone, and all others as a number. The
+paths come from outside: they are cut and escaped, and secrets of the routes in them masked, before they are shown.
+"""
+
+import logging
+import re
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from heapq import nlargest
+from operator import itemgetter
+from typing import Final, Generic, TypeVar
+from urllib.parse import unquote
+
+from msgspec import Struct
+
+from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.masking import masked_path, masker_of
+from amqtt_rest_bridge.model import Route, ServerEvent
+from amqtt_rest_bridge.spelling import closest
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
+
+MOST_SHOWN: Final = 20
+_LOG_SECONDS: Final = 60.0
+_LOGGED: Final = 3  # paths in a line
+_PATHS: Final = 128  # of a port, that are counted each for itself, since the beginning ...
+_RECENT_PATHS: Final = 16  # ... and since the last line of the log
+_KNOWN: Final = 256  # paths whose nearest endpoint is kept
+_LONGEST_METHOD: Final = 16
+_LONGEST_PATH: Final = 1000
+_QUERY: Final = re.compile("[?#]|%3[fF]|%23")  # callers put credentials there, and encode it by mistake
+
+_Key = tuple[str, str, int]
+"""Method, path and status."""
+
+
+class NearestEndpoint(Struct, frozen=True):
+    """The endpoint that a caller probably meant."""
+
+    method: str
+    path: str
+    route: str
+    event: str
+
+
+class UnmatchedPath(Struct, frozen=True):
+    """A path of a port that led to no endpoint, with the status of the answers; times are Unix time."""
+
+    port: int
+    method: str
+    path: str
+    status: int
+    count: int
+    first: float
+    last: float
+    nearest: NearestEndpoint | None
+
+
+@dataclass(slots=True, eq=False)
+class Frequent(Generic[K]):
+    """Counts of the most frequent of any number of keys, `size` at most.
+
+    Space-saving (Metwally, Agrawal, El Abbadi, 2005): a key for which there is no room takes the place of the one with
+    the least count, and that count. So of N that were counted a key with more than N / `size` is never missed, whatever
+    comes between, and at most its excess may be another's.
+    """
+
+    size: int
+    _counts: dict[K, tuple[int, int]] = field(default_factory=dict)  # each with its excess, negative
+
+    def add(self, key: K) -> K | None:
+        """Count a key; return the one that it took the place of, if it did."""
+        known, left = self._counts.get(key), None
+        if known is None:
+            known = 0, 0
+            if len(self._counts) >= self.size:
+                left = min(self._counts, key=self._counts.__getitem__)  # of several the one with the most excess
+                least, _ = self._counts.pop(left)
+                known = least, -least
+        self._counts[key] = known[0] + 1, known[1]
+        return left
+
+    def most(self, number: int) -> list[tuple[K, int]]:
+        """Return so many keys with what surely is their own count, the most frequent first."""
+        own = [(key, count + excess) for key, (count, excess) in self._counts.items()]
+        return sorted(own, key=itemgetter(1), reverse=True)[:number]
+
+
+@dataclass(slots=True, eq=False)
+class _Counted:
+    """What one port counted, since the beginning and since the last line of the log."""
+
+    total: int = 0
+    paths: Frequent[_Key] = field(default_factory=lambda: Frequent(_PATHS))
+    times: dict[_Key, tuple[float, float]] = field(default_factory=dict)  # the first and the last, of those in `paths`
+    unlogged: int = 0
+    recent: Frequent[_Key] = field(default_factory=lambda: Frequent(_RECENT_PATHS))
+    is_quiet: bool = True
+
+
+class Unmatched:
+    """Count them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ports: dict[int, _Counted] = {}
+        self._endpoints: dict[int, _Endpoints] = {}  # by SERVER_PORT
+        self._secrets: frozenset[str] = frozenset()
+        self._nearest: dict[tuple[int, _Key], NearestEndpoint | None] = {}
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Use other routes; a port that none of them has is forgotten."""
+        self._endpoints, secrets = {}, set[str]()
+        for route in routes:
+            secrets |= route.secrets
+            if route.config.enable_server:
+                self._endpoints.setdefault(route.config.server_port, _Endpoints()).add(route)
+        self._secrets = frozenset(secrets)
+        self._nearest = {}
+        for port in [port for port in self._ports if self._of(port) is None]:
+            self._write(port, self._ports.pop(port))
+        for port in self._endpoints.keys() - {0}:
+            self._ports.setdefault(port, _Counted())
+
+    def note(self, port: int, method: str, path: str, status: int) -> None:
+        """Count a request: the port that it came to, its path as texts show it, and its answer's status."""
+        own = self._ports.setdefault(port, _Counted())
+        key, now = (method[:_LONGEST_METHOD], _QUERY.split(path[:_LONGEST_PATH], 1)[0], status), self._clock.time()
+        forgotten = own.paths.add(key)
+        if forgotten is not None:
+            del own.times[forgotten]
+        own.times[key] = own.times.get(key, (now, now))[0], now
+        own.total += 1
+        own.unlogged += 1
+        own.recent.add(key)
+        if own.is_quiet:
+            own.is_quiet = False
+            self._write(port, own)
+            self._clock.later(_LOG_SECONDS, lambda: self._minute_over(port, own))
+
+    def totals(self) -> dict[int, int]:
+        """Return how many requests of each port led to no endpoint."""
+        return {port: own.total for port, own in self._ports.items()}
+
+    def most(self) -> list[UnmatchedPath]:
+        """Return the most frequent paths of all ports, the most frequent first."""
+        return [
+            UnmatchedPath(port, *self._shown(key), key[2], count, *self._ports[port].times[key], self._near(port, key))
+            for count, port, key in self._most()
+        ]
+
+    def prepare(self) -> bool:
+        """Find the nearest endpoint of one of the paths that `most` returns; return whether it is that of the last.
+
+        It takes a millisecond with 1,000 endpoints: too long for all of them in one iteration of the loop.
+        """
+        unknown = [(port, key) for _, port, key in self._most() if (port, key) not in self._nearest]
+        if unknown:
+            self._near(*unknown[0])
+        return len(unknown) <= 1
+
+    def _most(self) -> list[tuple[int, int, _Key]]:
+        found = [(count, port, key) for port, own in self._ports.items() for key, count in own.paths.most(MOST_SHOWN)]
+        return nlargest(MOST_SHOWN, found)
+
+    def flush(self) -> None:
+        """Write what has only been counted, before the end."""
+        for port, own in self._ports.items():
+            self._write(port, own)
+
+    def _minute_over(self, port: int, own: _Counted) -> None:
+        if self._ports.get(port) is not own:
+            return
+        if not own.unlogged:
+            own.is_quiet = True
+            return
+        self._write(port, own)
+        self._clock.later(_LOG_SECONDS, lambda: self._minute_over(port, own))
+
+    def _write(self, port: int, own: _Counted) -> None:
+        if not own.unlogged:
+            return
+        paths = []
+        for key, count in own.recent.most(_LOGGED):
+            method, path = self._shown(key)
+            near = self._near(port, key)
+            nearest = "" if near is None else f", nearest: {near.method} {near.path} of route {near.route}"
+            paths.append(f"{method} {path} ({key[2]}, {count}x{nearest})")
+        log.warning("port %d: %d request(s) led to no endpoint; most: %s", port, own.unlogged, "; ".join(paths))
+        own.unlogged, own.recent = 0, Frequent(_RECENT_PATHS)
+
+    def _shown(self, key: _Key) -> tuple[str, str]:
+        method, path, _ = key
+        return loggable(method), loggable(masked_path(path, self._secrets))
+
+    def _of(self, port: int) -> "_Endpoints | None":
+        """Return the endpoints of a bound port, None when no route has it; SERVER_PORT 0 may be bound to any."""
+        return self._endpoints.get(port) or self._endpoints.get(0)
+
+    def _near(self, port: int, key: _Key) -> NearestEndpoint | None:
+        """Return the endpoint that was probably meant."""
+        if (port, key) not in self._nearest:
+            if len(self._nearest) >= _KNOWN:
+                self._nearest = {}
+            endpoints = self._of(port)
+            self._nearest[port, key] = None if endpoints is None else endpoints.nearest(*key[:2])
+        return self._nearest[port, key]
+
+
+class _Endpoints:
+    """The endpoints of a port by their paths, percent-decoded; those with `{name}` segments apart."""
+
+    def __init__(self) -> None:
+        self._literal: dict[str, list[tuple[Route, ServerEvent]]] = {}
+        self._with_names: list[tuple[list[str], Route, ServerEvent]] = []
+
+    def add(self, route: Route) -> None:
+        """Add the endpoints of a route."""
+        for event in route.server_events:
+            path = unquote(event.endpoint)
+            if "{" in path:
+                self._with_names.append((path.split("/"), route, event))
+            else:
+                self._literal.setdefault(path, []).append((route, event))
+
+    def nearest(self, method: str, sent: str) -> NearestEndpoint | None:
+        """Return the endpoint whose path comes closest, or is the end of the other: a proxy adds or takes a prefix."""
+        path = unquote(sent)
+        segments, paths = path.split("/"), dict(self._literal)
+        for own, route, event in self._with_names:
+            if len(own) == len(segments):
+                filled = [there if one.startswith("{") else one for one, there in zip(own, segments, strict=True)]
+                paths["/".join(filled)] = [*paths.get("/".join(filled), []), (route, event)]
+        near = closest(path, paths)
+        if near is None and len(path) > 1:
+            near = next((one for one in paths if len(one) > 1 and (path.endswith(one) or one.endswith(path))), None)
+        if near is None:
+            return None
+        route, event = next((one for one in paths[near] if one[1].method.value == method), paths[near][0])
+        return NearestEndpoint(event.method.value, masker_of(route).address(event.endpoint), route.name, event.name)

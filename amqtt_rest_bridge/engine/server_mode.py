@@ -1,0 +1,185 @@
+"""Server mode: requests in, publications out, and answers back.
+
+`ServerMode` is the door: it has the routes in use, makes the application of each port, and sees the messages of read
+events and replies. What happens to the requests of an event is in `server/endpoint`.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
+from typing import Final
+
+from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
+from amqtt_rest_bridge.engine.needs import Host, RequestRun
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.server.endpoint import Endpoint, Shared, outcome_of
+from amqtt_rest_bridge.engine.server.endpoint_table import EndpointTable, Methods
+from amqtt_rest_bridge.engine.server.event_request import EventRequest, readable
+from amqtt_rest_bridge.engine.server.newest import TopicPayload
+from amqtt_rest_bridge.engine.server.openapi import PATH, describe
+from amqtt_rest_bridge.engine.server.reads import Reads, payload_answer
+from amqtt_rest_bridge.engine.server.replies import Replies
+from amqtt_rest_bridge.engine.server.unmatched import Unmatched
+from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
+from amqtt_rest_bridge.http.exchange import Answer, Headers, RefusedError, Request, Response, path_of, refuse, refused
+from amqtt_rest_bridge.model import Message, Route
+from amqtt_rest_bridge.route_set import asking, read_filters, reply_filters
+
+_ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
+
+
+class ServerMode:
+    """Answers requests with the server events of the routes in use.
+
+    Args:
+        host: What the engine needs.
+        outcomes: Counts, logs and records; client mode shares it.
+        is_mqtt_5: Responders can give Correlation Data back, so requests of one reply topic need not take turns.
+        openapi: Whether GET /openapi.json is answered.
+    """
+
+    def __init__(self, host: Host, outcomes: Outcomes, *, is_mqtt_5: bool = True, openapi: bool = False) -> None:
+        self.reads = Reads()
+        """The messages of read events, and the streams that follow them."""
+        self.unmatched = Unmatched(host.clock)
+        """The requests that led to no endpoint."""
+        self.wrong_credentials = WrongCredentials(host.clock)
+        """Slows down who guesses; the admin port shares it."""
+        self._replies = Replies(host.clock)
+        self._shared = Shared(host, outcomes, is_mqtt_5, self.reads, self._replies, self.wrong_credentials)
+        self._openapi = openapi
+        self._routes: tuple[Route, ...] = ()
+        self.filters: set[str] = set()
+        """The topic filters whose messages `see` is to be given, retained ones included; changed by `use_routes`."""
+        self._reply_filters: dict[str, tuple[float, float]] = {}  # seconds that a request may wait, and until when
+        self._ports: dict[int, PortApplication] = {}
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Use these routes from the next request on; requests that have begun end by the definition that they had.
+
+        Raises:
+            ConfigurationError: Two events have the same method and path; the loader refuses such routes before.
+        """
+        self._routes = routes = tuple(routes)
+        by_port: dict[int, list[Route]] = {}
+        for route in routes:
+            if route.config.enable_server:
+                by_port.setdefault(route.config.server_port, []).append(route)
+        for port, application in self._ports.items():
+            application.use_routes(by_port.pop(port, []))
+        for port, served in by_port.items():
+            self.application(port).use_routes(served)
+        self.unmatched.use_routes(routes)
+        self.reads.watch(read_filters(routes))
+        self.reads.end_streams(routes)
+        self._watch_replies(reply_filters(routes))
+        self.filters = {*read_filters(routes), *self._reply_filters}
+
+    def application(self, port: int) -> "PortApplication":
+        """Return what answers the requests of a SERVER_PORT; it stays the same."""
+        if port not in self._ports:
+            self._ports[port] = PortApplication(self._shared, self.unmatched, port, openapi=self._openapi)
+        return self._ports[port]
+
+    def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
+        """Take a message that one of `filters` matches; `retained` is one that the subscription has brought.
+
+        `size` are its bytes, where they are more than its payload.
+        """
+        size, most = max(size, len(message.payload)), self._shared.host.limits.max_message_bytes
+        if size > most:
+            # Decision: a read event goes on to answer with the message before; status and log tell.
+            failure = MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")
+            for name in asking(self._routes, message.topic, reads=True):
+                self._shared.outcomes.message_dropped(name, message, failure)
+            return
+        self.reads.remember(message.topic, message.payload, retained=retained)
+        if not retained:
+            self._replies.see(message)
+
+    def asking_again(self) -> AbstractContextManager[set[str]]:
+        """Return the filters that had too many topics for complete, which the block then subscribes again."""
+        return self.reads.asking_again()
+
+    def stop(self) -> None:
+        """End streams, and requests that wait for replies."""
+        self.reads.end_streams()
+        self._replies.dismiss()
+        self.unmatched.flush()
+
+    def _watch_replies(self, present: Mapping[str, float]) -> None:
+        """Use the reply filters of the present routes, and those of before until their last request has ended."""
+        now = self._shared.host.clock.monotonic()
+        before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
+        self._reply_filters = before | {one: (seconds, math.inf) for one, seconds in present.items()}
+
+
+class PortApplication:
+    """Answers the requests of one port; see `http.exchange.Application`."""
+
+    def __init__(self, shared: Shared, unmatched: Unmatched, port: int, *, openapi: bool) -> None:
+        self.bound_port = port
+        """The port that callers connect to: where SERVER_PORT is 0, another one."""
+        self._shared = shared
+        self._unmatched = unmatched
+        self._openapi = openapi
+        self._table: EndpointTable[Endpoint] = EndpointTable(())
+        self._description: bytes | None = None
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Answer with these routes from the next request on."""
+        events = [(route, event) for route in routes for event in route.server_events]
+        own = any(event.endpoint == PATH and event.method == "GET" for _, event in events)
+        self._description = describe(list(routes)) if self._openapi and not own else None
+        self._table = EndpointTable(
+            (event.endpoint, event.method.value, Endpoint(route, event, self._shared)) for route, event in events
+        )
+
+    def answer(self, request: Request) -> Answer:
+        """Answer a request, or return the coroutine that does."""
+        path = path_of(request.target)
+        try:
+            return self._find(request, path)
+        except RefusedError as failure:  # by no endpoint
+            refusal, answer = failure.refusal, refused(failure.refusal)
+        self._unmatched.note(self.bound_port, request.method, readable(path), int(answer.status[:3]))
+        now, outcome = self._shared.host.clock.time(), outcome_of(refusal.code)
+        run = RequestRun(now, outcome, self.bound_port, None, None, request, answer, refusal)
+        self._shared.outcomes.request_answered(run)
+        return answer
+
+    def _find(self, request: Request, path: str) -> Answer:
+        if request.target == "*" and request.method == "OPTIONS":  # about the port as a whole, RFC 9110 section 9.3.7
+            return _options_answer(_ALL_METHODS)
+        if path == PATH and self._description is not None and request.method in ("GET", "HEAD"):
+            return payload_answer(TopicPayload(self._description))
+        methods = self._table.find(path)
+        if methods is None:
+            raise RefusedError(request.refusal or refuse(NOT_FOUND, "No endpoint has this path"))
+        match = methods.by_method.get(request.method)
+        if match is None:
+            return self._answer_other_method(request, path, methods)
+        return match.target.answer(self._request(request, path, match.parameters))
+
+    def _answer_other_method(self, request: Request, path: str, methods: "Methods[Endpoint]") -> Response:
+        """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
+        if request.method != "OPTIONS":
+            message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)
+            raise RefusedError(refuse(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}"))
+        origin = request.headers.get("origin")
+        asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
+        if origin is None or asked is None or asked.target.cors is None:
+            return _options_answer(methods.allow)
+        wanted = request.headers.get("access-control-request-headers")
+        try:
+            return _options_answer(methods.allow, asked.target.cors.preflight_headers(origin, methods.allow, wanted))
+        except RefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
+            return asked.target.failed(self._request(request, path, asked.parameters), failure)
+
+    def _request(self, request: Request, path: str, parameters: Mapping[str, str]) -> EventRequest:
+        clock = self._shared.host.clock
+        return EventRequest(request, path, parameters, clock.time(), clock.monotonic(), self.bound_port)
+
+
+def _options_answer(allow: str, headers: Headers = ()) -> Response:
+    return Response("204 No Content", (("Allow", allow), *headers))

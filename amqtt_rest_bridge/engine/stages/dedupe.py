@@ -1,0 +1,112 @@
+"""DEDUPE_KEY: a message whose key was seen within DEDUPE_FOR sends nothing more.
+
+A call claims its key before its first request. While another one has the claim it waits,
+without a place; then it is skipped if that one has succeeded, else it has the claim.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+from amqtt_rest_bridge.engine.needs import Keeps
+from amqtt_rest_bridge.engine.stages import Call, HeldError, SkippedError, Stage, Step, Verdict
+from amqtt_rest_bridge.engine.stages.on_change import digest
+from amqtt_rest_bridge.model import EventName
+from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+
+Tell = Callable[[bytes | None], bool]
+"""Called with the kept answer of a key that was seen, None for a claim that is granted; False: it is not wanted."""
+
+
+def dedupe_key(event: EventName, text: bytes) -> bytes | None:
+    """Return the key of a text of DEDUPE_KEY: that of an event, which others do not share; None for an empty text."""
+    return digest("\0".join((*event, "")).encode() + text) if text else None
+
+
+class Claims:
+    """Who works on a key, one claim at a time. Bounded by the calls, of which each has one at most."""
+
+    def __init__(self, keeps: Keeps) -> None:
+        self._keeps = keeps
+        self._open: dict[bytes, deque[Tell]] = {}  # who waits for a claim, by key
+
+    def claim(self, key: bytes, tell: Tell) -> None:
+        """Claim a key; `tell` is called now, or once the claim before it has ended. `settle` must follow a grant."""
+        waiting = self._open.get(key)
+        if waiting is not None:
+            waiting.append(tell)
+            return
+        answer = self._keeps.answer(key)
+        if answer is None:
+            self._open[key] = deque()
+        if not tell(answer) and answer is None:
+            self.settle(key, 0.0, None)
+
+    def settle(self, key: bytes, seconds: float, answer: bytes | None) -> None:
+        """End a claim that was granted: the key was seen and has this answer, or with None was not seen."""
+        if answer is not None:
+            self._keeps.keep(key, seconds, answer)
+        waiting = self._open.pop(key, None)
+        while waiting:
+            tell = waiting.popleft()
+            if answer is not None:
+                tell(answer)
+                continue
+            self._open[key] = waiting
+            if tell(None):
+                return
+            del self._open[key]
+
+
+class Deduplicated(Stage):
+    """Skips calls whose key was seen. A call without a key goes on.
+
+    Args:
+        event: Whose keys they are.
+        text: The key.
+        seconds: How long one is known.
+        claims: Those of all events.
+    """
+
+    def __init__(self, event: EventName, text: PlaceholderText, seconds: int, claims: Claims) -> None:
+        self._event = event
+        self._text = text
+        self._seconds = float(seconds)
+        self._claims = claims
+
+    def enter(self, call: Call, values: MessageValues) -> None:
+        """Claim the key of a call; skip it where the key was seen."""
+        if call.was_seen is None:
+            call.dedupe_key = dedupe_key(self._event, self._text.fill_bytes(values))
+            if call.dedupe_key is None:
+                return
+            self._claims.claim(call.dedupe_key, partial(self._answered, call))
+            if call.was_seen is None:
+                call.is_held = True
+                raise HeldError
+        if call.was_seen:
+            raise SkippedError("duplicate", "DEDUPE_KEY was seen before")
+
+    def _answered(self, call: Call, answer: bytes | None) -> bool:
+        if call.has_ended:
+            return False
+        call.was_seen = answer is not None
+        if call.is_held:
+            call.is_held = False
+            call.resume(call)
+        return True
+
+    def after(self, call: Call, verdict: Verdict) -> Verdict:
+        """End the claim of a call that has ended; before its result, so that a repetition of its message is skipped."""
+        if verdict.step is not Step.AGAIN:
+            self._settle(call, b"" if verdict.step is Step.DONE else None)
+        return verdict
+
+    def give_up(self, call: Call) -> None:
+        """End the claim of a call that goes on no more, or by another definition."""
+        self._settle(call, None)
+
+    def _settle(self, call: Call, answer: bytes | None) -> None:
+        if call.dedupe_key is not None and call.was_seen is False:
+            call.was_seen = None
+            self._claims.settle(call.dedupe_key, self._seconds, answer)

@@ -1,0 +1,55 @@
+"""ON_CHANGE: a message whose text equals the last one that its topic has sent with success sends nothing.
+
+Calls of one topic run one after the other (`order`), so that the end of the last one is known. Only digests are kept.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from hashlib import blake2b
+from typing import Final
+
+from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage, Step, Verdict
+from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+
+MOST_TOPICS: Final = 100_000
+"""Topics whose last text is known; new ones push out the ones that were sent longest ago."""
+
+
+class OnChange(Stage):
+    """Skips calls that bring nothing new. A publisher that invents topics has others sent once more.
+
+    Args:
+        text: What is compared.
+        seconds: After which the same text is sent again, None for never.
+        monotonic: Returns the time that nothing sets.
+    """
+
+    def __init__(self, text: PlaceholderText, seconds: int | None, monotonic: Callable[[], float]) -> None:
+        self._text = text
+        self._seconds = seconds
+        self._monotonic = monotonic
+        self._last: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()  # by topic; the one sent last at the end
+
+    def enter(self, call: Call, values: MessageValues) -> None:
+        """Skip the call if its topic's last text is the same, and still counts."""
+        call.text = digest(self._text.fill_bytes(values))
+        last = self._last.get(digest(call.message.topic.encode()))
+        if last is None or last[0] != call.text:
+            return
+        if self._seconds is None or self._monotonic() - last[1] < self._seconds:
+            raise SkippedError("unchanged", "ON_CHANGE is the same as in the last message of the topic")
+
+    def after(self, call: Call, verdict: Verdict) -> Verdict:
+        """Keep the text of a call that has succeeded; one that failed was not seen."""
+        if verdict.step is Step.DONE and call.text is not None:
+            topic = digest(call.message.topic.encode())
+            self._last.pop(topic, None)
+            self._last[topic] = call.text, self._monotonic()
+            if len(self._last) > MOST_TOPICS:
+                self._last.popitem(last=False)
+        return verdict
+
+
+def digest(data: bytes) -> bytes:
+    """Return 16 bytes that tell texts apart."""
+    return blake2b(data, digest_size=16).digest()

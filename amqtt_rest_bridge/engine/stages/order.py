@@ -1,0 +1,76 @@
+"""ORDERED, and ON_CHANGE: calls of one topic run one after the other, in their order of arrival."""
+
+import math
+from collections import deque
+
+from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.engine.stages import Call
+
+
+class Order:
+    """The lines of a route: of each the call that may run, and those behind it."""
+
+    def __init__(self) -> None:
+        self._behind: dict[str, deque[Call]] = {}  # by line
+
+    def enter(self, call: Call, *, is_batch: bool) -> bool:
+        """Put a call into its line; return whether it may run, else `leave` returns it. Batches have one line."""
+        call.line = line = f"{call.event.event.name}\0{'' if is_batch else call.message.topic}"
+        behind = self._behind.get(line)
+        if behind is None:
+            self._behind[line] = deque()
+            return True
+        behind.append(call)
+        call.is_behind = True
+        return False
+
+    def precede(self, call: Call) -> None:
+        """Put a call before all that are behind the one that may run, of whose line it is."""
+        self._behind[call.line or ""].appendleft(call)
+        call.is_behind = True
+
+    def replace(self, call: Call, other: Call) -> None:
+        """Put another call into the place of one that is behind."""
+        behind = self._behind[call.line or ""]
+        behind[behind.index(call)] = other
+        other.is_behind = True
+
+    def leave(self, line: str) -> Call | None:
+        """Remove the call that may run; return the one that may now, None where the line is empty."""
+        behind = self._behind[line]
+        while behind:
+            following = behind.popleft()
+            if not following.has_ended:
+                following.is_behind = False
+                return following
+        del self._behind[line]
+        return None
+
+
+class OrderLease:
+    """Until when calls of lines may begin: those of a worker as long as no other one takes its slots.
+
+    Args:
+        clock: Its monotonic time counts.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._until = math.inf
+        self._held: list[Call] = []
+
+    @property
+    def lasts(self) -> bool:
+        """Return whether they may begin."""
+        return self._until == math.inf or self._clock.monotonic() < self._until
+
+    def hold(self, call: Call) -> None:
+        """Keep a call until the lease is renewed."""
+        self._held.append(call)
+
+    def renew(self, until: float) -> None:
+        """Extend or end the lease, and put the calls that have waited for it back into their queues."""
+        self._until = until
+        held, self._held = self._held, []
+        for call in held:
+            call.resume(call)

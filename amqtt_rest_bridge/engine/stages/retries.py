@@ -1,0 +1,106 @@
+"""RETRIES, RETRY_ON, Retry-After: whether a request that failed is sent again, and when.
+
+`Retries` decides; nothing else does. A call that waits for its next attempt holds no place of its route.
+"""
+
+from collections.abc import Callable
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from msgspec.structs import replace
+
+from amqtt_rest_bridge.engine.stages import Call, Stage, Step, Verdict
+from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
+from amqtt_rest_bridge.times import Backoff
+
+_BACKOFF: Final = Backoff(first=0.5)
+# Decision: a server that asks for more than an hour is asked again after an hour.
+LONGEST_RETRY_AFTER: Final = 3600.0  # seconds
+
+_CONNECTION_CODES: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TIMEOUT})
+_BEFORE_SENDING: Final = frozenset({FailureCode.TLS_FAILED, FailureCode.OAUTH2_FAILED})
+_ALWAYS: Final = frozenset({429, 503})
+_WHEN_IDEMPOTENT: Final = frozenset({502, 504})
+
+
+class Retries(Stage):
+    """Try again, RETRIES times, or for a lossless route (OVERLOAD_POLICY) until an attempt succeeds.
+
+    Args:
+        route: The route of the event.
+        event: Its RETRY_ON and METHOD count.
+        now: Returns Unix time in seconds.
+        random: Returns a number from 0 to 1.
+    """
+
+    def __init__(self, route: Route, event: ClientEvent, now: Callable[[], float], random: Callable[[], float]) -> None:
+        self._retries = route.config.retries
+        self._lossless = route.is_lossless
+        self._event = event
+        self._now = now
+        self._random = random
+
+    def after(self, call: Call, verdict: Verdict) -> Verdict:
+        """Return when a call is tried again, the given verdict when that may not help, is not safe, or was enough."""
+        failure, response = verdict.failure, verdict.response
+        if verdict.step is not Step.FAILED or failure is None:
+            return verdict
+        if not self._lossless and call.attempted > self._retries:
+            return verdict
+        listed = response is not None and response.status in self._event.retry_on
+        outcome = failure if response is None else response
+        if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
+            return verdict
+        seconds = delay(call.attempted, response, now=self._now(), random=self._random)
+        return replace(verdict, step=Step.AGAIN, seconds=seconds)
+
+
+def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless: bool) -> bool:
+    """Return whether a retry may help and is safe; how many there are is not decided here.
+
+    `outcome` is what `send` raised, or the response that `failure_of` calls a failure. A lossless call
+    (OVERLOAD_POLICY) is also retried when the server may have processed it, or when only TLS prevents it.
+    """
+    if isinstance(outcome, HttpResponse):
+        if lossless and outcome.status >= 500:
+            return True
+        return outcome.status in _ALWAYS or (method in IDEMPOTENT and outcome.status in _WHEN_IDEMPOTENT)
+    if outcome.code in _CONNECTION_CODES:
+        return outcome.unsent or lossless or method in IDEMPOTENT
+    # Decision: a certificate that is refused (not `unsent`) is refused in a few seconds too: only lossless calls wait
+    # until it has been replaced. A handshake that was cut off is a connection that was never established.
+    # The same holds for credentials that the server of OAUTH2_TOKEN_URL refuses.
+    return outcome.code in _BEFORE_SENDING and (outcome.unsent or lossless)
+
+
+def delay(attempt: int, response: HttpResponse | None, *, now: float, random: Callable[[], float]) -> float:
+    """Return the seconds before the next attempt after so many: the backoff, at least what Retry-After asks for."""
+    asked = None if response is None else retry_after(response, now)
+    return max(backoff(attempt, random), asked or 0.0)
+
+
+def backoff(attempt: int, random: Callable[[], float]) -> float:
+    """Return the seconds before the next attempt after so many: 0.5, 1, 2, ... with jitter, 30 at most.
+
+    `random` returns a number from 0 to 1; the jitter is up to a quarter of the delay.
+    """
+    return min(_BACKOFF.longest, _BACKOFF.delay(attempt) * (1 + random() / 4))
+
+
+def retry_after(response: HttpResponse, now: float) -> float | None:
+    """Return the seconds that a Retry-After field asks for (RFC 9110 section 10.2.3), None without a usable one.
+
+    `now` is Unix time in seconds; a date in the past asks for 0.
+    """
+    text = next(iter(values_of(response.headers, "retry-after")), "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), LONGEST_RETRY_AFTER)
+    try:
+        date = parsedate_to_datetime(text)
+    except (ValueError, OverflowError):  # a year or zone of twenty digits
+        return None
+    if date.tzinfo is None:
+        date = date.replace(tzinfo=UTC)  # RFC 9110 section 5.6.7: dates of HTTP are in UTC
+    return min(max(date.timestamp() - now, 0.0), LONGEST_RETRY_AFTER)

@@ -1,0 +1,19 @@
+"""SCHEMA_FILE: a message whose payload does not match fails."""
+
+from amqtt_rest_bridge.catalogue import SCHEMA_FAULTS
+from amqtt_rest_bridge.engine.stages import Call, Stage
+from amqtt_rest_bridge.placeholders import MessageValues
+from amqtt_rest_bridge.schemas import Schema, checker_of
+
+
+class Checked(Stage):
+    """Fails calls by a schema."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._check = checker_of(schema)
+
+    def enter(self, call: Call, _: MessageValues) -> None:
+        """Fail the call for what its payload has against the schema."""
+        if faults := self._check(call.message.payload):
+            message = f"the payload does not match SCHEMA_FILE: {'; '.join(faults)}"
+            raise SCHEMA_FAULTS.error(message, unsent=True)

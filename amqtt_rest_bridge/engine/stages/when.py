@@ -1,0 +1,16 @@
+"""WHEN: a message for which the condition is false sends nothing."""
+
+from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage
+from amqtt_rest_bridge.placeholders import Condition, MessageValues, predicate
+
+
+class When(Stage):
+    """Skips calls by a condition."""
+
+    def __init__(self, condition: Condition) -> None:
+        self._is_wanted = predicate(condition)
+
+    def enter(self, _: Call, values: MessageValues) -> None:
+        """Skip the call, unless its condition is true."""
+        if not self._is_wanted(values):
+            raise SkippedError("when_false", "WHEN is false for the message")

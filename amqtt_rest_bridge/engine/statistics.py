@@ -1,0 +1,295 @@
+"""What has become of the messages and requests of a route, counted, and its health. Pure.
+
+After each change of it `Outcomes.noted` asks whether the health is another one.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
+from amqtt_rest_bridge.engine.admission import Admission, QueueBytes
+from amqtt_rest_bridge.errors import FailureCode
+from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.times import rfc3339
+
+HEALTH_WINDOW: Final = 20
+"""Health looks at so many of the last calls of a route, and of its last requests of server mode."""
+WELL: Final = "."
+CALLER_REFUSED: Final = "c"
+NOT_SERVED: Final = "x"
+_RED_STREAK = 3
+_LAST = 1000  # calls and requests that p50 and p99 are taken from
+# What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
+_DISCONNECTED: Final = frozenset(
+    {FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT, FailureCode.TARGET_DOWN}
+)
+_ANSWERED: Final = frozenset({FailureCode.HTTP_STATUS, FailureCode.REDIRECT_REFUSED, FailureCode.RESPONSE_TOO_LARGE})
+
+
+class RouteError(NamedTuple):
+    """An error of a route, as its status has it; `time` is Unix time in seconds."""
+
+    time: float
+    code: str
+    message: str
+
+    def members(self) -> dict[str, str]:
+        """Return the members of the payload."""
+        return self._asdict() | {"time": rfc3339(self.time)}
+
+
+class RouteStatistics:
+    """Counters of one route, and its admission; kept when a reload changes the route."""
+
+    def __init__(self, route: Route, places: int, now: float, queue: QueueBytes) -> None:
+        self.name = route.name
+        self.admission = Admission(route.route_config, places, queue)
+        self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
+        # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
+        self._other_errors = 0  # that ended no message: attempts of a lossless call, a port that is not served
+        self._recent: deque[bool] = deque(maxlen=HEALTH_WINDOW)
+        self._recent_errors = 0
+        self._took: deque[float] = deque(maxlen=_LAST)
+        self._waited: deque[float] = deque(maxlen=_LAST)
+        self._streak = 0
+        self.retrying = 0
+        """Calls of which an attempt has failed and is followed by another one; see `retry`."""
+        self._retry_code = ""
+        self._requests = ""  # the last 20 of server mode: `WELL`, `CALLER_REFUSED` or `NOT_SERVED`
+        self._failed_requests = 0  # in a row
+        self._refused_callers = 0  # of `refused`
+        self._refusal = ""  # of the last of them
+        self._connection = "idle"
+        self.last_success: float | None = None
+        """When a message or request ended well last (Unix time), None before the first."""
+        self._last_error: RouteError | None = None
+        self._down: str | None = None  # why its port is not served
+        self._open: str | None = None  # why its breaker is open
+        self._readers = 0
+        self._known_health = self.health
+        self._since = now
+        self.update(route)
+
+    def update(self, route: Route) -> None:
+        """Apply what a reload changed."""
+        self._calls_out = route.config.enable_client
+        self._counts_tries = route.is_lossless
+        self._has_breaker = route.route_config.breaker is not None
+        self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
+        self.admission.update(route.route_config)
+
+    def health_changed(self) -> bool:
+        """Return whether the health is another one than when this was asked last."""
+        before, self._known_health = self._known_health, self.health
+        return self._known_health != before
+
+    def refuse(self, code: str, message: str, now: float) -> None:
+        """Note a message that was not admitted."""
+        self._others += 1
+        self.refused += 1
+        self._error(code, message, now)
+
+    def success(self, waited: float, took: float, now: float) -> None:
+        """Note a call that ended well: it waited, and its requests took, so many seconds."""
+        self.succeeded += 1
+        self._took.append(took)
+        self._waited.append(waited)
+        self.last_success = now
+        self._connection = "connected"
+        self._note(well=True)
+
+    def skip(self) -> None:
+        """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
+        self.skipped += 1
+
+    def failure(self, code: str, message: str, now: float) -> None:
+        """Note a call that failed."""
+        self.failed += 1
+        self._error(code, message, now)
+
+    def retry(self, code: str) -> None:
+        """Note why an attempt has failed that is followed by another one.
+
+        Decision: a route is not Green while a message is tried again, which may take minutes without a result. A
+        message whose later attempt succeeds leaves no trace in the health.
+        """
+        self.retried += 1
+        self._retry_code = code
+        self._note_connection(code)
+
+    def error(self, code: str, message: str, now: float) -> None:
+        """Note an error that ended no message, such as a failed attempt of a lossless call.
+
+        Decision: each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
+        so a route whose server is down for a week would be Green all the while.
+        """
+        self._other_errors += 1
+        self._error(code, message, now)
+
+    def request_served(self, seconds: float, now: float) -> None:
+        """Count a request of server mode that was answered well."""
+        self._others += 1
+        self.succeeded += 1
+        self._took.append(seconds)
+        self.last_success = now
+        if not self._calls_out:
+            self._connection = "connected"
+        self._failed_requests = 0
+        self._note_request(WELL)
+
+    def request_skipped(self) -> None:
+        """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
+        self._others += 1
+        self.skipped += 1
+        self._failed_requests = 0
+        self._note_request(WELL)
+
+    def caller_refused(self, refusal: str) -> None:
+        """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
+
+        Decision: that is not a fault of the route. It makes its health Yellow, never Red, counts as no error, and
+        leaves `last_error` as it is.
+        """
+        self._others += 1
+        self.refused += 1
+        self._refused_callers += 1
+        self._refusal = refusal
+        self._failed_requests = 0
+        self._note_request(CALLER_REFUSED)
+
+    def request_failed(self, code: str, message: str, now: float) -> None:
+        """Count a request that the route could not serve."""
+        self._others += 1
+        self.failed += 1
+        self._last_error = RouteError(now, code, message)
+        self._failed_requests += 1
+        self._note_request(NOT_SERVED)
+
+    def server_error(self, code: str, message: str, now: float) -> None:
+        """Note an error of server mode that ended no request."""
+        self._other_errors += 1
+        self._last_error = RouteError(now, code, message)
+        self._failed_requests += 1
+        self._note_request(NOT_SERVED)
+
+    def note_down(self, reason: str | None, now: float) -> None:
+        """Note that the port of the route is not served, or (None) that it is."""
+        if reason is not None and reason != self._down:
+            self._last_error = RouteError(now, INTERNAL_ERROR.code, reason)
+        self._down = reason
+
+    def note_breaker(self, reason: str | None) -> None:
+        """Note that the breaker of the route is open, or (None) closed."""
+        self._open = reason
+
+    @property
+    def breaker(self) -> str | None:
+        """Return `open` or `closed`, None for a route without BREAKER."""
+        return None if not self._has_breaker else "closed" if self._open is None else "open"
+
+    def note_readers(self, readers: int) -> None:
+        """Note how many streams of the route are open."""
+        self._readers = readers
+
+    @property
+    def readers(self) -> int | None:
+        """Return how many streams of the route are open, None for a route without STREAM."""
+        return self._readers if self._has_stream else None
+
+    def _error(self, code: str, message: str, now: float) -> None:
+        self._note(well=False)
+        self._note_connection(code)
+        self._last_error = RouteError(now, code, message)
+
+    def _note_connection(self, code: str) -> None:
+        if code in _DISCONNECTED:
+            self._connection = "failing"
+        elif code in _ANSWERED:
+            self._connection = "connected"
+
+    def _note(self, *, well: bool) -> None:
+        if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice
+            self._recent_errors -= not self._recent[0]
+        self._recent.append(well)
+        if well:
+            self._streak = 0
+        else:
+            self._recent_errors, self._streak = self._recent_errors + 1, self._streak + 1
+
+    def _note_request(self, outcome: str) -> None:
+        self._requests = (self._requests + outcome)[-HEALTH_WINDOW:]
+
+    @property
+    def health(self) -> str:
+        """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 in a row, breaker, port).
+
+        Calls and requests are looked at each for themselves; the worse counts. With a call that is tried again, Yellow.
+        """
+        is_down = self._down is not None or self._open is not None
+        if is_down or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
+            return "Red"
+        return "Yellow" if self._recent_errors or self.retrying or self._requests.strip(WELL) else "Green"
+
+    @property
+    def health_reason(self) -> str | None:
+        """Return why the health is not Green: what fails, and callers that are refused apart from it."""
+        requests, reasons = self._requests, []
+        if self._down is not None:
+            reasons.append(self._down)
+        if self._open is not None:
+            reasons.append(self._open)
+        if self._recent_errors:
+            failed = "tries failed" if self._counts_tries else "messages failed"
+            reasons.append(f"{failed}: {self._recent_errors} of the last {len(self._recent)}")
+        if self.retrying:
+            reasons.append(f"messages tried again: {self.retrying}, the last failed try with {self._retry_code}")
+        if NOT_SERVED in requests:
+            reasons.append(f"requests failed: {requests.count(NOT_SERVED)} of the last {len(requests)}")
+        if CALLER_REFUSED in requests:
+            refused = requests.count(CALLER_REFUSED)
+            reasons.append(
+                f"callers refused: {refused} of the last {len(requests)} requests, the last one with {self._refusal}"
+            )
+        return "; ".join(reasons) or None
+
+    def status(self, now: float) -> dict[str, Any]:
+        """Return the members of the status payload; times are Unix seconds."""
+        errors = self.failed + self.refused - self._refused_callers + self._other_errors
+        return {
+            "name": self.name,
+            "type": "REST_API",
+            "health": self.health,
+            "health_reason": self.health_reason,
+            "connection": self._connection,
+            "breaker": self.breaker,
+            "readers": self.readers,
+            "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
+            "messages": {
+                "total": self.admission.admitted + self._others,
+                "succeeded": self.succeeded,
+                "failed": self.failed,
+                "retried": self.retried,
+                "refused": self.refused,
+                "skipped": self.skipped,
+                "queued": self.admission.queued,
+                "in_flight": self.admission.in_flight,
+                "held_bytes": self.admission.bytes,
+            },
+            "last_success": None if self.last_success is None else rfc3339(self.last_success),
+            "last_error": None if self._last_error is None else self._last_error.members(),
+            "latency_ms": _quantiles(self._took),
+            "wait_ms": _quantiles(self._waited),
+            "uptime_s": round(now - self._since, 3),
+            "timestamp": rfc3339(now),
+        }
+
+
+def _quantiles(seconds: Iterable[float]) -> dict[str, float | None]:
+    """Return the values below which half, and 99 of 100, of the seconds lie, in milliseconds (nearest rank)."""
+    ordered = sorted(seconds)
+    if not ordered:
+        return {"p50": None, "p99": None}
+    last = len(ordered) - 1
+    at = {"p50": min(last, int(0.5 * len(ordered))), "p99": min(last, int(0.99 * len(ordered)))}
+    return {name: round(ordered[place] * 1000, 3) for name, place in at.items()}

@@ -1,0 +1,138 @@
+"""The commands of a group, taken by the worker that holds its first slot. The event loop only.
+
+They come by a session of their own, which moves with that slot: so each is executed by one worker, in the order in
+which they came. A command is acknowledged once the broker has its answer: when its worker is killed before, the next
+holder of the slot executes and answers it.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
+from amqtt_rest_bridge.commands.execution import RunsRoutes
+from amqtt_rest_bridge.commands.service import Commands
+from amqtt_rest_bridge.errors import PublicationRefusedError
+from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
+from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
+from amqtt_rest_bridge.system import own_version
+
+log = logging.getLogger(__name__)
+
+FIRST_SLOT: Final = 0
+_RECEIVE_MAXIMUM: Final = 1024  # what `Commands` has no room for is answered at once, and then acknowledged
+_END_SECONDS: Final = 1.0  # for the command that is executed when the slot is left
+
+
+class GroupCommands:
+    """Take the commands of a group, between `begin` and `end`.
+
+    Args:
+        live: The setting coreflux.
+        settings: Those of the worker.
+        broker: Returns the broker's address; called before each connection.
+        publisher: Publishes answers, and what is retained.
+        routes: Loads and runs the routes.
+        gate: Awaited before each connection.
+    """
+
+    def __init__(
+        self, live: Coreflux, settings: WorkerSettings, broker: Callable[[], Address], publisher: Publisher,
+        routes: RunsRoutes, gate: Callable[[], Awaitable[object]],
+    ) -> None:  # fmt: skip
+        self._users = ", ".join(live.users)
+        # Decision: commands wait for a worker for as long as a slot may wait for its next holder, not for a day.
+        self._session = Session(f"{settings.group}-commands", math.ceil(2 * settings.adopt_seconds), _RECEIVE_MAXIMUM)
+        self._broker = broker
+        self._publisher = publisher
+        self._routes = routes
+        self._gate = gate
+        self._commands = Commands(live.routes, self._announce)
+        self._client: ReconnectingClient | None = None
+        self._supervisor = Supervisor(lambda _: None)
+
+    async def check(self) -> None:
+        """Publish the version; raises `BrokerError` where the broker forbids what the setting needs."""
+        try:
+            await self._publisher.publish(_version(), hops=1, wait=False)
+        except PublicationRefusedError as error:
+            raise BrokerError(
+                f"the broker does not let this worker publish below {ROOT}, which the setting coreflux needs: "
+                "Mosquitto lets no client do so, others decide by their ACL"
+            ) from error
+        log.info("routes can be commanded below %s: let the broker's ACL open it to %s only", ROOT, self._users)
+
+    def begin(self) -> None:
+        """Take commands: this worker holds the first slot."""
+        self._client = ReconnectingClient(
+            self._broker, self._session, self._take, self._connected, lambda *_: self._commands.forget(),
+            gate=self._gate,
+        )  # fmt: skip
+        self._supervisor.keep(self._session.client_id, self._client.run)
+        self._supervisor.keep("commands", lambda: self._commands.run(self._routes))
+
+    async def end(self) -> None:
+        """Take no more, wait for the answer to the command that is executed, and disconnect."""
+        client, self._client = self._client, None
+        if client is None:
+            return
+        self._commands.forget()
+        try:
+            async with asyncio.timeout(_END_SECONDS):
+                await self._commands.settled()
+        except TimeoutError:
+            log.warning("a command takes long: the next holder of slot %d executes it again", FIRST_SLOT)
+        await self._publisher.settled(0.5)  # then the command is acknowledged
+        await self._supervisor.stop()
+        await client.close()
+
+    def routes_changed(self) -> None:
+        """Publish what is retained of the routes again; called after a reload."""
+        self._commands.routes_changed()
+
+    def status_published(self, route: str, payload: bytes) -> None:
+        """Publish the status of a route for commanding tools too, while commands are taken here."""
+        if self._client is not None and self._client.connection is not None:
+            self._commands.status_published(route, payload)
+
+    def _announce(self, publication: Publication) -> bool:
+        self._publisher.announce(publication)
+        return True
+
+    async def _connected(self, connection: MqttConnection) -> None:
+        retained = Subscription(f"{ROOT}/Routes/#", retained=True, qos=0)
+        await connection.subscribe([Subscription(COMMAND_TOPIC), retained])
+        self._announce(_version())
+
+    def _take(self, connection: MqttConnection, received: Publish) -> None:
+        if self._client is None:  # its next holder executes it
+            return
+        if received.topic == COMMAND_TOPIC:
+            self._commands.receive(received.payload, lambda answer: self._answer(connection, received, answer))
+        elif received.retain and received.payload:
+            name = received.topic.removeprefix(f"{ROOT}/Routes/").partition("/")[0]
+            if name not in self._routes.by_name:  # it was removed while no worker was there to say so
+                self._announce(Publication(received.topic, b"", retain=True))
+
+    def _answer(self, connection: MqttConnection, command: Publish, answer: Publication) -> bool:
+        """Publish an answer, then acknowledge its command."""
+
+        def answered(published: asyncio.Future[None]) -> None:
+            published.exception()  # the log tells it
+            if command.packet_id is not None:
+                connection.acknowledge(command.packet_id)
+
+        self._publisher.publish(answer, hops=1).add_done_callback(answered)
+        return True
+
+
+def _version() -> Publication:
+    return Publication(f"{ROOT}/Version", own_version().encode(), retain=True)

@@ -1,0 +1,421 @@
+"""Who holds the slots of a group: records in, intents out. Pure: records and the time come in, nothing is sent here.
+
+A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Silence is counted by one's own
+monotonic clock from when the record was last heard, since clocks of machines differ and jump: `until` is for people.
+
+What follows of the records is the same on every worker: `shares` is a function of who lives and who holds what, and
+moves as few slots as even shares need. A holder hands a slot over by a record that names the next one; a slot without a
+living holder is claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all
+have heard of it two workers may believe they hold a slot; their sessions have one client id, so the later one has them.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Final
+
+from msgspec.structs import replace
+
+from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic
+
+_BEATS: Final = 3  # records within `adopt_seconds`
+GONE_SECONDS: Final = 3.0
+"""How long a worker whose presence was removed may take to connect again: its slots are free after it."""
+_CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
+_PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: then the worker was stopped
+_ANSWER: Final = 1 / 6  # of `adopt_seconds`, for one's own record to come back before others are taken for silent
+MOST_WORKERS: Final = 1024
+"""How many workers of a group are known, at most: anyone may forge records where the broker does not forbid it."""
+
+
+@dataclass(frozen=True)
+class GroupView:
+    """A group as one worker sees it: `workers` are those that live, itself included, by id."""
+
+    worker: str
+    workers: Mapping[str, Presence]
+
+    def leader(self, event: str) -> str | None:
+        """Return the lowest id of a living worker whose routes have an event with EVERY, None where none has it."""
+        return min((worker for worker, presence in self.workers.items() if event in presence.every), default=None)
+
+    @cached_property
+    def route_sets(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the ids of living workers by the hash of their route set."""
+        return workers_by({worker: presence.routes for worker, presence in self.workers.items()})
+
+    @property
+    def slot_counts(self) -> Mapping[str, tuple[str, ...]]:
+        """Return the ids of living workers by how many slots the group has for them."""
+        return workers_by({worker: str(presence.slots) for worker, presence in self.workers.items()})
+
+
+def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]]:
+    """Return the workers by their values, without those that have none."""
+    found: dict[str, tuple[str, ...]] = {}
+    for worker, value in values.items():
+        if value is not None:
+            found[value] = (*found.get(value, ()), worker)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class PublishRecord:
+    """Intent: publish a record, retained."""
+
+    topic: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Intent: stop serving a slot, then call `Leases.grant`, which names the worker whose share it is by then."""
+
+    slot: int
+
+
+Intent = PublishRecord | HandOver
+
+
+@dataclass(slots=True)
+class _Known:
+    """A worker's presence, and when it was heard last by our clock; `gone_at` is when it was removed."""
+
+    presence: Presence
+    heard: float
+    gone_at: float | None = None
+
+
+class Leases:
+    """The leases of a group as one worker sees them. Times that come in are monotonic, but for `clock`: epoch seconds.
+
+    Args:
+        group, slots: The group, and how many slots it has.
+        worker, prefers: The id of this worker, and the slot that it prefers, None without.
+        adopt_seconds: After how long a worker that is silent counts as gone.
+        version, clock: Of the software, and the time of the start in epoch seconds.
+    """
+
+    def __init__(
+        self, group: str, slots: int, worker: str, *, prefers: int | None, adopt_seconds: float, version: str,
+        clock: float,
+    ) -> None:  # fmt: skip
+        self.worker = worker
+        self._routes = ""
+        self._every: tuple[str, ...] = ()
+        self.changes = 0
+        """How many times a slot has come to this worker, or has gone."""
+        self.beyond: set[int] = set()
+        """Slots that leases name and the group does not have, or no more."""
+        self._group = group
+        self._slots = slots
+        self._adopt_seconds = adopt_seconds
+        self._prefers = prefers
+        self._version = version
+        self._since = clock
+        self._known: dict[str, _Known] = {}
+        self.records: dict[int, Lease] = {}
+        """The last record of each slot; its holder may be away."""
+        self._claimed: dict[int, tuple[int, float]] = {}  # term, and when: claims that have not come back
+        self._free_since: dict[int, float] = {}
+        self._connected: float | None = None  # since when
+        self._unheard: float | None = None  # since when our presence is on its way and has not come back
+        self._silence = math.inf  # of this worker, after which the broker publishes its will
+        self._looked = 0.0  # when `intents` was called last
+        self.ordered_until = -math.inf
+        """Until then no other worker takes a slot of this one as that of a worker which is gone."""
+        self._due = 0.0  # when records are published again
+        self._heard_again: set[str | int] = set()  # since `connecting`: workers, and slots by their leases
+        self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older record than these
+        self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
+        self._stopping = False
+
+    def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
+        """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
+        self._routes, self._every, self._due = routes, every, -math.inf
+
+    # What comes in.
+
+    def connecting(self, now: float) -> None:
+        """Note that the connection has ended, or that retained records come from now on: all have at `connected`."""
+        self._connected = self._unheard = None
+        self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
+        self._heard_again = set()
+
+    def connected(self, now: float, silence: float = math.inf) -> None:
+        """Note that all retained records have come: what was not among them was removed while this worker was away."""
+        self._silence = silence
+        self._connected = self._due = self._looked = now
+        self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
+        # Leases that a broker has lost are published again by all that know one, since its holder may not: one to which
+        # a slot was handed over meanwhile has not heard of it.
+        self._again |= {slot: lease for slot, lease in self.records.items() if slot not in self._heard_again}
+        self._claimed, self._free_since = {}, {}
+
+    def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
+        """Take a record; what is not one changes nothing, and what comes retained may be long over."""
+        levels = topic.split("/")
+        if levels[-1] == "presence" and len(levels) == 5:
+            self._take_presence(levels[3], payload, now)
+        elif levels[-1] == "lease" and len(levels) == 4:
+            name = levels[2]
+            slot = int(name) if name.isascii() and name.isdigit() and len(name) < 5 else -1
+            lease = parse(payload, Lease)
+            if lease is not None and 0 <= slot < self._slots:
+                self._take_lease(slot, lease, retained=retained)
+            elif lease is not None and slot >= self._slots:
+                self.beyond.add(slot)
+
+    def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
+        known = self._known.get(worker)
+        presence = parse(payload, Presence)
+        is_one_too_many = known is None and worker != self.worker and len(self._known) >= MOST_WORKERS
+        if presence is not None and presence.worker == worker and not is_one_too_many:
+            self._known[worker] = _Known(presence, now)
+            self._heard_again.add(worker)
+            if worker == self.worker and self._unheard is not None:
+                self.ordered_until = self._unheard + min(self._adopt_seconds, self._silence)
+                self._unheard = None
+        elif not payload and known is not None and known.gone_at is None:
+            known.gone_at = now
+        if not payload and worker == self.worker:
+            self._due = now  # a will of a connection before, or a stranger's
+
+    def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
+        self._heard_again.add(slot)
+        known, mine = self.records.get(slot), self.worker
+        held = known is not None and known.worker == mine
+        if known is None or lease.term > known.term:
+            self.records[slot] = lease
+            self._again.pop(slot, None)
+            if held != (lease.worker == mine):
+                self.changes += 1
+        elif (lease.term, lease.worker) == (known.term, known.worker):
+            self.records[slot] = lease
+        elif held:
+            # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
+            # both may hold it by one term; then the higher id takes the next. That one counts before it comes back: a
+            # grant that is published meanwhile has a higher one, so that no worker knows two holders by one term.
+            again = lease.term == known.term and mine > lease.worker and not retained
+            self.records[slot] = self._again[slot] = replace(known, term=known.term + again)
+        elif retained and lease.term < known.term:
+            self._again[slot] = known
+        if slot in self._granted and lease.term >= self._granted[slot][0].term:
+            del self._granted[slot]
+        if lease.worker == mine or lease.term > self._claimed.get(slot, (0, 0.0))[0]:
+            self._claimed.pop(slot, None)
+
+    # What comes of it.
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether records come."""
+        return self._connected is not None
+
+    def is_heard(self, now: float) -> bool:
+        """Return whether the others hear this worker, as far as it can know: its own records come back to it.
+
+        Where they do not, on a connection that is open and carries nothing, the others take its slots before long.
+        """
+        return self._unheard is None or now - self._unheard < max(self._adopt_seconds / 2, 1.0)
+
+    def is_deaf(self, now: float) -> bool:
+        """Return whether records have not come back for so long that the connection which they come by is given up."""
+        return self._unheard is not None and now - self._unheard >= max(self._adopt_seconds, self._silence)
+
+    @property
+    def held(self) -> frozenset[int]:
+        """Return the slots that this worker holds."""
+        return frozenset(slot for slot, lease in self.records.items() if lease.worker == self.worker)
+
+    def view(self, now: float) -> GroupView:
+        """Return the group as it is known now."""
+        living = self._others(now) | {self.worker: self._presence(0.0)}
+        return GroupView(self.worker, dict(sorted(living.items())))
+
+    def intents(self, now: float, clock: float) -> list[Intent]:
+        """Return what this worker has to do now; nothing while no records come."""
+        if self._connected is None or self._stopping:
+            return []
+        for known in self._known.values() if now - self._looked > _PAUSE_SECONDS else ():  # whose records wait unread
+            known.heard += now - self._looked if known.heard <= self._looked else 0.0
+        self._looked = now
+        is_answered = self._unheard is None or now - self._unheard < self._adopt_seconds * _ANSWER
+        beat = [self._beat(now, clock)] if now >= self._due else []
+        again = self._published_again(now, clock)
+        holders, wanted = self._holders(now), self._shares(now)
+        moved = [HandOver(slot) for slot, holder in holders.items() if holder == self.worker != wanted[slot]]
+        # Where nothing comes, silence says nothing about others: a claim would take from them later what they hold.
+        free = [slot for slot, holder in holders.items() if holder is None and is_answered]
+        return [*beat, *again, *moved, *self._claims(free, wanted, now, clock)]
+
+    def _beat(self, now: float, clock: float) -> PublishRecord:
+        """Announce this worker, have its leases published again, and forget workers that have long been gone."""
+        self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
+        self._unheard = now if self._unheard is None else self._unheard
+        self._again = {slot: self.records[slot] for slot in sorted(self.held)} | self._again
+        long_ago = now - 2 * self._adopt_seconds
+        self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
+        presence = self._presence(clock + self._adopt_seconds)
+        return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
+
+    def _published_again(self, now: float, clock: float) -> list[PublishRecord]:
+        """Publish leases that are due, and grants that have not come back for a while."""
+        again, self._again = self._again, {}
+        for slot, (lease, when) in self._granted.items():
+            if now - when >= _CLAIM_SECONDS:
+                again[slot], self._granted[slot] = lease, (lease, now)
+        return [self._publish(slot, self._renewed(lease, clock)) for slot, lease in again.items()]
+
+    def _claims(
+        self, free: Iterable[int], wanted: Mapping[int, str | None], now: float, clock: float
+    ) -> list[PublishRecord]:  # fmt: skip
+        """Claim the free slots of this worker's share."""
+        claims: list[PublishRecord] = []
+        self._free_since = {slot: self._free_since.get(slot, now) for slot in free}
+        for slot, free_since in self._free_since.items():
+            # A worker that leaves its share unclaimed for so long, whatever keeps it, leaves it to any other.
+            is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
+            claim = self._claimed.get(slot)
+            if is_mine and (claim is None or now - claim[1] >= _CLAIM_SECONDS):
+                before = self.records.get(slot)
+                crashed = before is not None and before.worker not in ("", self.worker)
+                term = 1 if before is None else before.term + 1
+                self._claimed[slot] = term, now
+                claimed = Lease(self.worker, 0.0, self._routes, self._version, term, clock, crashed)
+                claims.append(self._publish(slot, self._renewed(claimed, clock)))
+        return claims
+
+    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> PublishRecord | None:
+        """Release a slot that this worker serves no more; returns the record, None where it holds the slot no more.
+
+        With `waits` requests of it still run. The record names the living worker whose share the slot is, which may be
+        this one; at the end, where no other one lives, it names none.
+        """
+        lease = self.records.get(slot)
+        if lease is None or lease.worker != self.worker:
+            return None
+        to = self._shares(now)[slot] or ""
+        present = self._known.get(to)
+        routes, version = (self._routes, self._version) if present is None else (
+            present.presence.routes, present.presence.version
+        )  # fmt: skip
+        granted = Lease(to, clock + self._adopt_seconds if to else clock, routes, version, lease.term + 1, clock, waits)
+        self.records[slot], self._granted[slot] = granted, (granted, now)
+        self.changes += to != self.worker
+        return self._publish(slot, granted)
+
+    def stop(self, clock: float) -> PublishRecord:
+        """Take no more slots: `grant` leaves those that are held to the others; returns the record that says so."""
+        self._stopping = True
+        presence = replace(self._presence(clock + self._adopt_seconds), leaves=True)
+        return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
+
+    def farewell(self) -> PublishRecord:
+        """Return the record of a planned stop, which is the will too."""
+        return PublishRecord(presence_topic(self._group, self.worker), b"")
+
+    def share_comes(self, now: float) -> bool:
+        """Return whether this worker holds less than its share."""
+        return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
+
+    def _lives(self, known: _Known, now: float) -> bool:
+        return known.gone_at is None and now - known.heard < self._adopt_seconds
+
+    def _others(self, now: float) -> dict[str, Presence]:
+        """Return the other workers that can be given slots, by id."""
+        return {
+            worker: known.presence
+            for worker, known in self._known.items()
+            if worker != self.worker and self._lives(known, now) and not known.presence.leaves
+        }
+
+    def _holders(self, now: float) -> dict[int, str | None]:
+        """Return the holder of each slot; None where the slot is free."""
+        holders: dict[int, str | None] = {}
+        for slot in range(self._slots):
+            lease = self.records.get(slot)
+            is_held = lease is not None and slot < self._most(lease.worker) and self._may_hold(lease.worker, now)
+            holders[slot] = lease.worker if lease is not None and is_held else None
+        return holders
+
+    def _most(self, worker: str) -> int:
+        """Return how many of the slots that this worker knows another one opens, the lowest ones."""
+        known = self._known.get(worker)
+        return self._slots if known is None or worker == self.worker else min(known.presence.slots, self._slots)
+
+    def _may_hold(self, worker: str, now: float) -> bool:
+        if worker in ("", self.worker):
+            return worker != ""
+        known = self._known.get(worker)
+        if known is None or known.gone_at is not None:
+            gone_at = self._connected or now if known is None or known.gone_at is None else known.gone_at
+            return now - gone_at < min(GONE_SECONDS, self._adopt_seconds)
+        return self._lives(known, now)
+
+    def _shares(self, now: float) -> dict[int, str | None]:
+        holders, found, first = self._holders(now), dict[int, str | None](), 0
+        living = {worker: presence.slot for worker, presence in self._others(now).items()}
+        if self._stopping:
+            holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
+        else:
+            living[self.worker] = self._prefers
+        for most in sorted({self._slots, *map(self._most, living)}):  # so that all agree on the slots that all have
+            able = {worker: prefers for worker, prefers in living.items() if self._most(worker) >= most}
+            found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
+            first = most
+        return found
+
+    def _presence(self, until: float) -> Presence:
+        return Presence(
+            self.worker, until, self._routes, self._version, self._since, self._slots, self._prefers, self._every,
+            leaves=False,
+        )  # fmt: skip
+
+    def _renewed(self, lease: Lease, clock: float) -> Lease:
+        if lease.worker != self.worker:
+            return lease
+        return replace(lease, until=clock + self._adopt_seconds, routes=self._routes, version=self._version)
+
+    def _publish(self, slot: int, lease: Lease) -> PublishRecord:
+        return PublishRecord(lease_topic(self._group, slot), lease.payload)
+
+
+def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) -> dict[int, str | None]:
+    """Return which worker each slot belongs to: even shares, and as few moves as they need.
+
+    Args:
+        living: The workers that can be given slots: the slot that each prefers, None without.
+        holders: The holder of each slot, None for a free one. One that is not in `living` keeps what it holds.
+
+    A preferred slot is the last that its holder gives away, and the first that its worker is given. It is not taken
+    from a living worker beyond what even shares move.
+    """
+    wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
+    held: dict[str, list[int]] = {worker: [] for worker in living}
+    for slot, holder in sorted(holders.items()):
+        if holder in held:
+            held[holder].append(slot)
+    free = [slot for slot, holder in holders.items() if holder is None]
+    if not living:
+        return dict.fromkeys(holders) | {slot: holder for slot, holder in holders.items() if holder is not None}
+    size, more = divmod(len(free) + sum(map(len, held.values())), len(living))
+    order = sorted(living, key=lambda worker: (-len(held[worker]), worker))
+    quota = {worker: size + (number < more) for number, worker in enumerate(order)}
+    needing = Counter(living[worker] for worker in living if len(held[worker]) < quota[worker])
+    for worker, slots in held.items():
+        slots.sort(key=lambda slot: (slot != living[worker], needing[slot], slot))  # used at once
+        free += slots[quota[worker] :]
+        wanted |= dict.fromkeys(slots[: quota[worker]], worker)
+    left = {worker: quota[worker] - len(held[worker]) for worker in order}
+    for worker in order:
+        if living[worker] in free and left[worker] > 0:
+            free.remove(living[worker])  # type: ignore[arg-type]  # it is in there
+            wanted[living[worker]] = worker  # type: ignore[index]
+            left[worker] -= 1
+    for worker in order:
+        for _ in range(left[worker]):
+            wanted[free.pop(0)] = worker
+    return wanted

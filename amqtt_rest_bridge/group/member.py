@@ -1,0 +1,347 @@
+"""A worker in its group: it follows the leases, opens the slots that it is given and leaves those of others.
+
+| connection | client id | subscribes | session |
+|---|---|---|---|
+| slot: one a route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`, or `<filter>` (ORDERED) | kept |
+| ... one for realtime routes | `<group>-<slot>` | `$share/<group>/<filter>`, or `<filter>` (ORDERED) | kept |
+| commands (slot 0, `coreflux`) | `<group>-commands` | the commands | kept for `2 * adopt_seconds` |
+| own session | `<group>-<worker>` | records of the group, read events, replies | ends with it |
+"""
+
+import asyncio
+import logging
+import math
+import re
+import secrets
+import socket
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Final, Protocol
+
+from amqtt_rest_bridge.group.commands import FIRST_SLOT, GroupCommands
+from amqtt_rest_bridge.group.leases import Leases, PublishRecord
+from amqtt_rest_bridge.group.overview import Warnings, event_name, every
+from amqtt_rest_bridge.group.own_session import OwnSession, Watches
+from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
+from amqtt_rest_bridge.model import EventName, Message, Publication, Route
+from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError
+from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.route_set import route_set_hash
+from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.system import own_version
+from amqtt_rest_bridge.times import LineLimit, lease_time, woken
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.5  # how often leases are looked at
+_DRAIN_SECONDS: Final = 1.5  # for running requests before slots that have none are left; the others get more
+_SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
+_LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
+_LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
+_LONGEST_HOST: Final = 40
+
+
+class RunsCalls(Protocol):
+    """What a worker's place in its group tells client mode."""
+
+    def offer(
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None, size: int
+    ) -> None:
+        """Take a message for its events but those that receive it elsewhere. Does not await."""
+
+    def withdraw(self) -> None:
+        """Abandon the calls whose delivery `is_dropped`, but for those that have begun."""
+
+    def share(self, workers: int, ordered_until: float) -> None:
+        """Share each RATE_LIMIT among so many workers, and begin ORDERED calls until a time of `lease_time` only."""
+
+
+class Member:
+    """A worker's place in its group.
+
+    Args:
+        settings: Those of the worker, checked.
+        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        publisher: Publishes records.
+        calls: Runs the calls of messages.
+        watches: Takes the messages of read events and replies.
+        supervisor: Runs the tasks of the worker.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings, broker: Callable[[], Address], publisher: Publisher, calls: RunsCalls,
+        watches: Watches, supervisor: Supervisor,
+    ) -> None:  # fmt: skip
+        self.leases = Leases(
+            settings.group, settings.slots, worker_id(), prefers=settings.slot, adopt_seconds=settings.adopt_seconds,
+            version=own_version(), clock=time.time(),
+        )  # fmt: skip
+        """Who holds the slots, as this worker sees it."""
+        self.view = self.leases.view(0.0)
+        """The workers that live."""
+        self.settled = asyncio.Event()
+        """Set once this worker serves the slots of its share."""
+        self.connected = asyncio.Event()
+        """Set while there is a connection on which all records have come."""
+        self.commands: GroupCommands | None = None
+        """Takes commands while this worker holds the first slot."""
+        self._settings = settings
+        self._broker = broker
+        self._publisher = publisher
+        self._calls = calls
+        self._supervisor = supervisor
+        self._look = asyncio.Event()
+        self.own = OwnSession(broker, settings.group, self.leases, publisher, watches, self._look.set)
+        """The connection that publishes."""
+        self._slots: dict[int, Slot] = {}
+        self._leaving: dict[int, Slot] = {}  # they are handed over, or were taken by another worker
+        self._plan = plan((), settings.group)
+        self._capacities = Capacities(int(settings.queue_bytes))
+        self._lost_at: float | None = None  # since when no lease can be renewed
+        self._sharing = 1  # workers that share each RATE_LIMIT ...
+        self._ordered_until = -math.inf  # ... and until when ORDERED events are called, as client mode knows
+        self._warnings = Warnings(settings.group, settings.slots)
+        self._changes = defaultdict[tuple[str, int], LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
+        self._stopping = False
+        self._closed = Counter[str]()  # of sessions that were closed, for `numbers`
+
+    # What the program asks and tells.
+
+    @property
+    def slots(self) -> list[bool]:
+        """Return of each slot whether it is served here; not so one that is handed over."""
+        return [slot in self._slots for slot in range(self._settings.slots)]
+
+    @property
+    def route_sets(self) -> Mapping[str, int]:
+        """Return how many living workers run each route set, by its hash."""
+        return Counter(loggable(presence.routes) for presence in self.view.workers.values())
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Return what the admin port shows of the group, beside `slots` and `route_sets`."""
+        intakes = list(self._intakes())
+        clients = (self.own.client, *(intake.client for intake in intakes))
+        return {
+            "unacknowledged": sum(intake.held for intake in intakes),
+            "redelivered": self._closed["redelivered"] + sum(intake.redelivered for intake in intakes),
+            "reconnects": self._closed["reconnects"] + sum(client.reconnects for client in clients),
+            "lease_changes": self.leases.changes,
+        }
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return which connections there are not, and why."""
+        lost = self.own.client.trouble
+        return ([] if lost is None else [lost]) + [why for slot in self._slots.values() for why in slot.troubles]
+
+    def leads(self, event: EventName) -> bool:
+        """Return whether this worker runs an event with EVERY."""
+        return self.view.leader(event_name(*event)) == self.view.worker
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Use these routes, once `subscribe` is called."""
+        routes = list(routes)
+        self._plan = plan(routes, self._settings.group)
+        self._rate_limited = any(route.route_config.rate_limit for route in routes)
+        self.leases.use_routes(route_set_hash(routes), every(routes))
+        self._look.set()
+
+    async def subscribe(self) -> None:
+        """Subscribe what the routes need now."""
+        try:
+            await self.own.subscribe()
+        except BrokerError as error:  # when the connection is back all is subscribed
+            log.error("not all routes receive messages: %s", error)  # noqa: TRY400
+        await asyncio.gather(*(slot.use(self._plan) for slot in list(self._slots.values())))
+
+    async def follow(self) -> None:
+        """Follow the leases until cancelled: publish records, open and leave slots."""
+        while True:
+            now = lease_time()
+            self._note_connection(now)
+            for intent in [] if self._stopping else self.leases.intents(now, time.time()):
+                if isinstance(intent, PublishRecord):
+                    self._publish(intent)
+                elif intent.slot in self._slots:
+                    log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)
+                    self._begin_leaving(intent.slot, self._hand_over)
+            if not self._stopping:
+                self._follow_leases(now)
+            if self._ordered_until != self.leases.ordered_until:  # before it no other worker takes the slots held here
+                self._ordered_until = self.leases.ordered_until
+                self._calls.share(self._sharing, self._ordered_until)
+            await woken(self._look, _LOOK_SECONDS)
+
+    async def stop_taking(self) -> None:
+        """Take no more messages, and leave the slots that have nothing under way soon.
+
+        What has not ended is not acknowledged: the broker keeps it for the next holder of the slot.
+        """
+        self._stopping = True
+        if self.own.client.was_open:  # so that others may know of this worker
+            self._publish(self.leases.stop(time.time()))
+        slots = [*self._slots.values(), *self._leaving.values()]
+        for slot in slots:
+            slot.drop(shared=False)
+        self._calls.withdraw()
+        ending = [] if self.commands is None else [asyncio.ensure_future(self.commands.end())]
+        drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots))
+        await asyncio.gather(*ending)  # no command may change routes from here on
+        early = [slot for slot, is_drained in zip(slots, drained, strict=True) if is_drained]
+        await asyncio.gather(*(self._leave(slot) for slot in early))
+
+    async def leave(self) -> None:
+        """Leave all slots."""
+        await asyncio.gather(*(self._leave(slot) for slot in [*self._slots.values(), *self._leaving.values()]))
+
+    async def close(self) -> None:
+        """Remove the presence of this worker, and disconnect."""
+        if self.own.client.was_open:
+            self._publish(self.leases.farewell())
+            await self._publisher.settled(1)
+        await self.own.client.close()
+
+    # Following the leases.
+
+    def _note_connection(self, now: float) -> None:
+        """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
+
+        While this worker is cut off another one may take its slots, and begins ORDERED events when requests that run
+        here must have ended: so none may begin here any more. A connection that is open and carries nothing cuts it off
+        too, and its sessions must not take the slots back.
+        """
+        is_heard = self.leases.is_heard(now)
+        if self.leases.is_connected and is_heard:
+            self.connected.set()
+            self._lost_at = None
+            return
+        self.connected.clear()
+        # While others hear a worker that hears nothing, they leave it slots that no worker serves.
+        if self.leases.is_deaf(now) and (connection := self.own.client.connection) is not None:
+            connection.abort("the records of this worker do not come back")
+        if self._lost_at is None:
+            self._lost_at = now
+        if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
+            self._lost_at = math.inf
+            if self._slots:
+                log.warning("group %s does not hear this worker: its slots are left to others", self._settings.group)
+            for number in list(self._slots):
+                self._begin_leaving(number, self._abandon)
+
+    def _follow_leases(self, now: float) -> None:
+        held = self.leases.held
+        for number in sorted(set(self._slots) - held):
+            if self._changes["lost", number].count():
+                log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
+            self._begin_leaving(number, self._abandon)
+        if self.connected.is_set():
+            for number in sorted(held - set(self._slots) - set(self._leaving)):
+                self._open(number)
+            view, self.view = self.view, self.leases.view(now)
+            self._warnings.look(self.view, self.leases.beyond, now)
+            if view != self.view:
+                self._group_changed()
+            if not self.leases.share_comes(now) and all(slot.is_tried for slot in self._slots.values()):
+                self.settled.set()
+
+    def _group_changed(self) -> None:
+        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
+        if len(self.view.route_sets) > 1:
+            self._capacities.keeps_unserved = True
+        elif self._capacities.keeps_unserved:
+            self._supervisor.finish("unserved messages", self._end_unserved)
+        workers = len(self.view.workers)
+        if workers != self._sharing:
+            self._sharing, self._ordered_until = workers, -math.inf
+            if self._rate_limited:
+                log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
+
+    async def _end_unserved(self) -> None:
+        """Serve what has waited while route sets differed, or acknowledge it, once the sessions have these routes."""
+        await self.subscribe()
+        self._capacities.keeps_unserved = len(self.view.route_sets) > 1
+        for intake in self._intakes():
+            intake.look_again()
+
+    def _intakes(self) -> Iterator[Intake]:
+        return (intake for slot in (*self._slots.values(), *self._leaving.values()) for intake in slot.intakes)
+
+    def _publish(self, record: PublishRecord) -> None:
+        """Publish a record. A presence expires by the broker's clock, so that a reader needs none to tell who lives."""
+        seconds = math.ceil(self._settings.adopt_seconds) if record.topic.endswith("/presence") else 0
+        self._publisher.announce(Publication(record.topic, record.payload, retain=True), seconds=seconds)
+
+    # Slots.
+
+    def _open(self, number: int) -> None:
+        lease, group = self.leases.records.get(number), self._settings.group
+        has_crashed = lease is not None and lease.waits
+        waits = self._plan.ordered_seconds if has_crashed else 0.0
+        more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
+        if not has_crashed:
+            log.info("slot %d of group %s is taken here", number, group)
+        elif self._changes["adopted", number].count():
+            log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
+        slot = self._slots[number] = Slot(
+            self._broker, self._settings, number, self._calls.offer, self._capacities, self._supervisor,
+            self.connected.wait, asyncio.get_running_loop().time() + waits,
+        )  # fmt: skip
+        self._supervisor.finish(f"slot {number}", partial(self._use_and_look, slot))
+        if self.commands is not None and number == FIRST_SLOT:
+            self.commands.begin()
+
+    async def _use_and_look(self, slot: Slot) -> None:
+        await slot.use(self._plan)
+        for intake in list(slot.intakes):
+            await intake.client.tried.wait()
+        self._look.set()
+
+    def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
+        slot = self._leaving[number] = self._slots.pop(number)
+        slot.drop(shared=leave == self._abandon)  # then another worker has them
+        self._calls.withdraw()
+        self._supervisor.finish(f"leaving slot {number}", partial(leave, slot))
+
+    async def _hand_over(self, slot: Slot) -> None:
+        """Leave a slot once the requests that run have ended, and the calls of messages of which some may have.
+
+        Decision: those of several events go on as long as a request may run, then they are dropped too, and events that
+        were called are called again; so they are after a stop, which lets them go on for 1.5 s and runs no more then.
+        """
+        if not await slot.ended(self._plan.seconds + _SLACK_SECONDS):
+            slot.drop(shared=True)
+            self._calls.withdraw()
+        await self._leave(slot)
+
+    async def _leave(self, slot: Slot) -> None:
+        """Disconnect, and name the next holder: only then it connects."""
+        is_drained = not slot.held
+        await self._abandon(slot)
+        record = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
+        if record is not None:
+            self._publish(record)
+        self._look.set()
+
+    async def _abandon(self, slot: Slot) -> None:
+        """Disconnect."""
+        if self.commands is not None and slot.number == FIRST_SLOT:
+            await self.commands.end()
+        for intake in slot.intakes:
+            self._closed["redelivered"] += intake.redelivered
+            self._closed["reconnects"] += intake.client.reconnects
+        await slot.close()
+        self._slots.pop(slot.number, None)
+        self._leaving.pop(slot.number, None)
+        self._look.set()
+
+
+def worker_id() -> str:
+    """Return an id for a worker: the host's name, as far as a topic may hold it, and eight random digits."""
+    host = re.sub(r"[^A-Za-z0-9_.-]+", "-", socket.gethostname())[:_LONGEST_HOST]
+    return f"{host}-{secrets.token_hex(4)}"

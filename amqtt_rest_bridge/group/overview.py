@@ -1,0 +1,249 @@
+"""A group of workers: what its retained records say, and what follows of routes and slots that differ. Pure.
+
+`GroupRecords` is a group as `rest-bridge status --group` shows it: who lives and holds which slot, its routes as one.
+Records come over MQTT from anywhere, so a payload that is not one is passed over. A worker is away when its presence
+was removed (its will does that) or has run out, and something else of it is still retained: a planned stop leaves
+nothing behind. The broker drops a presence that is not renewed, so one that comes is of a worker that lives, whatever
+the clocks of the two machines say.
+"""
+
+import contextlib
+import logging
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from amqtt_rest_bridge.group.leases import MOST_WORKERS, GroupView, workers_by
+from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic, worker_status_topic
+from amqtt_rest_bridge.model import Route, severity_of
+from amqtt_rest_bridge.times import rfc3339
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+Status = dict[str, Any]
+
+AWAY: Final = "away"
+"""The health of routes whose workers are all away."""
+_LATE_SECONDS: Final = 5.0  # that a record may be late; clocks of machines differ, too
+_HEARD_SECONDS: Final = 30.0  # a worker lives after a record that came now, whatever its clock says: adopt_seconds
+_LOG_SECONDS: Final = 1.0  # between two lines about one thing: records may be forged
+_MOST_SHOWN: Final = 8  # values, and workers of each, in one line
+_SUMS: Final = ("messages", "errors")
+_MAXIMA: Final = ("latency_ms", "wait_ms")
+
+
+def filters(group: str) -> list[str]:
+    """Return the topic filters of all records of a group."""
+    return [worker_status_topic(group, "+", "+"), lease_topic(group, "+"), presence_topic(group, "+")]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSlot:
+    """A slot: its holder since when, None where it was released; `away_since` where the holder is away."""
+
+    slot: int
+    worker: str | None
+    since: str | None
+    away_since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWorker:
+    """A worker: its software, the hash of its route set, since when it runs; `away_since` when it is away."""
+
+    worker: str
+    version: str | None
+    routes: str | None
+    since: str | None
+    away_since: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOverview:
+    """A group: its slots and workers in order, and the status of each route over the living workers."""
+
+    group: str
+    slots: Sequence[GroupSlot]
+    workers: Sequence[GroupWorker]
+    routes: Sequence[Status]
+
+    @property
+    def route_sets(self) -> Mapping[str, Sequence[str]]:
+        """Return the living workers by the hash of their route set."""
+        return workers_by({one.worker: one.routes for one in self.workers if one.away_since is None})
+
+    def members(self) -> dict[str, Any]:
+        """Return what `--json` prints."""
+        return asdict(self) | {"route_sets": {routes: list(workers) for routes, workers in self.route_sets.items()}}
+
+
+class GroupRecords:
+    """The records of a group that have come; times are epoch seconds."""
+
+    def __init__(self, group: str) -> None:
+        self._group = group
+        self._leases: dict[int, Lease] = {}
+        self._presences: dict[str, Presence] = {}
+        self._heard: dict[str, float] = {}  # when a presence came last
+        self._gone: dict[str, float] = {}  # when one was removed
+        self._statuses: dict[str, dict[str, Status]] = {}  # by worker and route
+
+    def take(self, topic: str, payload: bytes, status: Status | None, now: float) -> None:
+        """Take a record; `status` is what the payload holds where it is the status of a route."""
+        match topic.split("/")[2:]:
+            case [slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
+                if (lease := parse(payload, Lease)) is not None:
+                    self._leases[int(slot)] = lease
+            case ["workers", worker, "presence"]:
+                presence = parse(payload, Presence)
+                if presence is not None:
+                    self._presences[worker] = presence
+                    self._gone.pop(worker, None)
+                    self._heard[worker] = now
+                elif not payload and self._presences.pop(worker, None) is not None:
+                    self._gone[worker] = now
+            case ["workers", worker, "routes", route, "status"]:
+                if status is not None:
+                    self._statuses.setdefault(worker, {})[route] = status
+                elif not payload:
+                    self._statuses.get(worker, {}).pop(route, None)
+
+    def overview(self, now: float) -> GroupOverview:
+        """Return the group as it is now."""
+        named = {lease.worker for lease in self._leases.values() if lease.worker}
+        named |= {worker for worker, statuses in self._statuses.items() if statuses} | self._presences.keys()
+        away = {worker: since for worker in named if (since := self._away_since(worker, now)) is not None}
+        slots = [self._slot(number, lease, away) for number, lease in sorted(self._leases.items())]
+        workers = [self._worker(worker, away) for worker in sorted(named)]
+        routes = sorted({route for statuses in self._statuses.values() for route in statuses}, key=str.lower)
+        return GroupOverview(self._group, slots, workers, [self._route(route, away) for route in routes])
+
+    def _away_since(self, worker: str, now: float) -> float | None:
+        presence = self._presences.get(worker)
+        if presence is None:
+            known = self._gone.get(worker) or max(map(_time, self._statuses.get(worker, {}).values()), default=0.0)
+            return known or max((one.since for one in self._leases.values() if one.worker == worker), default=0.0)
+        until = max(presence.until, self._heard.get(worker, 0.0) + _HEARD_SECONDS)
+        return None if now <= until + _LATE_SECONDS else until
+
+    def _slot(self, number: int, lease: Lease, away: Mapping[str, float]) -> GroupSlot:
+        if not lease.worker:
+            return GroupSlot(number, None, None, None)
+        return GroupSlot(number, lease.worker, _shown(lease.since), _shown(away.get(lease.worker)))
+
+    def _worker(self, worker: str, away: Mapping[str, float]) -> GroupWorker:
+        presence = self._presences.get(worker)
+        if presence is None:
+            return GroupWorker(worker, None, None, None, _shown(away.get(worker)))
+        since = _shown(presence.since)
+        return GroupWorker(worker, presence.version, presence.routes, since, _shown(away.get(worker)))
+
+    def _route(self, route: str, away: Mapping[str, float]) -> Status:
+        of_workers = {worker: known[route] for worker, known in self._statuses.items() if route in known}
+        living = {worker: status for worker, status in of_workers.items() if worker not in away}
+        merged = merge((living or of_workers).values()) | {"workers": sorted(living)}
+        if not living:
+            merged |= {"health": AWAY, "away_since": _shown(max(away[worker] for worker in of_workers))}
+        return merged
+
+
+def merge(statuses: Iterable[Status]) -> Status:
+    """Return one status for a route on several workers.
+
+    Health and connection are the worst, counts are sums, latencies those of the slowest worker, the last error is the
+    newest one, and the time is that of the oldest status.
+    """
+    ordered = sorted(statuses, key=lambda status: severity_of(status.get("health")))
+    merged = dict(ordered[0])
+    for name in _SUMS:
+        merged[name] = {member: sum(numbers) for member, numbers in _numbers(ordered, name).items()}
+    for name in _MAXIMA:
+        merged[name] = {member: max(numbers) for member, numbers in _numbers(ordered, name).items()}
+    if any(status.get("connection") == "failing" for status in ordered):
+        merged["connection"] = "failing"
+    errors = [error for status in ordered if isinstance(error := status.get("last_error"), dict)]
+    merged["last_error"] = max(errors, key=lambda error: str(error.get("time")), default=None)
+    merged["timestamp"] = min(ordered, key=_time).get("timestamp")
+    return merged
+
+
+def _numbers(statuses: Iterable[Status], name: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for status in statuses:
+        members = status.get(name)
+        for member, value in members.items() if isinstance(members, dict) else ():
+            if isinstance(value, int | float):
+                found.setdefault(member, []).append(value)
+    return found
+
+
+def _time(status: Status) -> float:
+    with contextlib.suppress(TypeError, ValueError):
+        return datetime.fromisoformat(str(status.get("timestamp"))).timestamp()
+    return 0.0
+
+
+def _shown(time: float | None) -> str | None:
+    try:
+        return None if time is None else rfc3339(time)
+    except (OverflowError, ValueError, OSError):  # a record may hold any number
+        return None
+
+
+def event_name(route: str, event: str) -> str:
+    """Return the name of an event in records; neither part can hold a slash."""
+    return f"{route}/{event}"
+
+
+def every(routes: Iterable[Route]) -> tuple[str, ...]:
+    """Return the names of the events with EVERY, which one worker of the group runs: the lowest that has the event."""
+    return tuple(
+        event_name(route.name, event.name)
+        for route in routes
+        for event in route.client_events
+        if event.every is not None
+    )
+
+
+class Warnings:
+    """Warn of what is wrong in a group, and say when workers agree again: each change once, one line a second."""
+
+    def __init__(self, group: str, slots: int) -> None:
+        self._group = group
+        self._slots = slots
+        self._shown: dict[str, tuple[float, str]] = {}
+
+    def look(self, view: GroupView, beyond: Collection[int], now: float) -> None:
+        """Look at the group as it is now; `beyond` are slots that it has no more, see `Leases`."""
+        self._compare("route sets", "routes", view.route_sets, now)
+        self._compare("slots", "slots", view.slot_counts, now)
+        if beyond and len(view.slot_counts) < 2:
+            kept = f"the broker may keep sessions of slots up to {max(beyond)} of group {self._group}, which has slots:"
+            todo = 'their messages reach no worker: see "More or fewer slots" in group/README.md'
+            self._say("slots beyond", f"{kept} {self._slots}; {todo}", "", now)
+        if len(view.workers) >= MOST_WORKERS:
+            text = f"group {self._group} has {MOST_WORKERS} workers or more, and knows no others: who may publish "
+            self._say("workers", f"{text}bridge/{self._group}/#?", "", now)
+
+    def _compare(self, values: str, same: str, found: Mapping[str, Sequence[str]], now: float) -> None:
+        parts = [f"{loggable(value)} on {_some(workers)}" for value, workers in sorted(found.items())[:_MOST_SHOWN]]
+        more = f"; {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+        text = f"{values} differ: {'; '.join(parts)}{more}" if len(parts) > 1 else ""
+        self._say(values, text, f"all workers of group {self._group} have the same {same}", now)
+
+    def _say(self, about: str, text: str, else_text: str, now: float) -> None:
+        when, before = self._shown.get(about, (-math.inf, ""))
+        if text != before and now - when >= _LOG_SECONDS:
+            self._shown[about] = now, text
+            if text:
+                log.warning("%s", text)
+            else:
+                log.info("%s", else_text)
+
+
+def _some(workers: Sequence[str]) -> str:
+    more = [f"{len(workers) - _MOST_SHOWN} more"] if len(workers) > _MOST_SHOWN else []
+    return ", ".join([*map(loggable, workers[:_MOST_SHOWN]), *more])

@@ -1,0 +1,242 @@
+"""The sessions of a slot: one for all realtime routes, and one for each other route. The event loop.
+
+A route has a connection of its own, so that a server that is away fills that connection only, and the broker keeps
+what the route has no room for. Its share is named after the route too: two sessions that subscribed one filter under
+one share would each get half of its messages. Realtime routes, whose messages are acknowledged on arrival, share one.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from amqtt_rest_bridge.model import EventName, OverloadPolicy, Route
+from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session
+from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.topics import schedule_topic
+
+log = logging.getLogger(__name__)
+
+MAIN: Final = ""
+"""The name of the session that all realtime routes share."""
+_MOST_RECEIVED: Final = 65_535
+_MOST_HELD: Final = 1024  # messages of a route that a worker holds: enough for 64 workers, few to repeat
+_LOOK_SECONDS: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SessionPlan:
+    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most."""
+
+    feeds: tuple[Feed, ...]
+    most: int
+    most_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The sessions of every slot of a group, by name, all client events, and how long one of their requests may take.
+
+    `seconds` are the longest REQUEST_TIMEOUT, `ordered_seconds` that of ORDERED events.
+    """
+
+    sessions: Mapping[str, SessionPlan]
+    events: frozenset[EventName]
+    seconds: float
+    ordered_seconds: float
+
+
+def plan(routes: Iterable[Route], group: str) -> Plan:
+    """Return which sessions a set of routes needs.
+
+    The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Decision: of a balanced route too, so that a
+    backlog waits at the broker instead of being refused; only realtime routes refuse messages on a worker.
+    """
+    sessions: dict[str, SessionPlan] = {}
+    at_once: list[Route] = []
+    seconds = ordered_seconds = 0.0
+    for route in routes:
+        if not route.client_events:
+            continue
+        config = route.route_config
+        seconds = max(seconds, route.config.request_timeout)
+        if any(event.is_in_order for event in route.client_events):
+            ordered_seconds = max(ordered_seconds, route.config.request_timeout)
+        if config.overload_policy is OverloadPolicy.REALTIME:
+            at_once.append(route)
+            continue
+        if feeds := _feeds([route], f"{group}:{route.name}"):
+            most = max(1, min(config.overload_capacity, _MOST_HELD))
+            sessions[route.name] = SessionPlan(feeds, most, config.overload_bytes)
+    if feeds := _feeds(at_once, group, at_once=True):
+        sessions[MAIN] = SessionPlan(feeds, _MOST_RECEIVED, math.inf)
+    events = frozenset(event for one in sessions.values() for feed in one.feeds for event in feed.events)
+    return Plan(sessions, events, seconds, ordered_seconds)
+
+
+def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tuple[Feed, ...]:
+    events: dict[tuple[str, bool], set[EventName]] = {}
+    for route in routes:
+        for event in route.client_events:
+            if event.source_topic != schedule_topic(route.name, event.name):  # else it listens to no topic
+                events.setdefault((event.source_topic, event.is_in_order), set()).add((route.name, event.name))
+    return tuple(
+        Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, at_once)
+        for (topic, ordered), names in events.items()
+    )
+
+
+def client_id(group: str, slot: int, session: str) -> str:
+    """Return the client id of a slot's session: `<group>-<slot>:<route>`, `<group>-<slot>` that of realtime routes."""
+    return f"{group}-{slot}" + (f":{session}" if session != MAIN else "")
+
+
+class Capacities:
+    """What the sessions of each route hold together, over all slots of this worker.
+
+    Args:
+        queue_bytes: How much the sessions of all routes may hold.
+    """
+
+    def __init__(self, queue_bytes: int) -> None:
+        self.keeps_unserved = False
+        """Whether messages that no event here takes wait: another worker of the group may have the event."""
+        self._all = Capacity(most_bytes=queue_bytes)
+        self._by_name: dict[str, Capacity] = {}
+
+    def of(self, name: str, wanted: SessionPlan) -> Capacity:
+        """Return the capacity of the sessions of a name, as large as it is wanted now."""
+        capacity = self._by_name.setdefault(name, Capacity(within=self._all))
+        capacity.most, capacity.most_bytes = wanted.most, wanted.most_bytes
+        return capacity
+
+
+class Slot:
+    """One slot's sessions, open on this worker.
+
+    Args:
+        broker: Returns the broker's address; called before each connection.
+        settings: Those of the worker: the group, how many slots it has, how long the broker keeps sessions.
+        number: The slot.
+        offer: Takes messages; see `ClientMode.offer`.
+        capacities: What sessions hold.
+        supervisor: Runs the connections.
+        gate: Awaited before each connection.
+        ordered_from: Before this time of the loop ORDERED events are not called.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], Address],
+        settings: WorkerSettings,
+        number: int,
+        offer: Offer,
+        capacities: Capacities,
+        supervisor: Supervisor,
+        gate: Callable[[], Awaitable[object]],
+        ordered_from: float,
+    ) -> None:
+        self.number = number
+        self._broker = broker
+        self._settings = settings
+        self._offer = offer
+        self._capacities = capacities
+        self._supervisor = supervisor
+        self._gate = gate
+        self._ordered_from = ordered_from
+        self._intakes: dict[str, Intake] = {}
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._changing = asyncio.Lock()
+        self._used = self._closed = False
+
+    @property
+    def intakes(self) -> Collection[Intake]:
+        """Return the sessions."""
+        return self._intakes.values()
+
+    @property
+    def is_tried(self) -> bool:
+        """Return whether each session has connected, or has failed to."""
+        return self._used and all(intake.client.tried.is_set() for intake in self.intakes)
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return which sessions are not connected, and why."""
+        return [trouble for intake in self.intakes if (trouble := intake.client.trouble) is not None]
+
+    @property
+    def held(self) -> int:
+        """Return how many messages have come and not ended."""
+        return sum(intake.held for intake in self.intakes)
+
+    async def use(self, wanted: Plan) -> None:
+        """Open or change the sessions for a set of routes; each connects by itself, now or later.
+
+        New filters are subscribed before old ones are given up. The session of a route that is gone keeps what was not
+        acknowledged for as long as sessions are kept.
+        """
+        async with self._changing:
+            if self._closed:
+                return
+            self._used = True
+            changed = {
+                name: intake.prepare(wanted.sessions[name].feeds if name in wanted.sessions else (), wanted.events)
+                for name, intake in self._intakes.items()
+            }
+            for name, session in sorted(wanted.sessions.items()):
+                self._capacities.of(name, session)
+                if name not in self._intakes:
+                    self._open(name, session, wanted.events)
+            await asyncio.gather(*(self._change(name, gone, wanted) for name, gone in changed.items()))
+
+    def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
+        settings = self._settings
+        session = Session(client_id(settings.group, self.number, name), settings.session_expiry, wanted.most)
+        intake = Intake(
+            self._broker, session, self._offer, self.number, settings.slots, self._capacities.of(name, wanted),
+            gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,
+        )  # fmt: skip
+        intake.ordered_from = self._ordered_from
+        intake.prepare(wanted.feeds, events)
+        self._intakes[name] = intake
+        self._connecting[name] = self._supervisor.keep(session.client_id, intake.client.run)
+
+    async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
+        try:
+            await self._intakes[name].subscribe(gone)
+        except BrokerError as error:  # the next connection subscribes
+            log.warning("%s: not all routes receive messages: %s", self._intakes[name].client.client_id, error)
+        if name not in wanted.sessions:
+            await self._close(name)
+
+    def drop(self, *, shared: bool) -> None:
+        """Take no more messages, and drop what is not called yet; messages of several events only with `shared`."""
+        for intake in self.intakes:
+            intake.pause()
+            intake.drop(shared=shared)
+
+    async def ended(self, seconds: float) -> bool:
+        """Wait until nothing that has come is under way; return False when something is after so many seconds."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self.held:
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(_LOOK_SECONDS)
+        return True
+
+    async def close(self) -> None:
+        """Disconnect all sessions, which the broker keeps."""
+        async with self._changing:
+            self._closed = True
+            await asyncio.gather(*(self._close(name) for name in list(self._intakes)))
+
+    async def _close(self, name: str) -> None:
+        connecting = self._connecting.pop(name)
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        await self._intakes.pop(name).client.close()

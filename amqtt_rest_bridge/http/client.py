@@ -1,0 +1,354 @@
+"""`HttpClient.send`: a request to one server out, its response in, on libcurl and the event loop.
+
+libcurl connects, keeps connections, speaks TLS, HTTP/1.1 and HTTP/2, goes through proxies and bounds time and bytes.
+Here is what a route's promises add: redirects by our rule, a Digest login, a turn before each request that leaves, and
+which request may be sent twice. `transfer` has what is said to libcurl for one attempt.
+
+pycurl 7.47 is the first version with `AsyncCurlMulti`.
+"""
+
+import asyncio
+import re
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from time import monotonic
+from typing import Final, Protocol
+from urllib.parse import urlsplit
+
+import pycurl
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http import failures
+from amqtt_rest_bridge.http.digest import DigestLogin, RequestLogin
+from amqtt_rest_bridge.http.failures import Ended
+from amqtt_rest_bridge.http.head import Head
+from amqtt_rest_bridge.http.origin import (
+    MOST_REDIRECTS,
+    REDIRECTS,
+    Origin,
+    Proxy,
+    find_proxy,
+    may_follow,
+    origin_of,
+    resolve,
+    target_of,
+)
+from amqtt_rest_bridge.http.tls import Settings, TlsOptions, TlsSettings
+from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, STALE, ClosedBeforeError, KeptConnections, Received, Transfer
+from amqtt_rest_bridge.masking import credentials_of
+from amqtt_rest_bridge.model import (
+    IDEMPOTENT,
+    AuthScheme,
+    HttpRequest,
+    HttpResponse,
+    Method,
+    Pairs,
+    RestApiConfig,
+    values_of,
+)
+
+_MOST_CONNECTIONS: Final = 1024
+_DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # who has it can try passwords, or send it again
+_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SHAPE: Final = re.compile(r"[\r\n\0]")
+_CONTROL: Final = re.compile(r"[\x00-\x20\x7f]")
+# libcurl sends these by itself.
+_UNASKED: Final = ["Expect:", "Accept:", "User-Agent:"]
+
+Turn = Callable[[], Awaitable[None]]
+"""Returns when the next request may leave."""
+
+
+def client_for(
+    config: RestApiConfig, server: str, *, max_response_bytes: int, environment: Mapping[str, str]
+) -> "HttpClient":
+    """Return what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
+
+    Args:
+        config: That of the route.
+        server: BASE_ADDRESS or OAUTH2_TOKEN_URL; only the former gets a Digest login.
+        max_response_bytes: A larger body is refused.
+        environment: For HTTP_PROXY, HTTPS_PROXY, NO_PROXY.
+
+    Raises:
+        ConfigurationError: The address or a proxy variable cannot be used.
+    """
+    try:
+        origin = origin_of(urlsplit(server))
+    except ValueError as error:
+        raise ConfigurationError(f"{server.split('?')[0]} is not an address: {error}") from error
+    options = ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls_of(config), environment)
+    if config.auth_scheme is not AuthScheme.DIGEST or server != config.base_address:
+        return HttpClient(options)
+    login = DigestLogin(config, lambda: secrets.token_hex(16))
+    return HttpClient(options, login=lambda: RequestLogin(login))
+
+
+def tls_of(config: RestApiConfig) -> TlsOptions:
+    """Return which certificates a route trusts, and which one it shows."""
+    return TlsOptions(not config.ignore_cert_errors, config.ca_file, config.client_cert_file, config.client_key_file)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """The options of a client: its server, bounds, TLS and the environment in which a proxy is looked up.
+
+    `timeout` is in seconds and bounds an attempt as a whole, `max_response_bytes` a body before and after decoding.
+    `environment` is searched for HTTP_PROXY, HTTPS_PROXY and NO_PROXY; it may hold passwords. `addresses` are those of
+    host names, by name and port, in place of the system's; for tests.
+    """
+
+    origin: Origin
+    timeout: float = 30.0
+    max_response_bytes: int = 262_144
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False, hash=False)
+    addresses: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict, hash=False)
+
+
+class Login(Protocol):
+    """What answers the challenges of a server to one request; `digest.RequestLogin` does."""
+
+    def authorization(self, method: str, target: str) -> str | None:
+        """Return the value of Authorization for the request to a path and query, None for none yet."""
+        ...
+
+    def repeats(self, status: int, headers: Pairs) -> bool:
+        """Take note of the response; return whether the request is sent again; or `CallError`."""
+        ...
+
+
+class HttpClient:
+    """Sends requests to one server; any number at once, on one event loop.
+
+    Args:
+        options: Server, bounds, TLS, environment.
+        login: Returns what answers the server's challenges to a request without an Authorization of its own.
+        clock: Monotonic seconds.
+
+    Raises:
+        ConfigurationError: A proxy variable of the environment cannot be used.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        *,
+        login: Callable[[], Login] | None = None,
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        self._options = options
+        self._login = login
+        self._connections = _Connections(options, clock)
+        self._origin = options.origin
+        self._server = _Server(options.origin, options)
+        self._servers = {options.origin: self._server}  # two at most: a redirect may lead to the same host's HTTPS
+        self._clock = clock
+
+    async def send(self, request: HttpRequest, *, turn: Turn | None = None) -> HttpResponse:
+        """Send a request and read its response, following a GET's redirects on the same host and port.
+
+        Any status is a response, also that of a redirect which may not be followed: `failures.redirect_refused`
+        explains it.
+
+        Args:
+            request: What is sent.
+            turn: Awaited before each request that leaves: redirects and repetitions are requests too. The time of that
+                wait is neither part of the timeout nor of `HttpResponse.elapsed`.
+
+        Raises:
+            CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
+            ValueError: The URL is not of this client's server, or a header would change the shape of the request.
+        """
+        server, url, spent, is_repeated = self._server, request.url, 0.0, False
+        target, lines = self._target(url), _header_lines(request)
+        redirects = MOST_REDIRECTS if request.method is Method.GET else 0
+        login = self._login() if self._login is not None and not values_of(request.headers, "authorization") else None
+        credentials = server.credentials
+        while True:
+            if turn is not None:
+                await turn()
+            authorization = None if login is None else login.authorization(request.method, target)
+            sent = lines
+            if authorization is not None:
+                sent = [*lines, f"Authorization: {authorization}"]
+                credentials = credentials.union(_DIGEST_RESPONSE.findall(authorization))
+            began = self._clock()
+            try:
+                received = await self._attempt(server, target, request, sent, self._options.timeout - spent)
+            except ClosedBeforeError:  # a kept connection, by its server, before anything of a response came
+                if is_repeated or not _may_repeat(request):
+                    raise failures.closed_before(server.where) from None
+                is_repeated = True
+                continue
+            finally:
+                spent += self._clock() - began
+            if login is not None and login.repeats(received.head.status, received.head.fields):
+                continue
+            following = self._following(url, received.head) if redirects else None
+            if following is None:
+                status, reason, fields, _ = received.head
+                return HttpResponse(status, reason, fields, received.body, spent, credentials)
+            origin, target = following
+            url, redirects = f"{origin}{target}", redirects - 1
+            if origin not in self._servers:
+                self._servers[origin] = _Server(origin, self._options)
+            server = self._servers[origin]
+            credentials = credentials | server.credentials
+
+    def close(self) -> None:
+        """Close idle connections; requests under way go on, and later ones are possible."""
+        self._connections.close()
+
+    def _target(self, url: str) -> str:
+        """Return path and query of a URL of this client's server."""
+        prefix = self._server.prefix
+        if url.startswith(prefix + "/") and url.isascii() and "#" not in url:
+            target = url[len(prefix) :]
+        elif origin_of(parts := urlsplit(url)) == self._origin:
+            target = target_of(parts)
+        else:
+            raise ValueError(f"this client only sends to {prefix}")
+        if _CONTROL.search(target):
+            raise ValueError("Invalid method or target")
+        return target
+
+    def _following(self, url: str, head: Head) -> tuple[Origin, str] | None:
+        """Return where a redirect leads, None when it may not be followed."""
+        locations = values_of(head.fields, "location") if head.status in REDIRECTS else []
+        resolved = resolve(url, locations[0]) if locations else None
+        return resolved if resolved is not None and may_follow(self._origin, resolved[0]) else None
+
+    async def _attempt(
+        self, server: "_Server", target: str, request: HttpRequest, lines: list[str], seconds: float
+    ) -> "Received":
+        where, limit = server.where, self._options.max_response_bytes
+        try:
+            transfer = self._connections.transfer(server)
+        except ConfigurationError as error:
+            raise failures.files_unusable(where, error) from error
+        transfer.prepare(server.base + target, request, lines, seconds)
+        ended = await self._connections.run(transfer)
+        while ended is STALE:  # a kept connection that could not be used; nothing was sent
+            ended = await self._connections.run(transfer)
+        try:
+            return transfer.received(ended, where, seconds=self._options.timeout, limit=limit)
+        finally:
+            self._connections.release(transfer)
+
+
+class _Server:
+    """One origin as libcurl is told of it: what URLs begin with, the proxy on the way, and the settings of both."""
+
+    def __init__(self, origin: Origin, options: ClientOptions) -> None:
+        proxy = find_proxy(origin, options.environment)
+        self.is_tls = origin.scheme == "https"
+        self.prefix = str(origin)
+        name, _, zone = origin.host.partition("%")  # of an IPv6 address; libcurl reads its zone as RFC 6874 writes it
+        self.base = self.prefix if not zone else f"{origin.scheme}://[{name}%25{zone}]:{origin.port}"
+        self.where = self.prefix if proxy is None else f"{self.prefix} through the proxy {proxy.origin.authority}"
+        self.credentials = frozenset() if proxy is None or self.is_tls else credentials_of(_proxy_headers(proxy))
+        named = {f"{host}:{port}:{','.join(found)}" for (host, port), found in options.addresses.items()}
+        self.settings: Settings = (*_proxy_settings(proxy), *([(pycurl.RESOLVE, sorted(named))] if named else ()))
+
+
+def _proxy_settings(proxy: Proxy | None) -> Settings:
+    if proxy is None:
+        return ((pycurl.PROXY, ""),)  # else libcurl reads the environment by rules of its own
+    lines = [f"{name}: {value}" for name, value in _proxy_headers(proxy)]
+    return (pycurl.PROXY, str(proxy.origin)), (pycurl.NOPROXY, ""), (pycurl.PROXYHEADER, lines)
+
+
+def _proxy_headers(proxy: Proxy) -> Pairs:
+    return () if proxy.authorization is None else (("Proxy-Authorization", proxy.authorization),)
+
+
+class _Connections:
+    """The connections of a client: libcurl's, with the handles that use them; closed when none was used for long."""
+
+    def __init__(self, options: ClientOptions, clock: Callable[[], float]) -> None:
+        self._tls = TlsSettings(options.tls)
+        self._clock = clock
+        self._limit = options.max_response_bytes
+        self._multi: pycurl.AsyncCurlMulti | None = None
+        self._free: list[Transfer] = []
+        self._running = 0
+        self._used = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._kept = KeptConnections(clock)
+
+    def transfer(self, server: "_Server") -> "Transfer":
+        """Return a handle for a request. Raises `ConfigurationError` for TLS files that cannot be used."""
+        settings = (*self._tls.current(), *server.settings) if server.is_tls else server.settings
+        transfer = self._free.pop() if self._free else Transfer(self._kept, self._limit)
+        transfer.use(settings)
+        return transfer
+
+    async def run(self, transfer: "Transfer") -> Ended | None:
+        """Send what a handle was prepared with; return how it ended: `STALE`, or None with a response."""
+        if self._multi is None:
+            self._multi = pycurl.AsyncCurlMulti()
+            self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
+        self._running += 1
+        try:
+            await self._multi.perform(transfer.easy)
+        except pycurl.error as error:
+            return transfer.ended(*error.args)
+        finally:
+            self._running -= 1
+        return None
+
+    def release(self, transfer: "Transfer") -> None:
+        """Keep a handle, and its connection, for a later request."""
+        self._used = self._clock()
+        if transfer.is_reusable():
+            self._free.append(transfer)
+        else:
+            transfer.easy.close()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(LONGEST_IDLE, self._look)
+
+    def close(self) -> None:
+        """Close all connections once no request is under way."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._used = -LONGEST_IDLE
+        self._look()
+
+    def _look(self) -> None:
+        """Close all connections when none was used for `LONGEST_IDLE`; else look again."""
+        loop = asyncio.get_running_loop()
+        left = 1.0 if self._running else self._used + LONGEST_IDLE - self._clock()
+        if left > 0:
+            self._timer = loop.call_later(left, self._look)
+            return
+        self._timer = None
+        multi, self._multi = self._multi, None
+        for transfer in self._free:
+            transfer.easy.close()
+        self._free.clear()
+        self._kept.clear()
+        if multi is not None:
+            self._closing = loop.create_task(multi.aclose())
+
+
+def _header_lines(request: HttpRequest) -> list[str]:
+    """Return the header lines of a request, and the names of those that libcurl would add and must not."""
+    lines: list[str] = []
+    has_type = request.body is None
+    for name, value in request.headers:
+        if not _NAME.fullmatch(name):
+            raise ValueError("Invalid header name")
+        if _SHAPE.search(value):
+            raise ValueError("Invalid header value")
+        lines.append(f"{name}: {value}" if value.strip() else f"{name};")
+        has_type = has_type or name.lower() == "content-type"
+    names = {name.lower() for name, _ in request.headers}
+    lines += [line for line in _UNASKED if line[:-1].lower() not in names]
+    return lines if has_type else [*lines, "Content-Type:"]
+
+
+def _may_repeat(request: HttpRequest) -> bool:
+    """Return whether a request may be sent again that its server may have seen (RFC 9110 section 9.2.2)."""
+    return request.method in IDEMPOTENT or bool(values_of(request.headers, "idempotency-key"))

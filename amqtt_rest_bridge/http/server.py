@@ -1,0 +1,232 @@
+"""An HTTP/1.1 server with one door: `HttpServer(socket, app)` answers the requests of one port. Nothing of routes.
+
+asyncio has the sockets, buffers, timers and TLS, llhttp (`request_reader`) the parser. Here, and in `connection`, is
+what no library promises: one caller, whatever it sends or does not read, costs bounded memory and no other caller's
+answer; what is slow is closed, and with too many connections the longest idle one goes, then the slowest; a port ends
+gracefully, and leaves its callers to others that listen on the same port.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import errno
+import logging
+import resource
+import socket
+import struct
+import sys
+import time
+from asyncio import sslproto
+from functools import partial
+from heapq import nsmallest
+from typing import Any, Final
+
+from amqtt_rest_bridge.http.access_log import AccessLog
+from amqtt_rest_bridge.http.connection import Connection, Limits, Port
+from amqtt_rest_bridge.http.exchange import Application, Refusal, overloaded, refused, shutting_down, write_head
+from amqtt_rest_bridge.http.server_tls import TlsFiles
+
+__all__ = ["HttpServer", "Limits", "TlsFiles"]
+
+log = logging.getLogger(__name__)
+
+# asyncio (3.11 to 3.14) gives each TLS connection a buffer of 256 KiB: 130 MB for 500 callers. A record has 16 KiB.
+sslproto.SSLProtocol.max_size = 16_384
+
+# What the system holds of answers that are not on the network yet; without it some 2.6 MB for a caller that does not
+# read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
+_UNSENT_BYTES: Final = 131_072
+_MOST_CONNECTIONS: Final = 4096
+_ACCEPTS: Final = 4  # connections taken in a row before others get their turn
+_ROOM: Final = 8  # connections closed at once when there are too many
+_HANDSHAKE_SECONDS: Final = 0.1  # from the SYN that was taken last until its connection can be accepted
+_POLL_SECONDS: Final = 0.02
+_ATTACH_FILTER: Final = 26 if sys.platform == "linux" else None  # SO_ATTACH_FILTER, which `socket` does not name
+# Classic BPF on the TCP header: byte 13 has the flags; 0 bytes of a packet with SYN are taken, all of any other.
+_DROP_SYN: Final = b"".join(
+    struct.pack("HBBI", *one) for one in ((0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFF))
+)
+
+
+class HttpServer:
+    """A port that answers with an application, on the running loop.
+
+    Args:
+        sock: bound and listening; the server works on a duplicate, so the socket stays the caller's, and other
+            processes may accept from it at the same time. It becomes non-blocking.
+        app: makes the answers.
+        tls: with them the port speaks HTTPS and nothing else.
+        max_body_bytes: larger bodies are answered with 413 as soon as that is known.
+        access_log: gets a line for every answer; stays the caller's.
+        limits: see `Limits`; its defaults without.
+
+    Raises:
+        ConfigurationError: the TLS files cannot be used.
+    """
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        app: Application,
+        *,
+        tls: TlsFiles | None = None,
+        max_body_bytes: int = 262_144,
+        access_log: AccessLog | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self._tls = tls
+        self._context = tls.load() if tls is not None else None
+        self.bound_port: int = sock.getsockname()[1]
+        self._port = Port(app, limits or Limits(), max_body_bytes, access_log, is_tls=tls is not None)
+        self._most = self._port.limits.connections or min(
+            _MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+        )
+        self._sock: socket.socket | None = sock.dup()
+        self._sock.setblocking(False)
+        self._is_accepting = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Begin to accept."""
+        self._loop = asyncio.get_running_loop()
+        self._look()
+
+    def reload_tls(self) -> None:
+        """Read the certificate files again, for connections from now on.
+
+        Raises `ConfigurationError` when they cannot be used; the port then keeps the certificate that it has.
+        """
+        if self._tls is not None:
+            self._context = self._tls.load()
+
+    async def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
+        """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.
+
+        New requests on open connections are answered with `refusal` (default `shutting_down()`). Before that, for
+        `serve_seconds` of the grace at most, those that have connected are served, by one more answer for each
+        connection; for ports that others serve on (SO_REUSEPORT), so that no caller notices.
+        The caller's socket stays open, listening unless `serve_seconds` is given.
+        """
+        port, deadline = self._port, time.monotonic() + grace
+        if serve_seconds and grace and self._timer is not None:
+            await self._leave(min(deadline, time.monotonic() + serve_seconds))
+        port.leaving, port.closing = True, refusal or shutting_down()
+        self._close_listening()
+        while any(each.is_busy for each in port.connections) and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in tuple(port.connections):
+            connection.end()
+        for connection in tuple(port.waiting):
+            connection.cancel()
+        while port.connections or port.aborted or port.waiting:
+            await asyncio.sleep(0)
+
+    async def _leave(self, until: float) -> None:
+        """Leave new connections to those who listen on the same port; who has begun to connect still can.
+
+        The kernel resets connections that wait in a listening socket when that is closed, and handshakes that are
+        under way, so those must be over before. It drops a SYN for this socket now, which its caller repeats after a
+        second, to a socket of the others. Decision: some callers wait for a second, instead of some that are reset;
+        with sysctl net.ipv4.tcp_migrate_req=1 the kernel would hand connections over, but not every machine has that.
+        """
+        if self._sock is not None and _ATTACH_FILTER is not None:
+            program = ctypes.create_string_buffer(_DROP_SYN)
+            with contextlib.suppress(OSError):  # without it, the time between the last look and the close is left
+                filtered = struct.pack("HL", len(_DROP_SYN) // 8, ctypes.addressof(program))
+                self._sock.setsockopt(socket.SOL_SOCKET, _ATTACH_FILTER, filtered)
+        await asyncio.sleep(min(_HANDSHAKE_SECONDS, until - time.monotonic()))
+        self._port.leaving = True
+        self._accept(_MOST_CONNECTIONS)
+        self._close_listening()
+        while self._port.connections and time.monotonic() < until:
+            await asyncio.sleep(_POLL_SECONDS)
+
+    def _look(self) -> None:
+        """Close what takes too long, and accept again where nothing was for a moment; about once a second."""
+        limits, now = self._port.limits, time.monotonic()
+        self._timer = self._loop.call_later(min(1.0, limits.slow_seconds / 4, limits.idle_seconds / 4), self._look)
+        if not self._is_accepting and self._sock is not None:
+            self._is_accepting = True
+            self._loop.add_reader(self._sock, self._accept)
+        unread = sum([connection.close_overdue(now) for connection in tuple(self._port.connections)])
+        if unread:
+            text = "Port %s closed %d connection(s) that did not read their answers for %g s"
+            log.warning(text, self.bound_port, unread, limits.slow_seconds)
+
+    # Connections.
+
+    def _accept(self, most: int = _ACCEPTS) -> None:
+        """Accept connections that wait; another process may have been faster."""
+        for _ in range(most if self._sock is not None else 0):
+            assert self._sock is not None  # noqa: S101  # nothing closes it meanwhile
+            try:
+                sock, address = self._sock.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE) and not self._make_room():
+                    log.warning("Port %s accepts nothing for a moment: %s", self.bound_port, error.strerror)
+                    self._pause()
+                return
+            if len(self._port.connections) >= self._most and not self._make_room():
+                self._turn_away(sock)
+                continue
+            connection = Connection(self._port, address[0])
+            self._port.connections.add(connection)
+            handshake = connection.handshake = self._loop.create_task(self._connect(connection, sock))
+            handshake.add_done_callback(partial(self._connected, connection, sock))
+
+    async def _connect(self, connection: Connection, sock: socket.socket) -> None:
+        """Hand an accepted connection to the loop, which shakes hands first where the port speaks HTTPS."""
+        limits, seconds = self._port.limits, dict[str, Any]()
+        if self._context is not None:
+            seconds = {"ssl_handshake_timeout": limits.slow_seconds, "ssl_shutdown_timeout": limits.linger_seconds}
+        try:
+            sock.setblocking(False)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
+            await self._loop.connect_accepted_socket(lambda: connection, sock, ssl=self._context, **seconds)
+        except OSError as error:  # gone already, or no TLS
+            log.debug("A connection from %s ended at once: %s", connection.remote, error)
+
+    def _connected(self, connection: Connection, sock: socket.socket, _: "asyncio.Task[None]") -> None:
+        connection.handshake = None
+        if connection.transport is None:
+            self._port.forget(connection)
+            sock.close()
+
+    def _make_room(self) -> bool:
+        """Close the connections that have been idle for longest, or else send or read slowest; False without any."""
+        connections, since = self._port.connections, time.monotonic() - self._port.limits.patience_seconds
+        idle = [each for each in connections if each.is_idle]
+        late = [each for each in connections if each.is_late(since)] if not idle else []
+        stalled = [each for each in connections if each.is_stalled(since)] if not (idle or late) else []
+        for connection in nsmallest(_ROOM, [*idle, *stalled], key=lambda each: each.active):
+            connection.abandon()
+        for connection in nsmallest(_ROOM, late, key=lambda each: each.began):
+            connection.abandon()
+        return bool(idle or late or stalled)
+
+    def _turn_away(self, sock: socket.socket) -> None:
+        """Refuse a connection for which there is no room, in one non-blocking write."""
+        if self._context is None:
+            answer = refused(overloaded())
+            sock.setblocking(False)
+            with contextlib.suppress(OSError):
+                sock.send(write_head(answer, self._port.request_id(), int(time.time()), close=True) + answer.body)
+        sock.close()
+
+    def _pause(self) -> None:
+        """Accept nothing until the next look."""
+        if self._is_accepting and self._sock is not None:
+            self._is_accepting = False
+            self._loop.remove_reader(self._sock)
+
+    def _close_listening(self) -> None:
+        """Close our duplicate of the listening socket, which leaves the socket itself as it is."""
+        self._pause()
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None

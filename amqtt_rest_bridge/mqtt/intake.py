@@ -1,0 +1,507 @@
+"""One session's messages on their way to the engine, and their acknowledgements on the way back. The event loop only.
+
+A message is acknowledged when everything that came of it has ended (`MqttDelivery`), in the order in which that is so.
+Decision: MQTT 5 section 4.6 wants PUBACKs in the order of the messages; then one call that is retried for an hour would
+hold all later messages back, so that the broker would stop sending. Brokers look packet ids up.
+"""
+
+import asyncio
+import logging
+import math
+import time
+import uuid
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import ClassVar, Final, NamedTuple, Protocol
+from zlib import crc32
+
+from amqtt_rest_bridge.model import EventName, Message, MessageProperties
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.publisher import HOPS
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import MOST_USER_BYTES, Properties, Property
+from amqtt_rest_bridge.times import LineLimit
+from amqtt_rest_bridge.topics import filter_matches, loggable
+
+log = logging.getLogger(__name__)
+
+MOST_PROPERTIES: Final = 32
+"""User properties of a message that are carried ..."""
+MOST_BYTES: Final = MOST_USER_BYTES
+"""... and their size, names and values together."""
+_LONGEST_CORRELATION: Final = 64
+_KEY: Final = "idempotency-key"
+_LONGEST_KEY: Final = 255
+_KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
+_MOST_CHOICES: Final = 4096
+_WARN_SECONDS: Final = 60.0  # between two warnings of a session
+_MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
+
+
+class Offer(Protocol):
+    """`ClientMode.offer`."""
+
+    def __call__(
+        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: "MqttDelivery | None",
+        size: int,
+    ) -> None:  # fmt: skip
+        """Take a message for its events but those that receive it elsewhere. Does not await."""
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """A subscription, and the events that its messages are for.
+
+    `by_slot`: it is not shared, each slot takes its share of topics. `at_once`: messages are acknowledged on arrival.
+    """
+
+    topic_filter: str
+    events: frozenset[EventName]
+    by_slot: bool = False
+    at_once: bool = False
+
+    @property
+    def identifier(self) -> int:
+        """Return the subscription identifier: the same after a restart, when the session has messages from before."""
+        return 1 + crc32(self.topic_filter.encode()) % 268_435_454
+
+    def matches(self, topic: str) -> bool:
+        """Return whether the subscription is for a topic."""
+        shared = self.topic_filter.startswith("$share/")
+        return filter_matches(self.topic_filter.split("/", 2)[2] if shared else self.topic_filter, topic)
+
+
+class Capacity:
+    """How many messages, and bytes, are held together, and how many may be; `within` bounds the bytes of several."""
+
+    __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
+
+    def __init__(self, most: float = math.inf, most_bytes: float = math.inf, within: "Capacity | None" = None) -> None:
+        self.most = most
+        self.most_bytes = most_bytes
+        self.within = within
+        self.held = self.held_bytes = 0
+
+    @property
+    def is_left(self) -> bool:
+        """Return whether one more message may be held."""
+        within = self.within
+        is_left = self.held < self.most and self.held_bytes < self.most_bytes
+        return is_left and (within is None or within.held_bytes < within.most_bytes)
+
+    def count(self, messages: int, size: int) -> None:
+        """Count messages that are held from now on, or, below 0, not any more."""
+        self.held += messages
+        self.held_bytes += size
+        if self.within is not None:
+            self.within.held_bytes += size
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """Who takes the messages that come by the same subscriptions.
+
+    `elsewhere` are events that receive this topic through another subscription, `elsewhere_too` including those of
+    other slots. All other events take it, also one that a reload brings before `prepare` knows of it: so it misses no
+    message. `is_known` is False where a subscription is not of these routes.
+    """
+
+    elsewhere: frozenset[EventName]
+    elsewhere_too: frozenset[EventName]
+    at_once: bool
+    is_known: bool = True
+
+
+class _Delayed(NamedTuple):
+    """A message for ORDERED events that has to wait."""
+
+    message: Message
+    hops: int
+    elsewhere: frozenset[EventName]
+    delivery: "MqttDelivery"
+
+
+class Intake:
+    """The messages of one session.
+
+    Decision: no Maximum Packet Size is asked for, since brokers drop larger messages without a word.
+
+    Args:
+        broker: Returns the broker's address; called before each connection.
+        session: The client; its Receive Maximum bounds what the broker sends before it is acknowledged.
+        offer: Takes the messages.
+        slot: The slot that the session is of ...
+        slots: ... and how many there are, for feeds by slot.
+        capacity: What the sessions of the route hold; a full one reads no message beside one that it holds.
+        gate: Awaited before each connection.
+        keeps_unserved: Returns whether messages that no event here takes wait, since others may have the event.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], Address],
+        session: Session,
+        offer: Offer,
+        slot: int,
+        slots: int,
+        capacity: Capacity | None = None,
+        gate: Callable[[], Awaitable[object]] | None = None,
+        keeps_unserved: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.held = 0
+        """How many messages have come and not ended."""
+        self.redelivered = 0
+        """How many messages have come that the broker had sent before."""
+        self.ordered_from = -math.inf
+        """Before this time of the loop no message is called for an ORDERED event: calls of a crashed worker may run."""
+        self.client = ReconnectingClient(broker, session, self._take, self._connected, gate=gate)
+        self._capacity = capacity or Capacity()
+        self._paused = False
+        self._offer = offer
+        self._slot = slot
+        self._slots = slots
+        self._feeds: dict[int, Feed] = {}
+        self._wanted: list[Subscription] = []
+        self._gone: set[str] = set()  # topic filters to unsubscribe
+        self._all: frozenset[EventName] = frozenset()
+        self._ordered: frozenset[EventName] = frozenset()
+        self._choices: dict[tuple[int, ...], _Choice] = {}
+        self._unacknowledged: dict[int, MqttDelivery] = {}  # by packet id
+        self._waiting: deque[_Delayed] = deque()
+        self._connection: MqttConnection | None = None  # the latest
+        self._keeps_unserved = keeps_unserved
+        self._unserved: list[MqttDelivery] = []
+        self._warnings = LineLimit(_WARN_SECONDS)
+        self._subscribing = 0
+        self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
+        self._has_subscribed = False  # on the connection before, which was ended for what it had missed
+
+    def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
+        """Use these feeds for what comes from now on; return the topic filters that went.
+
+        `events` are the client events of all routes.
+        """
+        before, feeds = self._feeds, list(feeds)
+        self._feeds = {feed.identifier: feed for feed in feeds}
+        self._wanted = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
+        self._all = events
+        self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
+        self._choices = {}
+        self.look_again()
+        return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
+
+    async def subscribe(self, gone: Iterable[str] = ()) -> None:
+        """Subscribe all feeds, then unsubscribe the topic filters that went; without a connection on the next one."""
+        self._gone.update(gone)
+        if self.client.connection is not None:
+            await self._subscribe(self.client.connection)
+
+    def pause(self) -> None:
+        """Take no more messages, for good; acknowledgements are sent all the same."""
+        self._paused = True
+        if self.client.connection is not None:
+            self.client.connection.pause()
+
+    def drop(self, *, shared: bool) -> None:
+        """Drop what has come and is not called yet: the broker keeps it, and sends it on the session's next connection.
+
+        What waits is dropped here; `MqttDelivery.is_dropped` tells the engine not to begin. Messages of several events
+        go on without `shared`: one of their calls may have ended, and would be called again with the others.
+        """
+        for delivery in self._unacknowledged.values():
+            delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
+        waiting, self._waiting = self._waiting, deque[_Delayed]()
+        self._waiting.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
+        for one in waiting:
+            if shared or one.delivery.is_dropped:
+                one.delivery.abandon()
+        while self._unserved:
+            self._unserved.pop().abandon()
+
+    def look_again(self) -> None:
+        """Serve what no event took, by the routes as they are now."""
+        unserved, self._unserved = self._unserved, []
+        for delivery in unserved:
+            self._distribute(delivery)
+            delivery.release()
+
+    async def _connected(self, connection: MqttConnection) -> None:
+        self._connection = connection
+        has_subscribed, self._has_subscribed = self._has_subscribed, False
+        if not connection.session_present:  # then no message of before comes again
+            self._unacknowledged = {}
+            self._gone = set()
+        elif has_subscribed:
+            return
+        await self._subscribe(connection)
+
+    async def _subscribe(self, connection: MqttConnection) -> None:
+        """Subscribe; the broker's answers come behind messages, so these are read however many have no room.
+
+        Those without room are not taken. The session has its subscriptions then, so it is connected once more, and the
+        broker sends them again.
+        """
+        self._subscribing += 1
+        connection.resume()
+        try:
+            wanted = list(self._wanted)
+            await connection.subscribe(wanted)
+            gone = self._gone - {one.topic_filter for one in wanted}
+            await connection.unsubscribe(gone)
+            self._gone -= gone
+        finally:
+            self._subscribing -= 1
+            if not self._has_room():
+                connection.pause()
+        if self._missed and not self._subscribing:
+            self._missed, self._has_subscribed = False, True
+            await self.client.connect_again(connection)
+
+    def _take(self, connection: MqttConnection, received: Publish) -> None:
+        self.redelivered += received.duplicate
+        if not self._is_under_way(connection, received):
+            if self._missed or (self._subscribing and not self._has_room()):
+                self._missed = True  # and so are all that follow: they would be called before it
+                return
+            self._accept(connection, received)
+        if not self._subscribing and not self._has_room():
+            connection.pause()
+
+    def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
+        """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
+        if not received.duplicate or received.packet_id is None:
+            return False
+        known = self._unacknowledged.get(received.packet_id)
+        if known is None or known.is_abandoned or not known.move(connection, received):
+            return False
+        if known.has_ended:
+            self._acknowledge(known)
+        return True
+
+    def _accept(self, connection: MqttConnection, received: Publish) -> None:
+        delivery = MqttDelivery(self, connection, received)
+        if received.packet_id is not None:
+            self._unacknowledged[received.packet_id] = delivery
+        self.held += 1
+        self._capacity.count(1, received.size)
+        self._distribute(delivery)
+
+    def _distribute(self, delivery: "MqttDelivery") -> None:
+        """Offer a message to its events; to ORDERED ones when that is allowed."""
+        received = delivery.received
+        identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
+        choice = self._choices.get(identifiers) or self._choose(identifiers)
+        if not choice.is_known and not any(feed.matches(received.topic) for feed in self._feeds.values()):
+            self._take_unserved(delivery)
+            return
+        elsewhere = choice.elsewhere
+        if choice.elsewhere_too is not elsewhere and crc32(received.topic.encode()) % self._slots != self._slot:
+            elsewhere = choice.elsewhere_too
+        delivery.at_once = choice.at_once
+        delivery.hold()
+        if not received.retain and elsewhere != self._all:
+            hops, properties = hops_of(received.properties), carried(received.properties)
+            message = Message(received.topic, received.payload, time.time(), properties)
+            if self._ordered and (self._waiting or self._seconds_left > 0) and (ordered := self._ordered - elsewhere):
+                if not self._waiting:
+                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)
+                delivery.hold()
+                self._waiting.append(_Delayed(message, hops, self._all - ordered, delivery))
+                elsewhere |= ordered
+            self._offer_now(message, hops, elsewhere, delivery)
+        delivery.release()
+
+    def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
+        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
+        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for all that match
+            return _Choice(frozenset(), frozenset(), at_once=False, is_known=False)
+        mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
+        others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
+        at_once = all(feed.at_once for feed in feeds)
+        elsewhere = self._all - mine
+        choice = _Choice(elsewhere, elsewhere if mine == others else self._all - others, at_once)
+        if len(self._choices) < _MOST_CHOICES:
+            self._choices[identifiers] = choice
+        return choice
+
+    def _take_unserved(self, delivery: "MqttDelivery") -> None:
+        """Hold a message that no event here takes while another worker may have one; else acknowledge it.
+
+        It comes by a subscription of other routes: of another worker that had the slot, or of before a reload.
+        """
+        delivery.hold()
+        is_kept = self._keeps_unserved()
+        if self._warnings.count():
+            what = "it waits for a worker that has one" if is_kept else "no other worker has one: it is acknowledged"
+            topic = loggable(delivery.received.topic)
+            log.warning("%s: no event here takes a message on %s; %s", self.client.client_id, topic, what)
+        if is_kept:
+            self._unserved.append(delivery)
+        else:
+            delivery.release()
+
+    @property
+    def _seconds_left(self) -> float:
+        return self.ordered_from - asyncio.get_running_loop().time()
+
+    def _offer_waiting(self) -> None:
+        for _ in range(min(_MOST_AT_ONCE, len(self._waiting))):
+            waiting = self._waiting.popleft()
+            self._offer_now(*waiting)
+            waiting.delivery.release()
+        if self._waiting:
+            asyncio.get_running_loop().call_soon(self._offer_waiting)
+
+    def _offer_now(
+        self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "MqttDelivery"
+    ) -> None:
+        try:
+            holding, size = None if delivery.at_once else delivery, size_of(delivery.received)
+            self._offer(message, hops=hops, elsewhere=elsewhere, delivery=holding, size=size)
+        except Exception:  # no message keeps the next one from being read
+            log.exception("a message on %s was not looked at", loggable(message.topic))
+        delivery.note_calls()
+
+    def _has_room(self) -> bool:
+        """Return whether one more message may be read: the broker keeps the others.
+
+        More than the room come where the broker sends more than it may, or with QoS 0.
+        """
+        return not self._paused and (not self.held or self._capacity.is_left)
+
+    def end(self, delivery: "MqttDelivery") -> None:
+        """Acknowledge a message of which nothing is under way any more; one that was abandoned comes again."""
+        self.held -= 1
+        self._capacity.count(-1, -delivery.size)
+        if not delivery.is_abandoned:
+            self._acknowledge(delivery)
+        elif delivery.came_again and delivery.connection.is_open:
+            self._accept(delivery.connection, delivery.received)
+        if self._has_room() and self._connection is not None:  # which may be a later one than the message came on
+            self._connection.resume()
+
+    def _acknowledge(self, delivery: "MqttDelivery") -> None:
+        """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
+        packet_id = delivery.received.packet_id
+        if packet_id is not None and delivery.connection.is_open:
+            if self._unacknowledged.get(packet_id) is delivery:
+                del self._unacknowledged[packet_id]
+            delivery.connection.acknowledge(packet_id)
+
+
+class MqttDelivery:
+    """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last."""
+
+    __slots__ = (
+        *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_dropped"),
+        *("is_shared", "received", "size"),
+    )
+    is_bounded: ClassVar[bool] = True
+
+    def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
+        self._intake = intake
+        self._holds = 0
+        self.connection = connection
+        self.received = received
+        self.size = received.size  # properties take memory, too
+        self.at_once = False
+        """Whether it is acknowledged on arrival."""
+        self.is_shared = False
+        """Whether calls of several events came of it."""
+        self.has_ended = False
+        self.came_again = False
+        """Whether the broker has sent it again since it was dropped."""
+        self.is_dropped = False
+        """Whether calls of it must not begin any more."""
+        self.is_abandoned = False
+        """Whether a call of it was dropped, so that it must not be acknowledged."""
+
+    def move(self, connection: MqttConnection, received: Publish) -> bool:
+        """Go over to the connection on which the message came again; return False when it is another message."""
+        before = self.received
+        if (before.topic, before.payload) != (received.topic, received.payload):
+            return False
+        self.connection, self.received, self.came_again = connection, received, self.is_dropped
+        return True
+
+    def note_calls(self) -> None:
+        """Note how many calls came of it, whose holds are there beside the one of its session."""
+        self.is_shared = self.is_shared or self._holds > 2
+
+    def hold(self) -> None:
+        """Note that one more call or publication depends on it."""
+        self._holds += 1
+
+    def release(self) -> None:
+        """Note that one has ended; the last one acknowledges the message."""
+        self._holds -= 1
+        if not self._holds:
+            self.has_ended = True
+            self._intake.end(self)
+
+    def abandon(self) -> None:
+        """Note that a call was given up before it began: the message is not acknowledged, and comes again."""
+        self.is_abandoned = True
+        self.release()
+
+    def key(self, event: EventName) -> str:
+        """Return the Idempotency-Key of the message for an event."""
+        return idempotency_key(self._intake.client.client_id, self.received, event)
+
+
+# What is carried of a message's properties.
+
+
+def carried(properties: Properties) -> MessageProperties | None:
+    """Return what is carried of the properties of a message, None where that is nothing.
+
+    Decision: of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
+    """
+    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
+    if pairs is None and correlation is None:
+        return None
+    kept: list[tuple[str, str]] = []
+    room = MOST_BYTES
+    for name, value in pairs or ():
+        room -= len(name.encode()) + len(value.encode())
+        if room < 0 or len(kept) == MOST_PROPERTIES:
+            break
+        if name != HOPS:
+            kept.append((name, value))
+    if correlation is not None:  # one that is longer than any of ours is never equal to one
+        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
+    return MessageProperties(tuple(kept)) if kept else None
+
+
+def size_of(received: Publish) -> int:
+    """Return how large a message is by `max_message_bytes`, in bytes: its payload, or what comes before that."""
+    return max(len(received.payload), received.size - len(received.payload))
+
+
+def hops_of(properties: Properties) -> int:
+    """Return how many routes a message has passed through, 0 where the property is not a number."""
+    for name, value in properties.get(Property.USER_PROPERTY, ()):
+        if name == HOPS and value.isascii() and value.isdigit():
+            return min(int(value[:4]), 1000)
+    return 0
+
+
+def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
+    """Return the Idempotency-Key of a message for an event: the publisher's, or one made of the message.
+
+    It is the same whenever the broker sends the message again; without QoS, when it does not, it is a new one.
+    """
+    pairs = message.properties.get(Property.USER_PROPERTY, ())
+    given = next((value for name, value in pairs if name.lower() == _KEY), None)
+    if given is None and (correlation := message.properties.get(Property.CORRELATION_DATA)):
+        given = correlation.decode("latin-1")
+    if given is not None:
+        fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
+        return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
+    if message.packet_id is None:
+        return str(uuid.uuid4())
+    name = "\0".join([client_id, str(message.packet_id), *event, message.topic, ""])
+    return str(uuid.uuid5(_KEYS, (name.encode() + message.payload).decode("latin-1")))

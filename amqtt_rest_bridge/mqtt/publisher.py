@@ -1,0 +1,241 @@
+"""Publish to the broker: results, failures, requests of server mode, statuses and records. The event loop only.
+
+All that a worker publishes goes on one connection, with QoS 1 unless an event says another one. A publication counts as
+published with its PUBACK (QoS 2: PUBCOMP); until then it is published again on the next connection. There are three
+exceptions: a request of server mode is not tried again, since its caller gets an error and asks again; what the broker
+refuses is dropped; so is what connections end for, which would end them all (`Publisher.down`).
+"""
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
+from amqtt_rest_bridge.model import MessageProperties, Publication
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.values import BrokerError
+from amqtt_rest_bridge.mqtt.wire import Property, write_properties
+from amqtt_rest_bridge.times import LineLimit
+from amqtt_rest_bridge.topics import check_topic_name, loggable
+
+log = logging.getLogger(__name__)
+
+HOPS: Final = "rest-bridge-hops"
+"""The user property that counts the routes which a message has passed through."""
+_LOOK_SECONDS: Final = 0.01
+_LOG_SECONDS: Final = 1.0
+_AWAY_SECONDS: Final = 2.0  # that `settled` waits for a broker which is away
+_ROOM_SECONDS: Final = 1.0  # that a publication which is not tried again waits for room ...
+_ACKNOWLEDGED_SECONDS: Final = 10.0  # ... and then for its acknowledgement
+_EXPIRE_SECONDS: Final = 0.25  # between two looks at these
+_MOST_LOSSES: Final = 2  # connections that may end with a publication under way before it goes alone
+_MOST_BLAME: Final = 8  # points for the ends of connections with a publication alone under way, before it is dropped
+_REFUSED: Final = 4  # points where the broker says that it was for a packet, which may be another one once; else 1
+
+
+@dataclass(slots=True, eq=False)
+class _Sending:
+    """A publication on its way. `answer` is for its caller; one that `expires_at` a time is not tried again."""
+
+    publication: Publication
+    hops: int
+    answer: asyncio.Future[None] | None = None
+    expires_at: float | None = None  # time of the loop
+    retained_for: int = 0  # seconds that the broker keeps it, 0: no limit
+    losses: int = 0  # connections that have ended while it was under way
+    blame: int = 0  # points for those that have ended while it was alone
+
+    @property
+    def is_given_up(self) -> bool:
+        """Return whether its caller does not wait for it any more."""
+        return self.answer is not None and self.answer.done()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Wake the caller that waits for it, if one does."""
+        if self.answer is None or self.answer.done():
+            return
+        if error is None:
+            self.answer.set_result(None)
+        else:
+            self.answer.set_exception(error)
+
+
+class Publisher:
+    """Publishes while there is a connection, and keeps what waits for one.
+
+    What waits is bounded by who calls: each caller of `publish` waits for its own publication.
+    """
+
+    def __init__(self) -> None:
+        self._connection: MqttConnection | None = None
+        self._waiting: deque[_Sending] = deque()
+        self._under_way: dict[_Sending, None] = {}
+        # How many publications go one at a time from here on: one of them may be what the connections end for.
+        self._suspects = 0
+        self._drops = LineLimit(_LOG_SECONDS)
+        self._expiring: asyncio.TimerHandle | None = None
+
+    @property
+    def is_connected(self) -> bool:
+        """Return whether there is a connection."""
+        return self._connection is not None
+
+    def publish(
+        self, publication: Publication, *, hops: int, route: str = "", wait: bool = True  # noqa: ARG002  # of `Publishes`
+    ) -> asyncio.Future[None]:  # fmt: skip
+        """Publish, and return once the broker has acknowledged it; see `engine.needs.Publishes`.
+
+        Raises:
+            BrokerAwayError: Without `wait`: there is no connection, it ends before the acknowledgement, or that has not
+                come within 10 s.
+            NoRoomError: Without `wait`: it could not be sent within a second.
+            PublicationRefusedError: The broker refuses it, or it can be published nowhere.
+        """
+        loop = asyncio.get_running_loop()
+        answer = loop.create_future()
+        sending = _Sending(publication, hops, answer)
+        fault = check_topic_name(publication.topic)
+        if fault is not None:
+            self._drop(sending, f"the topic {fault}")
+        elif not wait and self._connection is None:
+            sending.end(BrokerAwayError("the broker is away"))
+        else:
+            if not wait:
+                sending.expires_at = loop.time() + _ROOM_SECONDS
+                if self._expiring is None:
+                    self._expiring = loop.call_later(_EXPIRE_SECONDS, self._expire)
+            self._waiting.append(sending)
+            self.resume()
+        return answer
+
+    def announce(self, publication: Publication, *, seconds: int = 0) -> None:
+        """Publish a record or a status without an answer. The broker drops it after so many seconds (0: never)."""
+        self._waiting.append(_Sending(publication, 1, retained_for=seconds if publication.payload else 0))
+        self.resume()
+
+    async def settled(self, seconds: float) -> int:
+        """Wait until the broker has acknowledged all that waits; return how many publications it has not in time.
+
+        A broker that is away is waited for two seconds at most.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        while self._waiting or self._under_way:
+            most = seconds if self._connection is not None else min(seconds, _AWAY_SECONDS)
+            if loop.time() - began >= most:
+                break
+            await asyncio.sleep(_LOOK_SECONDS)
+        return len(self._waiting) + len(self._under_way)
+
+    def up(self, connection: MqttConnection) -> None:
+        """Publish on this connection from now on."""
+        self._connection = connection
+        self.resume()
+
+    def resume(self) -> None:
+        """Publish what waits, as far as the broker and the socket take it."""
+        while self._waiting and self._connection is not None and self._connection.can_publish:
+            if self._suspects and self._under_way:
+                return
+            sending = self._waiting.popleft()
+            if sending.answer is None or not sending.answer.done():  # else its caller is gone
+                self._send(self._connection, sending)
+
+    def down(self, why: str, *, refused: bool = False) -> None:
+        """Keep what the broker has not acknowledged for the next connection.
+
+        Args:
+            why: Why the connection has ended.
+            refused: The broker has ended it for a packet. It does not say for which one; where more packets followed
+                that one its word is lost, and some brokers say nothing.
+
+        So what was under way goes one at a time from then on, also after two lost connections in a row, and one
+        publication for which connections go on to end is dropped.
+        """
+        self._connection = None
+        under_way, again = list(self._under_way), [*self._under_way, *self._waiting]
+        self._under_way, self._waiting = {}, deque()
+        for sending in under_way:
+            sending.losses += 1
+        if refused or any(sending.losses >= _MOST_LOSSES for sending in under_way):
+            self._suspects = max(self._suspects, sum(sending.expires_at is None for sending in under_way))
+        if len(under_way) == 1:
+            under_way[0].blame += _REFUSED if refused else 1
+        for sending in again:
+            if sending.expires_at is not None:
+                sending.end(BrokerAwayError("the connection to the broker was lost"))
+            elif sending.blame >= _MOST_BLAME:
+                self._suspects = max(0, self._suspects - 1)
+                self._drop(sending, f"each connection on which it is sent ends: {why}")
+            else:
+                self._waiting.append(sending)
+
+    def _send(self, connection: MqttConnection, sending: _Sending) -> None:
+        publication = sending.publication
+
+        def answered(why: str | None) -> None:  # not once the connection has ended: `down` has it then
+            del self._under_way[sending]
+            if self._suspects:
+                self._suspects -= 1
+            if why is None:
+                sending.end()
+            else:
+                self._drop(sending, f"the broker answers {why}")
+            self.resume()
+
+        try:
+            connection.publish(
+                publication.topic, publication.payload, answered,
+                qos=1 if publication.qos is None else publication.qos, retain=publication.retain,
+                properties=_written(publication.properties, sending.hops, sending.retained_for),
+            )  # fmt: skip
+        except (BrokerError, ValueError) as error:  # properties that MQTT has no room for
+            self._suspects = max(0, self._suspects - 1)
+            self._drop(sending, str(error))
+            return
+        self._under_way[sending] = None
+        if sending.expires_at is not None:
+            sending.expires_at = asyncio.get_running_loop().time() + _ACKNOWLEDGED_SECONDS
+
+    def _drop(self, sending: _Sending, why: str) -> None:
+        what = f"not published on {loggable(sending.publication.topic)}: {why}"
+        sending.end(PublicationRefusedError(what))
+        if sending.answer is None and (count := self._drops.count()):
+            log.error("%s%s", what, f" ({count} since the last such line)" if count > 1 else "")
+
+    def _expire(self) -> None:
+        """End what is not tried again and takes too long, and look again later while there is any."""
+        loop = asyncio.get_running_loop()
+        now, has_more = loop.time(), False
+        unacknowledged = f"the broker has not acknowledged it within {_ACKNOWLEDGED_SECONDS:.0f} s"
+        for sendings, error in (
+            (self._waiting, NoRoomError("the broker takes no more now")),
+            (self._under_way, BrokerAwayError(unacknowledged)),
+        ):
+            for sending in sendings:
+                if sending.expires_at is not None and sending.expires_at <= now:
+                    sending.end(error)
+                has_more = has_more or (sending.expires_at is not None and not sending.is_given_up)
+        self._waiting = deque(sending for sending in self._waiting if not sending.is_given_up)
+        self._expiring = loop.call_later(_EXPIRE_SECONDS, self._expire) if has_more else None
+
+
+@lru_cache(maxsize=64)
+def _written(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
+    """Return the properties of a publication as they are written; most have those of others.
+
+    `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
+    """
+    found: dict[Property, Any] = {Property.USER_PROPERTY: ((HOPS, str(hops)),)}
+    if properties is not None:
+        found[Property.USER_PROPERTY] += properties.user
+        if properties.response_topic is not None:
+            found[Property.RESPONSE_TOPIC] = properties.response_topic
+        if properties.correlation is not None:
+            found[Property.CORRELATION_DATA] = properties.correlation
+    if expires:
+        found[Property.MESSAGE_EXPIRY_INTERVAL] = expires
+    return write_properties(found)

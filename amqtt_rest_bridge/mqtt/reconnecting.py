@@ -1,0 +1,177 @@
+"""A client of the broker that connects again whenever its connection ends. The event loop only.
+
+`mqtt.connection` is one connection; this is what follows its end: the wait, the next one, and what the broker lacks.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session
+from amqtt_rest_bridge.mqtt.wire import Code, Properties, Property
+from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
+from amqtt_rest_bridge.times import Backoff
+
+log = logging.getLogger(__name__)
+
+_BACKOFF: Final = Backoff()  # before the broker is connected to again
+_MQTT_5: Final = "it lacks MQTT 5, which a worker needs; amqtt speaks MQTT 3.1.1: load the routes there with the plugin"
+_CREDENTIALS: Final = f"check user name (mqtt://USER@HOST) and password ({PASSWORD_VARIABLE} or password_secret)"
+
+
+def lacking_of(properties: Properties) -> str | None:
+    """Return what a worker needs and CONNACK says that the broker has not."""
+    if not properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
+        return "shared subscriptions"
+    if not properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
+        return "subscription identifiers"
+    return None if properties.get(Property.MAXIMUM_QOS, 1) else "QoS 1"
+
+
+class ReconnectingClient:
+    """Keep a client id connected.
+
+    Args:
+        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        session: Which client connects.
+        on_message: Called with each message and the connection that it came on.
+        on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
+        on_down: Called with a connection that has ended, and why.
+        on_writable: Called when more can be published; see `MqttConnection`.
+        lacking: Returns what a worker needs and the properties of a CONNACK say that the broker has not.
+        gate: Awaited before each connection that `run` opens.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], Address],
+        session: Session,
+        on_message: OnMessage,
+        on_up: Callable[[MqttConnection], Awaitable[None]],
+        on_down: Callable[[MqttConnection, str], None] = lambda *_: None,
+        on_writable: Callable[[], None] = lambda: None,
+        lacking: Callable[[Properties], str | None] = lacking_of,
+        gate: Callable[[], Awaitable[object]] | None = None,
+    ) -> None:
+        self.connection: MqttConnection | None = None
+        """The connection that is open and has subscribed, None while there is none."""
+        self.tried = asyncio.Event()
+        """Set once the first connection is open, or could not be opened."""
+        self.reconnects = 0
+        """How many connections followed one that was lost."""
+        self._broker = broker
+        self._session = session
+        self._on_message = on_message
+        self._on_up = on_up
+        self._on_down = on_down
+        self._on_writable = on_writable
+        self._lacking = lacking
+        self._gate = gate
+        self._again: MqttConnection | None = None  # it was ended so that the next one follows at once
+        self._opened: MqttConnection | None = None
+        self._has_session = False
+        self._shown = ""
+        self._why = "it has not connected yet"
+
+    @property
+    def was_open(self) -> bool:
+        """Return whether there has been a connection."""
+        return self._has_session
+
+    @property
+    def client_id(self) -> str:
+        """Return the client id."""
+        return self._session.client_id
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why the client is not connected, None while it is."""
+        if self.connection is not None:
+            return None
+        return f"{self.client_id} is not connected to {self._shown or 'the broker'}: {self._why}"
+
+    async def open(self) -> None:
+        """Connect for the first time; raises `BrokerError`, also for a broker that lacks what a worker needs."""
+        address = self._broker()
+        connection = self._opened = MqttConnection(address, self._session, self._on_message, self._on_writable)
+        shown = self._shown = address.shown
+        try:
+            await _open(connection)
+            if (lacking := self._lacking(connection.properties)) is not None:
+                raise BrokerError(f"the broker {shown} does not support {lacking}")  # noqa: TRY301  # closed below
+            if self._has_session and self._session.expiry and not connection.session_present:
+                log.warning("the broker has forgotten the session of %s and what it kept for it", self.client_id)
+            if not self._has_session and connection.session_expiry < self._session.expiry:
+                log.warning(
+                    "the broker keeps the session of %s for %d s, not for session_expiry, %d s",
+                    self.client_id, connection.session_expiry, self._session.expiry,
+                )  # fmt: skip
+            self._has_session = True
+            await self._on_up(connection)
+        except NoAnswerError as error:
+            raise BrokerError(f"{error}: it expects TLS, or {_MQTT_5}") from error
+        except BaseException:
+            connection.abort()
+            raise
+        self.connection = connection
+
+    async def run(self) -> None:
+        """Keep a connection open, until cancelled: connect, wait for its end, and connect again."""
+        failures = 0
+        while True:
+            if self.connection is not None:
+                failures = await self._ended(self.connection)
+            await asyncio.sleep(_BACKOFF.delay(failures) if failures else 0)
+            if self._gate is not None:
+                await self._gate()
+            try:
+                is_first = self._opened is None
+                await self.open()
+                if failures and not is_first:
+                    self.reconnects += 1
+                    log.info("%s is connected again", self.client_id)
+            except BridgeError as error:  # of the password too, which is read each time
+                self._why = str(error)
+                failures += 1
+                delay = _BACKOFF.delay(failures)
+                log.warning("%s is not connected: %s; tried again in %.0f s", self.client_id, error, delay)
+            finally:
+                self.tried.set()
+
+    async def _ended(self, connection: MqttConnection) -> int:
+        """Wait for the end of a connection; return how many failures that counts for."""
+        why = await connection.ended()
+        self.connection = None
+        if connection is self._again:
+            self._again = None
+            return 0
+        self._why = why
+        log.warning("%s lost its connection to %s: %s", self.client_id, self._shown, why)
+        self._on_down(connection, why)
+        return 1
+
+    async def connect_again(self, connection: MqttConnection) -> None:
+        """End a connection so that the broker sends what it is owed once more; the next one follows at once."""
+        self._again = connection
+        await connection.disconnect()
+
+    async def close(self) -> None:
+        """Disconnect; the session stays at the broker for as long as it was asked to."""
+        connection, self.connection = self.connection, None
+        if connection is not None:
+            await connection.disconnect()
+        elif self._opened is not None:
+            self._opened.abort()
+
+
+async def _open(connection: MqttConnection) -> None:
+    """Connect; a refusal of user name or password says where both are set."""
+    try:
+        await connection.open()
+    except BrokerError as error:
+        if error.code in (Code.BAD_USER_NAME_OR_PASSWORD, Code.NOT_AUTHORIZED):
+            raise BrokerError(f"{error}; {_CREDENTIALS}", error.code) from error
+        raise

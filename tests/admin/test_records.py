@@ -1,0 +1,33 @@
+"""What the records of a worker keep, and what a flood costs them."""
+
+import asyncio
+import time
+
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.engine.needs import Outcome, RequestRun
+from amqtt_rest_bridge.http.exchange import Request, refuse, refused
+from amqtt_rest_bridge.link.admin_frames import RunQuery
+from amqtt_rest_bridge.model import Publication, RunIds
+from tests.support.admin_client import server_route
+from tests.support.route_text import load_text
+
+AWAY = refuse(catalogue.BROKER_UNAVAILABLE, "The broker is away")
+
+
+def test_of_a_flood_of_requests_that_are_not_served_the_first_and_the_last_hundred_are_kept() -> None:
+    async def flood() -> None:
+        (route,) = load_text(server_route()).routes
+        records = RunRecords(RunIds())
+        records.use_routes([route])
+        for number in range(1000):
+            request = Request(f"id-{number}", "POST", "/hook", "", {}, b"{}")
+            records.note_request(RequestRun(
+                time.time(), Outcome.FAILED, 0, route, route.server_events[0], request, refused(AWAY), AWAY, None,
+                Publication("received", b"{}"), 0.1, None, "POST /hook",
+            ))  # fmt: skip
+        assert [run.record.id for run in records.kept.newest()] == ["id-0"]  # nothing was masked for the others
+        assert records.find(RunQuery(id="id-999")).detail is not None
+        assert len(list(records.kept.newest())) == 100
+
+    asyncio.run(flood())

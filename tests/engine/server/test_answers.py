@@ -1,0 +1,232 @@
+"""RESPONSE, SERVER_TOKEN and SIGNATURE_SCHEME: the answers of server mode, and which callers and webhooks it admits."""
+
+import hashlib
+import hmac
+import json
+import time as clock
+from base64 import b64encode
+from collections.abc import Mapping
+from urllib.error import HTTPError
+from urllib.parse import quote
+from urllib.request import Request, urlopen
+
+import pytest
+
+from amqtt_rest_bridge.engine.server.callers import TOLERANCE_SECONDS, verifier_of
+from amqtt_rest_bridge.http.exchange import RefusedError
+from amqtt_rest_bridge.model import Signature, SignatureScheme
+from amqtt_rest_bridge.placeholders import Place
+from tests.support.answering import port
+from tests.support.embedded_broker import hosting
+from tests.support.server_mode import error_code, event, payload
+
+
+def test_the_answer_is_what_response_makes_of_the_request() -> None:
+    made = payload('{"text": "{query.text|none}", "id": {body.json.id}, "path": "{path.name}"}')
+    hooks = port(event("POST", "/hook/{name}", response=made, response_status=202))
+    result = hooks.ask("POST", "/hook/a?text=%22x%22", '{"id": 1.50}')
+    assert (result.status_code, result.json) == (202, {"text": '"x"', "id": 1.5, "path": "a"})
+    assert result.headers["content-type"] == "application/json"
+    assert hooks.published == [("hook/received", b'{"id": 1.50}')]
+
+
+def test_the_answer_of_a_webhooks_challenge_is_plain_text_where_the_route_says_so() -> None:
+    made = payload("{body.json.challenge}", Place.TEXT)
+    hooks = port(event(response=made, response_content_type="text/plain"))
+    result = hooks.ask("POST", "/hook", '{"challenge": "3eZbrw1aBm2rZgRNFdxV2595E9CY3gmdALWMmHkvFXO7tYXAYM8P"}')
+    assert (result.headers["content-type"], result.text[:6]) == ("text/plain", "3eZbrw")
+    assert result.headers["x-content-type-options"] == "nosniff"
+
+
+def test_a_response_that_cannot_be_made_is_refused_before_anything_is_published() -> None:
+    hooks = port(event(response=payload("{body.json.id}")))
+    result = hooks.ask("POST", "/hook", "{}")
+    assert (result.status_code, error_code(result)) == (400, "invalid_request")
+    assert hooks.published == []
+
+
+@pytest.mark.parametrize(
+    ("status", "line", "body"),
+    [(201, "201 Created", True), (204, "204 No Content", False), (299, "299 Success", True)],
+)
+def test_a_status_alone_keeps_the_usual_body_where_it_may_have_one(status: int, line: str, body: bool) -> None:
+    hooks = port(event(response_status=status))
+    assert hooks.ask("POST", "/hook", "1").content == (b'{"status": "published", "topic": "hook/received"}' * body)
+    assert hooks.broker.lines == [f"answered POST /hook with {line}"]
+
+
+TOKENS = {"server_token": ("new-token", "old-token"), "server_token_header": "X-API-Key"}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Authorization": "Bearer new-token"}, {"Authorization": "bearer  old-token"}, {"X_API_Key": "old-token"},
+        {"Authorization": "Bearer wrong", "X_API_Key": "new-token"},
+    ],
+)  # fmt: skip
+def test_a_caller_with_one_of_the_tokens_is_admitted(headers: dict[str, str]) -> None:
+    assert port(event(), **TOKENS).ask("POST", "/hook", "1", **headers).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {}, {"Authorization": "Bearer"}, {"Authorization": "Bearer new-toke"}, {"Authorization": "Basic new-token"},
+        {"X_API_Key": ""}, {"X_API_Key": "new-token, old-token"}, {"X_Token": "new-token"},
+        {"Authorization": "Bearer \u00ff"},
+    ],
+)  # fmt: skip
+def test_any_other_caller_is_not(headers: dict[str, str]) -> None:
+    hooks = port(event(), **TOKENS)
+    result = hooks.ask("POST", "/hook", "1", **headers)
+    assert (result.status_code, error_code(result)) == (401, "unauthorized")
+    assert result.headers["www-authenticate"] == 'Bearer realm="Hooks"'
+    assert "X-API-Key" in result.json["error"]["hint"]
+    assert hooks.published == []
+
+
+def test_a_password_or_a_token_admits_where_a_route_asks_for_both() -> None:
+    hooks = port(event(), **TOKENS, server_username="ann", server_password="pass")
+    basic = "Basic " + b64encode(b"ann:pass").decode()
+    assert hooks.ask("POST", "/hook", "1", Authorization=basic).status_code == 200
+    assert hooks.ask("POST", "/hook", "1", X_API_Key="old-token").status_code == 200
+    assert hooks.ask("POST", "/hook", "1", Authorization=basic[:-4]).status_code == 401
+
+
+# The example of https://docs.slack.dev/authentication/verifying-requests-from-slack
+SLACK_BODY = (
+    b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow&channel_id=G8PSS9T3V"
+    b"&channel_name=foobar&user_id=U2CERLKJA&user_name=roadrunner&command=%2Fwebhook-collect&text="
+    b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
+    b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+)
+SLACK = (
+    SignatureScheme.SLACK,
+    "8f742231b10e8888abcd99yyyzzz85a5",
+    1531420618,
+    SLACK_BODY,
+    {
+        "x-slack-request-timestamp": "1531420618",
+        "x-slack-signature": "v0=a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503",
+    },
+)
+# github.com/stripe/stripe-dotnet, src/StripeTests/Services/Events/EventUtilityTest.cs and event_test_signature.json
+STRIPE_EVENT = {
+    "id": "evt_123",
+    "object": "event",
+    "account": "acct_123",
+    "api_version": "2017-05-25",
+    "created": 1533204620,
+    "data": {
+        "object": {
+            "id": "cus_123", "object": "customer", "created": 123456789, "email": "test@stripe.com", "livemode": False,
+            "metadata": {},
+        }
+    },
+    "livemode": False,
+    "pending_webhooks": 1,
+    "request": {"id": "req_123", "idempotency_key": "idempotency-key-123"},
+    "type": "customer.created",
+}  # fmt: skip
+STRIPE = (
+    SignatureScheme.STRIPE,
+    "webhook_secret",
+    1533204620,
+    json.dumps(STRIPE_EVENT, indent=2).encode() + b"\n",
+    {
+        "stripe-signature": "t=1533204620,v1=2220f87ef101a04665f11cdf770523143f875572008577fa0f20882ddb9cc3c7,"
+        "v0=63f3a72374a733066c4be69ed7f8e5ac85c22c9f0a6a612ab9a025a9e4ee7eef"
+    },
+)
+# github.com/standard-webhooks/standard-webhooks, the libraries' tests ("sign function works")
+STANDARD = (
+    SignatureScheme.STANDARD_WEBHOOKS,
+    "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw",
+    1614265330,
+    b'{"test": 2432232314}',
+    {
+        "webhook-id": "msg_p5jXN8AQM9LWM0D4loKWxJek",
+        "webhook-timestamp": "1614265330",
+        "webhook-signature": "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=",
+    },
+)
+VECTORS = [pytest.param(*vector, id=vector[0]) for vector in (SLACK, STRIPE, STANDARD)]
+vectors = pytest.mark.parametrize(("scheme", "secret", "time", "body", "headers"), VECTORS)
+
+
+def is_verified(scheme: SignatureScheme, secret: str, now: float, body: bytes, headers: Mapping[str, str]) -> bool:
+    try:
+        verifier_of(Signature(secret, scheme=scheme))(headers, body, now)
+    except RefusedError as refused:
+        assert refused.refusal.code == "invalid_signature"
+        return False
+    return True
+
+
+@vectors
+def test_the_published_vector_of_a_scheme_is_verified_and_nothing_else(
+    scheme: SignatureScheme, secret: str, time: int, body: bytes, headers: dict[str, str]
+) -> None:
+    assert is_verified(scheme, secret, time, body, headers)
+    assert is_verified(scheme, secret, time + TOLERANCE_SECONDS, body, headers)
+    assert not is_verified(scheme, secret, time + TOLERANCE_SECONDS + 1, body, headers)
+    assert not is_verified(scheme, secret, time - TOLERANCE_SECONDS - 1, body, headers)
+    assert not is_verified(scheme, secret, time, body + b" ", headers)
+    assert not is_verified(scheme, secret[:-2] + "AA", time, body, headers)
+    for name in headers:
+        assert not is_verified(scheme, secret, time, body, {**headers, name: ""})
+        assert not is_verified(scheme, secret, time, body, {key: text for key, text in headers.items() if key != name})
+        if "signature" not in name:
+            assert not is_verified(scheme, secret, time, body, {**headers, name: headers[name][:-1] + "9"})
+        assert not is_verified(scheme, secret, time, body, {**headers, name: "\u00e9" * 64})
+
+
+@vectors
+def test_a_refusal_says_whether_the_signature_or_the_clock_is_wrong(
+    scheme: SignatureScheme, secret: str, time: int, body: bytes, headers: dict[str, str]
+) -> None:
+    verify = verifier_of(Signature(secret, scheme=scheme))
+    with pytest.raises(RefusedError) as late:
+        verify(headers, body, time + TOLERANCE_SECONDS + 1)
+    assert "clocks" in late.value.refusal.hint
+    with pytest.raises(RefusedError) as wrong:
+        verify(headers, body + b" ", time)
+    assert "SIGNATURE_SCHEME" in wrong.value.refusal.hint
+
+
+@pytest.mark.parametrize(
+    ("vector", "name", "value"),
+    [
+        (STRIPE, "stripe-signature", STRIPE[4]["stripe-signature"].replace(",v1=", ",v1=00ff,v1=")),
+        (STANDARD, "webhook-signature", "v1,AAAA v1a,x " + STANDARD[4]["webhook-signature"]),
+        (STANDARD, "webhook-signature", "v1,AAAA,v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="),
+    ],
+)
+def test_any_of_several_signatures_counts_while_a_secret_is_rotated(
+    vector: tuple[SignatureScheme, str, int, bytes, dict[str, str]], name: str, value: str
+) -> None:
+    scheme, secret, time, body, headers = vector
+    assert is_verified(scheme, secret, time, body, {**headers, name: value})
+
+
+def test_a_slash_command_is_verified_and_answered_by_a_real_port() -> None:
+    text = """
+        DEFINE ROUTE Slack WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+            ADD EVENT Light WITH METHOD "POST" WITH ENDPOINT "/light" WITH DESTINATION_TOPIC "light"
+                WITH RESPONSE '{"text": "On it."}' WITH SIGNATURE_SECRET "s3cret" WITH SIGNATURE_SCHEME "slack"
+    """
+    with hosting(text) as host:
+        client = host.client("light")
+        body, now = f"text={quote('on now')}".encode(), str(int(clock.time()))
+        signature = hmac.new(b"s3cret", b"v0:" + now.encode() + b":" + body, hashlib.sha256).hexdigest()
+        url = f"http://127.0.0.1:{host.http_port}/light"
+        headers = {"X-Slack-Request-Timestamp": now, "X-Slack-Signature": f"v0={signature}"}
+        with urlopen(Request(url, body, headers), timeout=10) as response:
+            assert json.load(response) == {"text": "On it."}
+        assert client.message() == ("light", body)
+        with pytest.raises(HTTPError) as refused:
+            urlopen(Request(url, body, {**headers, "X-Slack-Signature": "v0=" + "0" * 64}), timeout=10)
+        refused.value.close()
+        assert refused.value.code == 401

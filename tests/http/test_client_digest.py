@@ -1,0 +1,227 @@
+"""Digest against lighttpd, as Debian has it, and against servers that do what it does not."""
+
+import contextlib
+import hashlib
+import http.client
+import re
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.http.client import client_for
+from amqtt_rest_bridge.model import AuthScheme, HttpRequest, Method, RestApiConfig
+from tests.http.clients import Client
+from tests.support.http_target import Peer, Target, reply
+from tests.support.ports import free_port
+from tests.support.waiting import eventually
+
+CHALLENGE = 'WWW-Authenticate: Digest realm="{realm}", qop="auth", algorithm=SHA-256, nonce="{nonce}"{more}'
+
+
+def config(port: int, password: str = "word") -> RestApiConfig:
+    address = f"http://127.0.0.1:{port}"
+    return RestApiConfig(address, True, username="me", password=password, auth_scheme=AuthScheme.DIGEST)
+
+
+@contextlib.contextmanager
+def client(config: RestApiConfig) -> Iterator[Client]:
+    sender = Client(client_for(config, config.base_address or "", max_response_bytes=100_000, environment={}))
+    try:
+        yield sender
+    finally:
+        sender.close()
+
+
+def send(config: RestApiConfig, *requests: tuple[Method, str]) -> list[int]:
+    """Return the statuses of requests that one client sends."""
+    with client(config) as sender:
+        built = (HttpRequest(method, f"{config.base_address}{path}", (), None) for method, path in requests)
+        return [sender.send(request).status for request in built]
+
+
+class Server:
+    """A server that accepts a nonce for `uses` requests, with each the next count only, and redirects /from to /to."""
+
+    def __init__(self, uses: int = 1000, *, says_stale: bool = True, more: str = "") -> None:
+        self.uses, self.says_stale, self.more = uses, says_stale, more
+        self.nonce, self.count = 0, 0
+        self.statuses: list[int] = []
+
+    def __call__(self, peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            sent = seen.headers["Authorization"] or ""
+            status, head = 200, [self.more] if self.more else []
+            if not self._is_right(sent, seen.method, seen.path):
+                self.nonce, self.count = self.nonce + 1, 0
+                stale = ", stale=true" if self.says_stale and sent else ""
+                status = 401
+                head = [CHALLENGE.format(realm="all", nonce=f"n{self.nonce}", more=stale)]
+            elif seen.path == "/from":
+                status, head = 302, ["Location: /to"]
+            self.statuses.append(status)
+            peer.send(reply(b"", f"{status} Status", *head))
+
+    def _is_right(self, sent: str, method: str, path: str) -> bool:
+        def sha(*parts: str) -> str:
+            return hashlib.sha256(":".join(parts).encode()).hexdigest()
+
+        fields = {name: quoted or bare for name, quoted, bare in re.findall(r'(\w+)=(?:"([^"]*)"|([^ ,]+))', sent)}
+        self.count += 1
+        nonce, count = f"n{self.nonce}", f"{self.count:08x}"
+        digest = sha("me", "all", "word"), nonce, count, fields.get("cnonce", ""), "auth", sha(method, path)
+        expected = {"nonce": nonce, "nc": count, "uri": path, "response": sha(*digest)}
+        return self.count <= self.uses and expected.items() <= fields.items()
+
+
+class OneTime:
+    """A server of which each nonce is good for one request."""
+
+    def __init__(self, more: str) -> None:
+        self.more = more
+        self.given, self.good = 0, set[str]()
+        self._lock = threading.Lock()
+
+    def __call__(self, peer: Peer) -> None:
+        while (seen := peer.request()) is not None:
+            found = re.search(r' nonce="(\w+)"', seen.headers["Authorization"] or "")
+            with self._lock:
+                if accepted := found is not None and found[1] in self.good:
+                    self.good.remove(found[1])
+                else:
+                    self.given += 1
+                    self.good.add(nonce := f"n{self.given}")
+            time.sleep(0.002)  # so that requests overlap
+            if accepted:
+                peer.send(reply(b""))
+            else:
+                peer.send(reply(b"", "401 No", CHALLENGE.format(realm="all", nonce=nonce, more=self.more)))
+
+
+GET, POST = Method.GET, Method.POST
+
+
+def test_one_more_round_trip_a_nonce() -> None:
+    server = Server()
+    with Target(server) as target:
+        assert send(config(target.port), (GET, "/a"), (POST, "/b?c=1"), (GET, "/a")) == [200] * 3
+    assert server.statuses == [401, 200, 200, 200]
+
+
+@pytest.mark.parametrize("says_stale", [True, False])
+def test_a_nonce_that_is_used_up_is_replaced_whether_the_server_calls_it_stale_or_not(says_stale: bool) -> None:
+    server = Server(uses=2, says_stale=says_stale)
+    with Target(server) as target:
+        assert send(config(target.port), *[(POST, "/")] * 4) == [200] * 4
+    assert server.statuses == [401, 200, 200, 401, 200, 200]
+
+
+@pytest.mark.parametrize("more", ["", ", stale=true"])
+def test_a_nonce_that_is_good_once_is_that_of_the_request_it_was_given_to(more: str) -> None:
+    with Target(OneTime(more)) as target:
+        own = config(target.port)
+        with client(own) as sender:
+            responses = sender.send_all([HttpRequest(GET, f"{own.base_address}/")] * 80)
+    assert [response.status for response in responses] == [200] * 80
+
+
+def test_the_target_of_a_redirect_gets_a_digest_of_its_own() -> None:
+    server = Server()
+    with Target(server) as target:
+        assert send(config(target.port), (GET, "/from")) == [200]
+    assert server.statuses == [401, 302, 200]
+
+
+def test_a_wrong_password_is_the_servers_401_after_one_repetition() -> None:
+    server = Server(says_stale=False)
+    with Target(server) as target:
+        assert send(config(target.port, "wrong"), (GET, "/")) == [401]
+    assert server.statuses == [401, 401]
+
+
+def test_a_turn_is_awaited_before_the_repetition_too_so_that_both_count_for_the_rate_limit() -> None:
+    turns: list[None] = []
+
+    async def turn() -> None:
+        turns.append(None)
+
+    with Target(Server()) as target:
+        own = config(target.port)
+        with client(own) as sender:
+            assert sender.send(HttpRequest(GET, f"{own.base_address}/"), turn=turn).status == 200
+    assert len(turns) == 2
+
+
+def test_an_authorization_of_the_event_is_sent_as_it_is() -> None:
+    server = Server()
+    with Target(server) as target:
+        own = config(target.port)
+        with client(own) as sender:
+            request = HttpRequest(GET, f"{own.base_address}/", (("authorization", "Bearer x"),))
+            assert sender.send(request).status == 401
+    assert server.statuses == [401]
+
+
+LIGHTTPD = shutil.which("lighttpd") or shutil.which("lighttpd", path="/usr/sbin")
+CONFIGURATION = """
+server.document-root = "{folder}"
+server.port = {port}
+server.bind = "127.0.0.1"
+server.modules = ("mod_auth", "mod_authn_file")
+auth.backend = "plain"
+auth.backend.plain.userfile = "{folder}/users"
+auth.require = (
+    "/md5" => ("method" => "digest", "algorithm" => "MD5", "realm" => "old", "require" => "valid-user"),
+    "/" => ("method" => "digest", "algorithm" => "SHA-256", "realm" => "new", "require" => "valid-user"),
+)
+"""
+
+
+def listens(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def lighttpd(folder: Path) -> Iterator[int]:
+    port = free_port()
+    for name, text in {"users": "me:word\n", "md5": "weak", "sha": "strong"}.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    written = folder / "lighttpd.conf"
+    written.write_text(CONFIGURATION.format(folder=folder, port=port), encoding="utf-8")
+    with subprocess.Popen([str(LIGHTTPD), "-D", "-f", str(written)], stderr=subprocess.DEVNULL) as process:
+        try:
+            eventually(lambda: listens(port))
+            yield port
+        finally:
+            process.terminate()
+
+
+@pytest.mark.skipif(LIGHTTPD is None, reason="needs lighttpd")
+@pytest.mark.parametrize("path", ["/sha", "/md5"])
+def test_a_nonce_that_lighttpd_calls_stale_is_replaced_with_one_more_request(tmp_path: Path, path: str) -> None:
+    challenges = list[str | None]()
+
+    def older(peer: Peer) -> None:
+        """Pass on requests and answers; the first nonce begins with another time, which is all that it has to say."""
+        while (seen := peer.request()) is not None:
+            with contextlib.closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+                sent = seen.headers["Authorization"]
+                connection.request("GET", path, headers={"Authorization": sent} if sent else {})
+                answer = connection.getresponse()
+                given = answer.headers["WWW-Authenticate"]
+                challenges.append(given)
+                if len(challenges) == 1:
+                    given = re.sub('nonce="[0-9a-f]{2}', 'nonce="50', given)
+                heads = [] if given is None else [f"WWW-Authenticate: {given}"]
+                peer.send(reply(answer.read(), f"{answer.status} {answer.reason}", *heads))
+
+    with lighttpd(tmp_path) as port, Target(older) as target:
+        assert send(config(target.port), (GET, path), (GET, path)) == [200, 200]
+    assert [one and "stale=true" in one for one in challenges] == [False, True, None, None]

@@ -1,0 +1,174 @@
+"""How the client speaks TLS, and what it says when that does not come about."""
+
+import ssl
+from dataclasses import replace
+
+import pytest
+
+from amqtt_rest_bridge.calls import call as calls
+from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from tests.http.clients import client_by, client_of, failure_of, get
+from tests.support.http_target import (
+    AUTHORITY,
+    CERTIFICATES,
+    Peer,
+    Script,
+    Target,
+    closing,
+    echo,
+    reply,
+    server_tls,
+    silent,
+)
+
+CLIENT = str(CERTIFICATES / "client.pem")
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
+def test_certificate_of_a_known_authority_is_accepted_for_its_names(host: str) -> None:
+    with Target(echo, tls=server_tls()) as target:
+        config = RestApiConfig(base_address=f"https://{host}:{target.port}", ca_file=AUTHORITY)
+        with client_by(config) as client:
+            for _ in range(3):
+                body = b"x" * 900
+                assert client.send(HttpRequest(Method.POST, f"{config.base_address}/", (), body)).body == body
+        assert target.connections == 1
+
+
+def test_certificate_is_accepted_for_an_ipv6_address() -> None:
+    with Target(echo, tls=server_tls(), host="::1") as target:
+        assert get(RestApiConfig(base_address=f"https://[::1]:{target.port}", ca_file=AUTHORITY)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("certificate", "ca_file", "host", "said", "hint"),
+    [
+        pytest.param("server", None, "localhost", "unable to get", "CA_FILE", id="unknown authority"),
+        pytest.param("self_signed", AUTHORITY, "localhost", "self", "CA_FILE", id="self-signed"),
+        pytest.param("expired", AUTHORITY, "localhost", "expired", "new certificate", id="expired"),
+        pytest.param("other_host", AUTHORITY, "localhost", "not valid for", "BASE_ADDRESS", id="another host's"),
+        pytest.param("other_host", AUTHORITY, "127.0.0.1", "not valid for", "BASE_ADDRESS", id="another address's"),
+    ],
+)
+def test_certificate_is_refused(certificate: str, ca_file: str | None, host: str, said: str, hint: str) -> None:
+    with Target(echo, tls=server_tls(certificate)) as target:
+        failure = failure_of(RestApiConfig(base_address=f"https://{host}:{target.port}", ca_file=ca_file))
+        assert not target.requests
+    assert failure.code is FailureCode.TLS_FAILED
+    assert said in failure.message
+    assert hint in failure.hint
+
+
+@pytest.mark.parametrize("certificate", ["self_signed", "expired", "other_host"])
+def test_ignore_cert_errors_accepts_any_certificate(certificate: str) -> None:
+    with Target(echo, tls=server_tls(certificate)) as target:
+        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ignore_cert_errors=True)
+        assert get(config).status == 200
+        assert get(replace(config, ca_file=AUTHORITY)).status == 200
+
+
+def test_self_signed_certificate_is_accepted_as_ca_file() -> None:
+    with Target(echo, tls=server_tls("self_signed")) as target:
+        ca_file = str(CERTIFICATES / "self_signed.pem")
+        assert get(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=ca_file)).status == 200
+
+
+def test_client_certificate_is_shown() -> None:
+    with Target(echo, tls=server_tls(client_authority=AUTHORITY)) as target:
+        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
+        assert get(replace(config, client_cert_file=CLIENT)).status == 200
+        assert get(replace(config, client_cert_file=CLIENT, client_key_file=CLIENT)).status == 200
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_missing_client_certificate_is_a_failure_that_names_the_setting(version: ssl.TLSVersion) -> None:
+    """With TLS 1.3 the server refuses after the handshake: its reset may come before its reason is read."""
+    context = server_tls(client_authority=AUTHORITY)
+    context.maximum_version = version
+    with Target(echo, tls=context) as target:
+        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
+    if version is ssl.TLSVersion.TLSv1_2:
+        assert failure.code is FailureCode.TLS_FAILED
+    assert failure.code in (FailureCode.TLS_FAILED, FailureCode.CONNECTION_FAILED)
+    assert "CLIENT_CERT_FILE" in failure.hint
+
+
+def test_server_without_a_common_tls_version_is_a_tls_failure() -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATES / "server.pem")
+    context.set_ciphers("DHE-RSA-AES128-SHA")  # nothing that this certificate could do
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    with Target(echo, tls=context) as target:
+        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
+    assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, False)
+
+
+def says(data: bytes) -> Script:
+    def script(peer: Peer) -> None:
+        peer.sock.recv(100)
+        peer.send(data)
+        peer.wait()
+
+    return script
+
+
+def hangs_up(peer: Peer) -> None:
+    peer.sock.recv(10_000)
+
+
+def resets(peer: Peer) -> None:
+    peer.sock.recv(10)
+    peer.reset()
+
+
+@pytest.mark.parametrize(
+    ("script", "said", "unsent"),
+    [
+        pytest.param(
+            says(b"HTTP/1.0 400 Bad Request\r\n\r\n"), "does not speak TLS", False, id="answers in plain text"
+        ),
+        pytest.param(hangs_up, "closed the connection during the TLS handshake", True, id="hangs up"),
+        pytest.param(resets, "closed the connection during the TLS handshake", True, id="resets"),
+    ],
+)
+def test_tls_to_a_plain_port_fails_with_a_hint(script: Script, said: str, unsent: bool) -> None:
+    with Target(script) as target:
+        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}"))
+    assert (failure.code, failure.unsent) == (FailureCode.TLS_FAILED, unsent)
+    assert said in failure.message
+    assert "USE_SSL" in failure.hint
+
+
+def test_plain_request_to_a_tls_port_fails_with_a_hint() -> None:
+    with Target(echo, tls=server_tls()) as target:
+        failure = failure_of(RestApiConfig(base_address=f"http://localhost:{target.port}"))
+    assert failure.code is FailureCode.CONNECTION_FAILED
+    assert "USE_SSL" in failure.hint
+
+
+def test_server_that_answers_plain_requests_on_its_tls_port_gets_the_same_hint() -> None:
+    refusal = b"<h1>400</h1>The plain HTTP request was sent to HTTPS port"
+    with Target(closing(reply(refusal, "400 Bad Request"))) as target:
+        request = HttpRequest(Method.GET, f"http://127.0.0.1:{target.port}/")
+        response = get(RestApiConfig(base_address=f"http://127.0.0.1:{target.port}"))
+    failure = calls.failure_of(request, response)
+    assert failure is not None
+    assert "USE_SSL" in failure.hint
+
+
+def test_handshake_that_takes_too_long_is_a_timeout_with_nothing_sent() -> None:
+    with Target(silent) as target:
+        config = RestApiConfig(base_address=f"https://localhost:{target.port}", request_timeout=1)
+        with client_of(config.base_address or "", seconds=1) as client, pytest.raises(CallError) as caught:
+            client.send(HttpRequest(Method.POST, f"{config.base_address}/"))
+    assert (caught.value.code, caught.value.unsent) == (FailureCode.TIMEOUT, True)
+
+
+def test_kept_tls_connection_that_was_closed_is_replaced() -> None:
+    with Target(closing(reply(b"ok")), tls=server_tls()) as target:
+        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
+        with client_by(config) as client:
+            for _ in range(3):
+                assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
+        assert target.connections == 3

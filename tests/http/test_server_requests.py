@@ -1,0 +1,273 @@
+"""The HTTP server over real sockets: requests, answers, connections, and what has to wait."""
+
+import json
+import re
+import threading
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from amqtt_rest_bridge.http.exchange import Request, Response
+from amqtt_rest_bridge.http.server import Limits
+from tests.support.http_ports import Raw, error_code_of, get, hook_route, post, served, serving
+from tests.support.server_mode import event, route
+from tests.support.waiting import eventually
+
+
+def test_a_request_is_published_and_answered() -> None:
+    with served() as hooks:
+        answer = hooks.ask(post("/hook?x=1", b"\x00\xff"))
+        assert (answer.status, json.loads(answer.body)) == (200, {"status": "published", "topic": "hook/received"})
+        assert hooks.bodies == [b"\x00\xff"]
+        assert uuid.UUID(answer.headers["X-Request-ID"]).version == 4
+        assert answer.headers["Content-Type"] == "application/json"
+        assert re.fullmatch(r"\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT", answer.headers["Date"])
+        assert "Server" not in answer.headers  # the caller need not know
+
+
+def test_a_connection_is_kept_for_the_next_request() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        for number in range(5):
+            assert raw.ask(post(body=b"%d" % number)).status == 200
+        assert hooks.bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("etag_of_first", [True, False])
+def test_answers_without_a_body_keep_the_connection_too(etag_of_first: bool) -> None:
+    with served() as hooks, hooks.connect() as raw:
+        tag = raw.ask(get("/last"), "GET").headers["ETag"] if etag_of_first else '"x"'
+        answers = [
+            raw.ask(get("/last", f"If-None-Match: {tag}"), "GET"),
+            raw.ask(get("/last", method="HEAD"), "HEAD"),
+            raw.ask(get("/last", method="OPTIONS"), "OPTIONS"),
+            raw.ask(get("/last"), "GET"),
+        ]
+        assert [answer.status for answer in answers] == [304 if etag_of_first else 200, 200, 204, 200]
+        assert answers[1].headers["Content-Length"] == "4"
+        assert "Content-Length" not in answers[2].headers
+        assert answers[3].body == b"21.5"
+
+
+def test_options_of_the_port_as_a_whole_names_every_method() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        answer = raw.ask(b"OPTIONS * HTTP/1.1\r\nHost: localhost\r\n\r\n", "OPTIONS")
+        assert (answer.status, answer.headers["Allow"]) == (204, "DELETE, GET, HEAD, OPTIONS, POST, PUT")
+
+
+def test_pipelined_requests_are_answered_in_order() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        raw.send(b"".join([post(body=b"1"), get("/last"), get("/none"), post(body=b"2"), get("/last")]))
+        assert [raw.answer().status for _ in range(5)] == [200, 200, 404, 200, 200]
+        assert hooks.bodies == [b"1", b"2"]
+
+
+def test_requests_behind_one_that_waits_are_answered_after_it() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        raw.send(post("/ask") + post("/hook", b"1"))
+        reply = hooks.waiting()
+        raw.send(get("/last"))  # comes while the first one waits
+        with hooks.connect() as other:
+            assert other.ask(get("/last"), "GET").status == 200
+        assert hooks.bodies == [b"x"]
+        reply.arrive(b"reply")
+        assert [raw.answer().body for _ in range(3)][::2] == [b"reply", b"21.5"]
+        assert hooks.bodies == [b"x", b"1"]
+
+
+@pytest.mark.parametrize(
+    ("version", "connection", "kept"),
+    [
+        pytest.param("1.1", None, True, id="1.1 keeps"),
+        pytest.param("1.1", "close", False, id="1.1 close"),
+        pytest.param("1.1", "TE, Close", False, id="1.1 close in a list"),
+        pytest.param("1.0", None, False, id="1.0 closes"),
+        pytest.param("1.0", "Keep-Alive", True, id="1.0 keep-alive"),
+    ],
+)
+def test_the_caller_says_whether_the_connection_is_kept(version: str, connection: str | None, kept: bool) -> None:
+    lines = [f"GET /last HTTP/{version}", "Host: localhost", *([f"Connection: {connection}"] if connection else [])]
+    request = "\r\n".join([*lines, "", ""]).encode()
+    with served() as hooks, hooks.connect() as raw:
+        answer = raw.ask(request, "GET")
+        assert answer.status == 200
+        assert answer.version == (11 if version == "1.1" else 10)
+        if kept:
+            assert raw.ask(request, "GET").status == 200
+        else:
+            assert answer.headers["Connection"] == "close"
+            assert raw.is_closed_by_peer()
+
+
+def test_chunks_are_put_together() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        chunked = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+        assert raw.ask(chunked + b"3\r\nabc\r\n2;note=x\r\nde\r\n0\r\nTrailer: x\r\n\r\n").status == 200
+        assert raw.ask(chunked + b"0\r\n\r\n").status == 200
+        assert hooks.bodies == [b"abcde", b"{}"]
+
+
+def test_a_body_as_long_as_allowed_may_come_in_many_chunks() -> None:
+    with served(max_body_bytes=1000) as hooks, hooks.connect() as raw:
+        raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+        raw.send(b"2\r\nab\r\n" * 500 + b"0\r\n\r\n")
+        assert raw.answer().status == 200
+        assert hooks.bodies == [b"ab" * 500]
+
+
+def test_expect_100_continue_is_answered_100() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n")
+        assert raw.sock.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert raw.ask(b"abc").status == 200
+        assert hooks.bodies == [b"abc"]
+
+
+def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
+    with served(max_body_bytes=10) as hooks, hooks.connect() as raw:
+        raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n")
+        assert raw.answer().status == 413
+        assert hooks.bodies == []
+
+
+def test_routes_are_replaced_for_the_next_request() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        assert raw.ask(post()).status == 200
+        hooks.use(route(event(endpoint="/new")))
+        assert [raw.ask(post()).status, raw.ask(post("/new", b"2")).status] == [404, 200]
+        assert hooks.bodies == [b"x", b"2"]
+
+
+def test_a_request_that_waits_keeps_the_routes_it_came_with() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        raw.send(post("/ask"))
+        reply = hooks.waiting()
+        hooks.use()
+        reply.arrive(b"reply")
+        assert raw.answer().body == b"reply"
+
+
+def test_64_waiting_requests_hold_no_thread_and_delay_no_other_endpoint() -> None:
+    with served() as hooks:
+        threads = threading.active_count()
+        waiting = [Raw(hooks.port).send(post("/ask")) for _ in range(64)]
+        replies = [hooks.waiting() for _ in range(64)]
+        assert threading.active_count() == threads
+        with hooks.connect() as raw:
+            for _ in range(20):
+                assert raw.ask(post()).status == 200
+                assert raw.ask(get("/last"), "GET").status == 200
+        for reply in replies:
+            reply.arrive(reply.topic.encode())
+        answers = [raw.answer() for raw in waiting]
+        for raw in waiting:
+            raw.__exit__()
+        assert [answer.status for answer in answers] == [200] * 64
+        # Each got the reply to its own id.
+        assert [answer.body.decode() for answer in answers] == [f"answers/{a.headers['X-Request-ID']}" for a in answers]
+
+
+def test_a_request_without_a_reply_is_answered_when_its_time_is_over() -> None:
+    with served(hook_route(request_timeout=0.2)) as hooks, hooks.connect() as raw:
+        answers = [raw.ask(post("/ask")) for _ in range(2)]
+        assert [(answer.status, error_code_of(answer)) for answer in answers] == [(504, "reply_timeout")] * 2
+        assert hooks.broker.log[-1].startswith("done answers/")
+        assert raw.ask(post()).status == 200
+
+
+def test_requests_of_one_reply_topic_wait_for_their_turn_and_delay_no_other() -> None:
+    with served() as hooks:
+        waiting = [Raw(hooks.port).send(post("/one")) for _ in range(3)]
+        assert hooks.ask(post()).status == 200
+        for _ in waiting:
+            hooks.waiting().arrive(b"reply")
+        assert [raw.answer().body for raw in waiting] == [b"reply"] * 3
+        for raw in waiting:
+            raw.__exit__()
+        steps = [step for step in hooks.broker.log if "hook" not in step]
+        assert steps == ["expect answers/all", "publish questions", "done answers/all"] * 3
+
+
+def test_more_waiting_requests_than_allowed_are_answered_at_once() -> None:
+    with served(limits=Limits(waiting=1)) as hooks, hooks.connect() as first:
+        first.send(post("/ask"))
+        reply = hooks.waiting()
+        second = hooks.ask(post("/ask"))
+        assert (second.status, json.loads(second.body)["error"]["code"]) == (503, "overloaded")
+        assert second.headers["Retry-After"] == "1"
+        assert hooks.broker.counted == [("Hooks", "overloaded")]
+        reply.arrive(b"reply")
+        assert first.answer().status == 200
+
+
+def test_a_publication_without_room_is_held_until_there_is_some() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        hooks.broker.outcomes.append(False)
+        raw.send(post())
+        eventually(lambda: bool(hooks.broker.queued))
+        assert hooks.ask(get("/last"), "GET").status == 200
+        hooks.broker.make_room()
+        assert raw.answer().status == 200
+        assert hooks.bodies == [b"x"]
+
+
+def test_a_publication_that_never_gets_room_is_answered_with_503() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        hooks.broker.outcomes.append(False)
+        answer = raw.ask(post())
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (503, "overloaded")
+        assert raw.ask(post(body=b"2")).status == 200
+        assert hooks.bodies == [b"2"]
+
+
+def test_a_caller_that_leaves_while_its_request_waits_harms_no_other() -> None:
+    with served() as hooks:
+        with hooks.connect() as raw:
+            raw.send(post("/ask"))
+            reply = hooks.waiting()
+        reply.arrive(b"reply")
+        assert hooks.ask(post()).status == 200
+
+
+def test_a_caller_may_close_its_side_after_its_request() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        raw.send(post())
+        raw.sock.shutdown(1)
+        assert raw.answer().status == 200
+        assert raw.is_closed_by_peer()
+
+
+def test_many_callers_at_once_lose_nothing_and_repeat_nothing() -> None:
+    def call(number: int) -> list[int]:
+        with Raw(port) as raw:
+            return [raw.ask(post(body=b"%d.%d" % (number, turn))).status for turn in range(25)]
+
+    with served(hook_route()) as hooks:
+        port = hooks.port
+        with ThreadPoolExecutor(8) as threads:
+            statuses = [status for answers in threads.map(call, range(16)) for status in answers]
+        assert statuses == [200] * 400
+        assert sorted(hooks.bodies) == sorted(b"%d.%d" % (number, turn) for number in range(16) for turn in range(25))
+
+
+@pytest.mark.parametrize("value", ["a\r\nSet-Cookie: x", "a\nb", "\u2713"])
+def test_a_header_that_would_break_the_answer_is_never_sent(value: str, caplog: pytest.LogCaptureFixture) -> None:
+    class Bad:
+        def answer(self, _request: Request) -> Response:
+            return Response("200 OK", (("X-Bad", value),), b"x")
+
+    with serving(Bad()) as server, Raw(server.bound_port) as raw:
+        answer = raw.ask(post())
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
+        assert "Set-Cookie" not in answer.headers
+        assert answer.headers["X-Request-ID"] in caplog.text
+        assert raw.ask(post()).status == 500  # the connection lives on
+
+
+def test_an_application_that_fails_while_waiting_is_answered_too() -> None:
+    with served() as hooks, hooks.connect() as raw:
+        hooks.broker.outcomes.append(ZeroDivisionError())
+        answer = raw.ask(post("/ask"))
+        assert (answer.status, json.loads(answer.body)["error"]["code"]) == (500, "internal_error")
+        assert hooks.broker.counted == [("Hooks", "internal_error")]
+        assert raw.ask(post()).status == 200

@@ -1,0 +1,164 @@
+"""HTTPS: the same answers over TLS 1.2 and newer, certificates read again, broken handshakes."""
+
+import os
+import socket
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http.server import Limits, TlsFiles
+from tests.support.http_ports import Raw, certificate, get, post, served
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
+    return certificate(tmp_path_factory.mktemp("tls"))
+
+
+def trusting(files: TlsFiles) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=files.certfile)
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_requests_are_served_over_tls(files: TlsFiles, version: ssl.TLSVersion) -> None:
+    context = trusting(files)
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    with served(tls=files) as hooks, hooks.connect(context) as raw:
+        for number in range(3):
+            assert raw.ask(post(body=b"%d" % number)).status == 200
+        assert hooks.bodies == [b"0", b"1", b"2"]
+        assert isinstance(raw.sock, ssl.SSLSocket)
+        assert raw.sock.selected_alpn_protocol() == "http/1.1"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1 is deprecated:DeprecationWarning")
+def test_older_versions_are_refused(files: TlsFiles) -> None:
+    context = trusting(files)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with served(tls=files) as hooks:
+        with pytest.raises((ssl.SSLError, ConnectionResetError)):
+            hooks.connect(context)
+        with hooks.connect(trusting(files)) as raw:
+            assert raw.ask(post()).status == 200
+
+
+def test_large_bodies_and_answers_cross_tls_whole(files: TlsFiles) -> None:
+    body = bytes(range(256)) * 1000
+    with served(tls=files, max_body_bytes=len(body)) as hooks, hooks.connect(trusting(files)) as raw:
+        hooks.broker.changed("last", body * 8)
+        assert raw.ask(post(body=body)).status == 200
+        assert raw.ask(get("/last"), "GET").body == body * 8
+        assert hooks.bodies == [body]
+
+
+def test_requests_that_wait_are_answered_over_tls(files: TlsFiles) -> None:
+    with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
+        hooks.broker.on_wait = lambda _topic: b"reply"
+        raw.send(post("/ask") + post("/hook"))
+        assert [raw.answer().body == b"reply", raw.answer().status] == [True, 200]
+
+
+def test_a_stalled_request_delays_no_other_caller(files: TlsFiles) -> None:
+    with served(tls=files) as hooks, hooks.connect(trusting(files)) as stalled:
+        stalled.send(post()[:-1])
+        with hooks.connect(trusting(files)) as raw:
+            assert raw.ask(post(body=b"other")).status == 200
+        assert stalled.ask(b"x").status == 200
+        assert hooks.bodies == [b"other", b"x"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(post(), id="plain HTTP"),
+        pytest.param(b"\x16\x03\x01\x00\x05\x01\x00\x00\x01\x00", id="broken ClientHello"),
+        pytest.param(b"\x00" * 100, id="noise"),
+    ],
+)
+def test_what_is_not_a_handshake_ends_the_connection(files: TlsFiles, data: bytes) -> None:
+    with served(tls=files) as hooks:
+        with hooks.connect() as raw:
+            raw.send(data)
+            raw.read_to_the_end()  # a TLS alert may come, and a reset for what was not read
+        with hooks.connect(trusting(files)) as good:
+            assert good.ask(post()).status == 200
+
+
+# A connection that ends just while ssl (3.11) wraps it is closed by the garbage collector, with a warning.
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+def test_a_caller_that_leaves_in_the_handshake_harms_no_other(files: TlsFiles) -> None:
+    with served(tls=files) as hooks:
+        for _ in range(20):
+            sock = socket.create_connection(("127.0.0.1", hooks.port))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\0\0\0\0\0\0\0")  # a reset
+            sock.close()
+        with hooks.connect(trusting(files)) as good:
+            assert good.ask(post()).status == 200
+
+
+def test_certificate_files_are_read_again(tmp_path: Path) -> None:
+    old = certificate(tmp_path)
+    context = trusting(old)
+    with served(tls=old) as hooks, hooks.connect(context) as before:
+        new = certificate(tmp_path)  # the same paths
+        hooks.server.reload_tls()
+        assert before.ask(post()).status == 200  # connections live on
+        with pytest.raises(ssl.SSLCertVerificationError):
+            hooks.connect(context)
+        with hooks.connect(trusting(new)) as after:
+            assert after.ask(post()).status == 200
+
+
+def test_files_that_became_unusable_leave_the_old_certificate_at_work(tmp_path: Path) -> None:
+    files = certificate(tmp_path)
+    context = trusting(files)
+    with served(tls=files) as hooks:
+        Path(files.keyfile).write_text("no key", encoding="ascii")
+        with pytest.raises(ConfigurationError, match="cannot be used"):
+            hooks.server.reload_tls()
+        with hooks.connect(context) as raw:
+            assert raw.ask(post()).status == 200
+
+
+def test_reload_without_tls_does_nothing() -> None:
+    with served() as hooks:
+        hooks.server.reload_tls()
+        assert hooks.ask(post()).status == 200
+
+
+def encrypt(files: TlsFiles) -> None:
+    command = ["openssl", "pkey", "-in", files.keyfile, "-aes256", "-passout", "pass:x", "-out", f"{files.keyfile}.enc"]
+    subprocess.run(command, check=True, capture_output=True)
+    Path(files.keyfile).write_bytes(Path(f"{files.keyfile}.enc").read_bytes())
+
+
+@pytest.mark.parametrize("what", ["missing", "a FIFO", "empty", "encrypted", "another's key"])
+def test_unusable_files_are_a_configuration_error_that_names_them(tmp_path: Path, what: str) -> None:
+    files = certificate(tmp_path)
+    if what == "missing":
+        Path(files.certfile).unlink()
+    elif what == "a FIFO":
+        Path(files.keyfile).unlink()
+        os.mkfifo(files.keyfile)
+    elif what == "empty":
+        Path(files.keyfile).write_bytes(b"")
+    elif what == "encrypted":
+        encrypt(files)
+    else:
+        files = TlsFiles(files.certfile, certificate(tmp_path, "other").keyfile)
+    with pytest.raises(ConfigurationError) as caught, served(tls=files):
+        pass
+    assert files.certfile in str(caught.value)
+    assert files.keyfile in str(caught.value)
+
+
+def test_a_tls_port_has_no_answer_for_one_connection_too_many(files: TlsFiles) -> None:
+    with served(tls=files, limits=Limits(connections=1)) as hooks, Raw(hooks.port) as first:
+        first.send(b"\x16\x03\x01")
+        with Raw(hooks.port) as second:
+            assert second.is_closed_by_peer()
