@@ -102,7 +102,7 @@ class Followers:
         self._count = 0  # that were noted since the last look
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
-        """Whether somebody follows: else nothing needs to be noted."""
+        """Whether there is a follower: without one nothing needs to be noted."""
 
     def follow(self, kind: Kind, routes: frozenset[str] | None, topic_filter: str | None = None) -> Follower | None:
         """Return a new follower; None when there are too many of its kind."""

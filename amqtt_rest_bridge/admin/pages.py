@@ -19,7 +19,7 @@ from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, Str
 from markupsafe import Markup, escape
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin import charts, flow
+from amqtt_rest_bridge.admin.drawing import charts, flow
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.queries import PageQuery

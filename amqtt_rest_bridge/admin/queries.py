@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.flow import Node
+from amqtt_rest_bridge.admin.drawing.flow import Node
 from amqtt_rest_bridge.admin.history import RANGES
 from amqtt_rest_bridge.admin.rows import SORTS
 from amqtt_rest_bridge.errors import BridgeError

@@ -214,7 +214,7 @@ class RunRecords:
     # What is asked for.
 
     def keep_waiting(self) -> None:
-        """Keep the requests that wait to be kept, before somebody looks for them."""
+        """Keep the requests that wait to be kept, before they are looked for."""
         waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
         for noted, run in waiting:
             self._keep_request(noted, run)

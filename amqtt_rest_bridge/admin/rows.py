@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from amqtt_rest_bridge.admin.charts import sparks
+from amqtt_rest_bridge.admin.drawing.charts import sparks
 from amqtt_rest_bridge.admin.history import SAMPLES, History
 from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers
 from amqtt_rest_bridge.admin.shown import problem_members

@@ -59,7 +59,7 @@ from amqtt_rest_bridge.route_set import read_filters, routes_by_port, with_bound
 from amqtt_rest_bridge.settings import BridgeSettings
 
 if TYPE_CHECKING:  # imported only where there is an admin port
-    from amqtt_rest_bridge.admin.port import AdminServer
+    from amqtt_rest_bridge.bridge.admin_port import AdminServer
 
 log = logging.getLogger(__name__)
 
@@ -97,7 +97,7 @@ class Network:
         send: Callable[[FromAdmin], None],
     ) -> "AdminServer":
         """Start the admin port; imported only where there is one."""
-        from amqtt_rest_bridge.admin.port import AdminServer
+        from amqtt_rest_bridge.bridge.admin_port import AdminServer
 
         return AdminServer(sock, settings, records, after, send, wrong_credentials=self._wrong_credentials)
 

@@ -239,7 +239,7 @@ class HttpClient:
 
 
 class _Server:
-    """One origin as libcurl is told of it: what URLs begin with, the proxy on the way, and the settings of both."""
+    """One origin for libcurl: what URLs begin with, the proxy on the way, and the settings of both."""
 
     def __init__(self, origin: Origin, options: ClientOptions) -> None:
         proxy = find_proxy(origin, options.environment)

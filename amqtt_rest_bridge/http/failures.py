@@ -1,4 +1,4 @@
-"""What went wrong with an attempt, told to operators: libcurl's codes and texts to `CallError` with what to check next.
+"""Why an attempt has failed: libcurl's codes and texts to `CallError`, with what an operator checks next.
 
 Pure. `where` is an origin, never a path or query: those may hold what a payload brought.
 """

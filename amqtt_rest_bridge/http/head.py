@@ -54,10 +54,12 @@ class Head(NamedTuple):
 def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
     """Return the head of the final response, whose lines are among those of interim responses and trailers.
 
+    With `is_http_1` its version is HTTP/1, else HTTP/2.
+
     Raises:
         CutHeadError: Its end is missing.
         HeadTooLargeError: There is too much of it.
-        MalformedResponseError: It can be read in two ways, or is no head of an HTTP/1 or, as said, HTTP/2 response.
+        MalformedResponseError: It can be read in two ways, or it is not the head of a response by this version.
     """
     first = max((at for at, line in enumerate(lines) if line.startswith(b"HTTP/")), default=0)
     match = _STATUS_LINE.fullmatch(lines[first].decode("latin-1")) if lines else None

@@ -34,7 +34,8 @@ _ALWAYS: Final = (
     (pycurl.NOSIGNAL, 1),
     (pycurl.TCP_KEEPALIVE, 1),
     (pycurl.PATH_AS_IS, 1),
-    (pycurl.HTTP09_ALLOWED, 1),  # what is no HTTP at all comes as a body without a head, and is told apart
+    (pycurl.HTTP09_ALLOWED, 1),  # what is not HTTP comes as a body without a head, by which it is recognised
+    (pycurl.DNS_CACHE_TIMEOUT, 0),  # a name that has moved is looked up for the next connection
     (pycurl.HTTP_CONTENT_DECODING, 0),  # libcurl fails with a coding that it does not know; here such a body stays
     (pycurl.MAXAGE_CONN, int(LONGEST_IDLE)),
     (_SUPPRESS_CONNECT_HEADERS, 1),
@@ -91,7 +92,7 @@ class KeptConnections:
         return self._clock() < connection.until and not poller.poll(0)
 
     def acknowledge(self, port: int) -> None:
-        """Have what has come acknowledged at once, where the system can.
+        """Acknowledge what has come at once, where the system can.
 
         Many small servers send head and body apart, and wait with the second for the acknowledgement of the first,
         which the system would delay by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).

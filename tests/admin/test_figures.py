@@ -10,7 +10,8 @@ from typing import Any, Final
 
 import pytest
 
-from amqtt_rest_bridge.admin import app, port
+from amqtt_rest_bridge.admin import app
+from amqtt_rest_bridge.bridge import admin_port as port
 from tests.support import asking, embedded_broker
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.doors import DOORS, Client, Host, Hosting

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import load_routes
-from amqtt_rest_bridge.admin.charts import chart, latency_chart, sparks, time_line
-from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
+from amqtt_rest_bridge.admin.drawing.charts import chart, latency_chart, sparks, time_line
+from amqtt_rest_bridge.admin.drawing.flow import Node, RouteState, around, drawing, edges
 from amqtt_rest_bridge.admin.history import History, Latency, Sample
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.pages import StatusPages
-from amqtt_rest_bridge.admin.port import compressed
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.rows import groups, sort_rows
 from amqtt_rest_bridge.admin.shown import csv_text, curl_line, try_line
+from amqtt_rest_bridge.bridge.admin_port import compressed
 from amqtt_rest_bridge.http_server import Response, takes_gzip
 from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, RouteNumbers
 from amqtt_rest_bridge.model import Route

@@ -40,7 +40,7 @@ def flood(tree: Path, seconds: int) -> dict[str, Any]:
 
 
 def clients(tree: Path, seconds: int) -> dict[str, Any]:
-    """Have four clients send to a fifth."""
+    """Send from four clients to a fifth."""
     return messages(tree, seconds, "clients", SENDERS)
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TypeVar, cast
 
-from amqtt_rest_bridge.admin.port import AdminServer
 from amqtt_rest_bridge.bridge import engine
+from amqtt_rest_bridge.bridge.admin_port import AdminServer
 from amqtt_rest_bridge.bridge.client.senders import Sender
 from amqtt_rest_bridge.bridge.engine import Engine
 from amqtt_rest_bridge.bridge.ports import Port

@@ -35,7 +35,7 @@ class Client:
         return self.loop.run_until_complete(send_all())
 
     def run(self, seconds: float = 0.0) -> None:
-        """Let the loop do what is due."""
+        """Run what is due on the loop."""
         self.loop.run_until_complete(asyncio.sleep(seconds))
 
     def close_idle(self) -> None:

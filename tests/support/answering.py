@@ -178,7 +178,7 @@ class FakeBroker:
             self.loop.call_soon_threadsafe(action)
 
     def make_room(self) -> None:
-        """Give room to everything that waits for it."""
+        """Release everything that waits for room."""
         self.on_loop(self._make_room)
 
     def _make_room(self) -> None:

@@ -41,7 +41,7 @@ _LOAD: Final = f"{_LOADER}.SubprocessLoader.load"
 _END_SECONDS: Final = 1.0
 
 _IMPORTED: Final = [
-    REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.port", "amqtt_rest_bridge.plugin",
+    REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.bridge.admin_port", "amqtt_rest_bridge.plugin",
     "amqtt_rest_bridge.broker.service", "amqtt_rest_bridge.cli.serve",
     "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
     "amqtt_rest_bridge.program", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",

@@ -202,7 +202,7 @@ class Served:
         return self.broker.waiting.get(timeout=PATIENCE)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; with a `VirtualClock`."""
+        """Move the time on; with a `VirtualClock`."""
         self.server.loop.call(lambda: self.broker.clock.advance(seconds))
 
     @property

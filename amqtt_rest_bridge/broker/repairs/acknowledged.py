@@ -59,7 +59,7 @@ class ClientHandler(BrokerProtocolHandler):
         self.over = asyncio.Event()
         """Set when all that follows from the end has been done."""
         self.publisher: Session | None = None
-        """What the session is with this connection, whoever continues it; by its rights messages are passed on."""
+        """What the session is with this connection, also when another one continues it; by its rights messages are passed on."""
         self.passed = 0
         """How many messages have been passed on."""
         self._unpassed: asyncio.Queue[ApplicationMessage] = asyncio.Queue()
@@ -89,7 +89,7 @@ class ClientHandler(BrokerProtocolHandler):
         await self.served.wait()
 
     async def handle_disconnect(self, disconnect: DisconnectPacket | None) -> None:
-        """Tell that the connection has ended."""
+        """Note that the connection has ended."""
         if not self.ended.done():
             self.ended.set_result(disconnect)
 

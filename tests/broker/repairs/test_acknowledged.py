@@ -334,7 +334,7 @@ def test_who_takes_over_waits_for_what_the_earlier_connection_was_acknowledged(n
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
-def test_a_take_over_that_cannot_wait_drops_nothing_and_gives_nobody_the_rights_of_the_next_user(
+def test_a_take_over_that_cannot_wait_drops_nothing_and_keeps_the_rights_of_each_publisher(
     named: Host, monkeypatch: pytest.MonkeyPatch, clean: bool
 ) -> None:
     monkeypatch.setattr(connections, "_TAKE_OVER_SECONDS", 0.1)

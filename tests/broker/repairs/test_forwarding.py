@@ -48,7 +48,7 @@ def iterations(host: Host, count: int) -> int:
 
     async def forward() -> int:
         for number in range(count):
-            await host.broker.internal_message_broadcast(f"to-nobody/{number}", b"")
+            await host.broker.internal_message_broadcast(f"unheard/{number}", b"")
         passed = 0
         while not host.broker._broadcast_queue.empty():
             await asyncio.sleep(0)
@@ -79,7 +79,7 @@ def test_each_subscriber_gets_the_messages_of_a_sender_in_their_order(senders: i
             wire.close()
 
 
-def test_subscribers_that_are_slow_read_nothing_or_vanish_delay_nobody() -> None:
+def test_subscribers_that_are_slow_read_nothing_or_vanish_delay_no_others() -> None:
     large = bytes(100_000)
     with hosting(SERVER_ROUTE) as host:
         slow = connect(host, "slow", "news")

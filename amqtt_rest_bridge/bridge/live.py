@@ -7,10 +7,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
+from amqtt_rest_bridge.admin.history import History
+from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
+from amqtt_rest_bridge.admin.pages import CHANGE_SECONDS
+from amqtt_rest_bridge.admin.rows import Row, rows, summary
 from amqtt_rest_bridge.admin.shown import shown
 from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
 from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, LiveRecords, Record, WantLive
@@ -141,3 +145,62 @@ class Followers:
         wanted = any(one.wants_any for one in followers)
         if wanted is not any(one.wants_any for one in before):
             self._send(WantLive(on=wanted))
+
+
+class Changes:
+    """A stream of the rows that have changed, every two seconds, and of calls; see `http_server.Stream`."""
+
+    def __init__(
+        self,
+        numbers: NumbersCache,
+        samples: History,
+        sections: Callable[[Numbers], dict[str, str]],
+        wake: Callable[[], None],
+        follower: Follower,
+    ) -> None:
+        self._numbers = numbers
+        self._samples = samples
+        self._sections = sections
+        self._wake = wake
+        self._follower = follower
+        self._known: dict[str, Row] = {}
+        self._shown: dict[str, str] = {}
+        self._asked = 0.0
+        self._sent = time.monotonic()
+
+    def begin(self, wake: Callable[[], None]) -> None:
+        """No-op: `wake` was given before."""
+
+    def take(self) -> bytes | float:
+        """Return the rows that have changed, or calls, or the seconds after which to ask again."""
+        changed = self._changed_rows()
+        if changed is not None:
+            return changed
+        calls = self._follower.take()
+        return calls if isinstance(calls, bytes) else min(calls, CHANGE_SECONDS)
+
+    def close(self) -> None:
+        """Cease to follow."""
+        self._follower.close()
+
+    def _changed_rows(self) -> bytes | None:
+        now = time.monotonic()
+        numbers = self._numbers.fresh(self._asked, statuses=True) if self._asked else None
+        if numbers is not None:
+            self._asked = 0.0
+            changed = self._changed(rows(numbers, self._samples), self._sections(numbers))
+            if changed is not None:
+                self._sent = now
+                return event("routes", changed)
+        if not self._asked and now - self._sent >= CHANGE_SECONDS:
+            self._asked = self._sent = now
+            self._numbers.ask(self._wake, statuses=True)
+        return None
+
+    def _changed(self, present: list[Row], sections: dict[str, str]) -> dict[str, Any] | None:
+        changed = [one for one in present if self._known.get(one["name"]) != one]
+        if not changed and len(present) == len(self._known) and sections == self._shown:
+            return None
+        self._known, self._shown = {one["name"]: one for one in present}, sections
+        names = [one["name"] for one in present]
+        return {"summary": summary(present), "sections": sections, "names": names, "rows": changed}

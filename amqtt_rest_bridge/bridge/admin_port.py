@@ -20,9 +20,8 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
-from amqtt_rest_bridge.admin.live import Follower, Followers, event
 from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
-from amqtt_rest_bridge.admin.pages import CHANGE_SECONDS, FIRST_ROUTE, SAFE, StatusPages
+from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
 from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
     focus_of,
@@ -31,9 +30,9 @@ from amqtt_rest_bridge.admin.queries import (
     retry_form_of,
     retry_of,
 )
-from amqtt_rest_bridge.admin.rows import Row, rows, summary
 from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, shown, unmatched_members, whole_run
+from amqtt_rest_bridge.bridge.live import Changes, Followers
 from amqtt_rest_bridge.http.exchange import refuse, too_large
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream, takes_gzip
 from amqtt_rest_bridge.http_server.exchange import refused
@@ -264,7 +263,7 @@ class AdminServer:
         follower = self._followers.follow("pages", wake, routes)
         if follower is None:
             return None
-        return _Changes(self._numbers, self._samples, self._pages.sections, wake, follower)
+        return Changes(self._numbers, self._samples, self._pages.sections, wake, follower)
 
     def _with_numbers(
         self,
@@ -488,60 +487,3 @@ def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
 
 def _query(request: Request) -> dict[str, list[str]]:
     return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
-
-
-class _Changes:
-    """A stream of the rows that have changed, every two seconds, and of calls; see `http_server.Stream`."""
-
-    def __init__(
-        self,
-        numbers: NumbersCache,
-        samples: History,
-        sections: Callable[[Numbers], dict[str, str]],
-        wake: Callable[[], None],
-        follower: Follower,
-    ) -> None:
-        self._numbers = numbers
-        self._samples = samples
-        self._sections = sections
-        self._wake = wake
-        self._follower = follower
-        self._known: dict[str, Row] = {}
-        self._shown: dict[str, str] = {}
-        self._asked = 0.0
-        self._sent = time.monotonic()
-
-    def begin(self, wake: Callable[[], None]) -> None:
-        """No-op: `wake` was given before."""
-
-    def take(self) -> bytes | float:
-        changed = self._changed_rows()
-        if changed is not None:
-            return changed
-        calls = self._follower.take()
-        return calls if isinstance(calls, bytes) else min(calls, CHANGE_SECONDS)
-
-    def close(self) -> None:
-        self._follower.close()
-
-    def _changed_rows(self) -> bytes | None:
-        now = time.monotonic()
-        numbers = self._numbers.fresh(self._asked, statuses=True) if self._asked else None
-        if numbers is not None:
-            self._asked = 0.0
-            changed = self._changed(rows(numbers, self._samples), self._sections(numbers))
-            if changed is not None:
-                self._sent = now
-                return event("routes", changed)
-        if not self._asked and now - self._sent >= CHANGE_SECONDS:
-            self._asked = self._sent = now
-            self._numbers.ask(self._wake, statuses=True)
-        return None
-
-    def _changed(self, present: list[Row], sections: dict[str, str]) -> dict[str, Any] | None:
-        changed = [one for one in present if self._known.get(one["name"]) != one]
-        if not changed and len(present) == len(self._known) and sections == self._shown:
-            return None
-        self._known, self._shown = {one["name"]: one for one in present}, sections
-        names = [one["name"] for one in present]
-        return {"summary": summary(present), "sections": sections, "names": names, "rows": changed}
