@@ -5,20 +5,15 @@ and one request read, and the next request begins once the answer to the one bef
 """
 
 import asyncio
-import itertools
 import logging
 import time
-import uuid
-from collections import deque
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.exchange import (
-    Application,
     Refusal,
     Request,
     Response,
@@ -30,118 +25,23 @@ from amqtt_rest_bridge.http.exchange import (
     shutting_down,
     write_head,
 )
+from amqtt_rest_bridge.http.port import Port
 from amqtt_rest_bridge.http.request_reader import RequestReader
 from amqtt_rest_bridge.times import rfc3339
 
 log = logging.getLogger(__name__)
 
-_READ_BYTES: Final = 16_384
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head
-# Of an iteration of the loop, for callers, for those whose last answer was an error, and for streams.
-_TURN_SECONDS: Final = 0.001
-_REFUSED_SECONDS: Final = 0.00025
-_STREAMS_SECONDS: Final = 0.0005
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """The limits of a port, in seconds and counts.
-
-    `connections` None means half of the process's file descriptors, 4,096 at most.
-    """
-
-    slow_seconds: float = 30.0  # for a request from its first to its last byte, a handshake, a stalled answer
-    idle_seconds: float = 120.0  # a connection between requests
-    waiting: int = 1024  # answers that are being made
-    waiting_bytes: int = 64 << 20  # of the bodies of their requests
-    connections: int | None = None
-    patience_seconds: float = 1.0  # with a peer that sends or reads only a part, when connections are scarce
-    linger_seconds: float = 2.0  # for a peer to read a refusal while it sends on
-
-
-class Port:
-    """What the connections of a port share: the application, the limits, and the turns.
-
-    What is to be done for callers is done in *turns*, so that one caller costs no other caller's answer, and all of
-    them little of the loop's time. In an iteration of the loop each connection has one request at most, and all of them
-    together a millisecond. Callers whose last answer was an error come after the others with a quarter of that, so that
-    a flood of them delays no other caller. Streams come last, with half a millisecond.
-    """
-
-    def __init__(
-        self, app: Application, limits: Limits, max_body_bytes: int, access_log: AccessLog | None, *, is_tls: bool
-    ) -> None:
-        self.app = app
-        self.limits = limits
-        self.max_body_bytes = max_body_bytes
-        self.access_log = access_log
-        self.is_tls = is_tls
-        self.closing: Refusal | None = None
-        """What new requests are answered with."""
-        self.leaving = False
-        """Each answer is the last one on its connection."""
-        self.connections: set[Connection] = set()
-        self.aborted: set[Connection] = set()
-        """Those that the loop closes in one of its next iterations; they are not in `connections` any more."""
-        self.waiting: set[Connection] = set()
-        """The connections whose answers are being made; the peers of some may have gone."""
-        self.waiting_bytes = 0
-        self.buffer = memoryview(bytearray(_READ_BYTES))
-        """What a connection reads into, before it takes it away."""
-        self.ready: deque[Connection] = deque()
-        """The connections that have something unread, in order of arrival; `refused` after an error."""
-        self.refused: deque[Connection] = deque()
-        self.streaming: deque[_StreamSender] = deque()
-        """The streams that have a piece, or may have."""
-        self._has_turn = False
-        # A random start and a number: a whole random UUID for each request takes 2 us.
-        self._prefix = str(uuid.uuid4())[:24]
-        self._numbers = itertools.count(1)
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether no more answers may wait."""
-        return len(self.waiting) >= self.limits.waiting or self.waiting_bytes >= self.limits.waiting_bytes
-
-    def forget(self, connection: "Connection") -> None:
-        """Note that a connection has ended."""
-        self.connections.discard(connection)
-        self.aborted.discard(connection)
-
-    def request_id(self) -> str:
-        """Return the id of the next request, a UUID that no other request has."""
-        return f"{self._prefix}{next(self._numbers):012x}"
-
-    def schedule(self) -> None:
-        """Take a turn in the next iteration of the loop."""
-        if not self._has_turn:
-            self._has_turn = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._has_turn = False
-        for callers, seconds in (
-            (self.ready, _TURN_SECONDS),
-            (self.refused, _REFUSED_SECONDS),
-            (self.streaming, _STREAMS_SECONDS),
-        ):
-            until = time.monotonic() + seconds
-            for _ in range(len(callers)):
-                callers.popleft().take_turn()
-                if time.monotonic() >= until:
-                    break
-        if self.ready or self.refused or self.streaming:
-            self.schedule()
 
 
 class Connection(asyncio.BufferedProtocol):
     """One connection of a port: requests in, one after the other, and their answers out."""
 
     transport: asyncio.Transport | None = None
-    """None until the TLS handshake has ended."""
-    handshake: asyncio.Task[None] | None = None
+    """None until the loop has taken the accepted socket, which `opening` does."""
+    opening: asyncio.Task[None] | None = None
     has_left = False
 
     def __init__(self, port: Port, remote: str) -> None:
@@ -159,6 +59,7 @@ class Connection(asyncio.BufferedProtocol):
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None  # makes it
         self._when_left: Callable[[], None] | None = None
+        self._is_shaking_hands = False
         self._continued = False  # 100 Continue was sent for the request in part
         self._has_served = False
         self._was_refused = False
@@ -192,8 +93,8 @@ class Connection(asyncio.BufferedProtocol):
         self._port.aborted.add(self)
         if self.transport is not None:
             self.transport.abort()
-        elif self.handshake is not None:
-            self.handshake.cancel()
+        elif self.opening is not None:
+            self.opening.cancel()
 
     def end(self) -> None:
         """Close at once; a request of which a part has come is answered before."""
@@ -211,34 +112,42 @@ class Connection(asyncio.BufferedProtocol):
 
     def close_overdue(self, now: float) -> bool:
         """Close what takes too long. Returns true when it closed a connection whose peer did not read."""
-        limits = self._port.limits
-        if self.transport is None:
-            return False  # the loop looks at handshakes
+        transport, limits = self.transport, self._port.limits
+        if transport is None:
+            return False
         if self._is_full:
             # Decision: the time counts from the last byte that left, so one that reads slowly gets its answer.
-            before, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+            before, self._unsent = self._unsent, transport.get_write_buffer_size()
             if self._unsent < before:
                 self.active = now
-            elif now - self.active > limits.slow_seconds:
+            is_unread = now - self.active > limits.slow_seconds
+            if is_unread:
                 self.abandon()
-                return True
-        elif self._lingers is not None:
+            return is_unread
+        if self._lingers is not None:
             if now - self._lingers > limits.linger_seconds:
                 self.abandon()
-        elif self._request_id is None and self._reader.has_begun:
+        elif self._request_id is None and (self._reader.has_begun or self._is_shaking_hands):
             if now - self.began > limits.slow_seconds:
-                self._refuse(request_timeout(limits.slow_seconds))
+                self.abandon() if self._is_shaking_hands else self._refuse(request_timeout(limits.slow_seconds))
         elif self._request_id is None and self._stream is None and now - self.active > limits.idle_seconds:
-            self.transport.close()
+            transport.close()
         return False
 
     # What the loop calls.
 
+    def shake_hands(self, transport: asyncio.Transport) -> None:
+        """Begin, with a handshake of TLS."""
+        self.transport, self._is_shaking_hands = transport, True
+
+    def handshake_over(self) -> None:
+        """Expect the first request."""
+        self._is_shaking_hands, self.began = False, time.monotonic()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
-        self.transport = transport = cast("asyncio.Transport", transport)  # uvloop's is not one
-        transport.set_write_buffer_limits(1)  # `pause_writing` says that something has not left; with TLS 0 is always
-        self.began = time.monotonic()
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not one
+        self.transport.set_write_buffer_limits(0)  # `pause_writing` says that something has not left
 
     def connection_lost(self, _error: Exception | None) -> None:
         """Release what is held. An answer that is being made goes on: its request may have been published."""
@@ -253,14 +162,18 @@ class Connection(asyncio.BufferedProtocol):
         return self._port.buffer
 
     def buffer_updated(self, count: int) -> None:
+        """Take what was received."""
+        self.receive(bytes(self._port.buffer[:count]))
+
+    def receive(self, data: bytes) -> None:
         """Take what was received, to be parsed in the next turn."""
         if self._lingers is not None:
-            self._thrown_away += count
+            self._thrown_away += len(data)
             if self._thrown_away > _LINGER_BYTES:
                 self.abandon()
         elif self._stream is None:  # a stream is the last answer on its connection
             self.active = time.monotonic()
-            self._unread += bytes(self._port.buffer[:count])
+            self._unread += data
             if self._request_id is not None or self._is_full or self._is_queued:
                 self._pause()  # one read at most waits
             else:
@@ -268,8 +181,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool:
         """Note that the peer has closed its side; return whether the connection stays open for what it has asked."""
-        assert self.transport is not None  # noqa: S101  # something was received
-        stays = self.is_busy and self._stream is None and not self._port.is_tls
+        stays = self.is_busy and self._stream is None
         self._leave()
         return stays
 
@@ -304,6 +216,8 @@ class Connection(asyncio.BufferedProtocol):
             self.began, self._continued = time.monotonic(), False
         self._unread = reader.read(self._unread)
         if reader.is_complete:
+            if self._unread:
+                self._pause()  # until the next request is parsed
             self._serve()
         elif self.has_left:
             transport.close()

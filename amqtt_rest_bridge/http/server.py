@@ -16,22 +16,19 @@ import socket
 import struct
 import sys
 import time
-from asyncio import sslproto
 from functools import partial
 from heapq import nsmallest
-from typing import Any, Final
+from typing import Final
 
 from amqtt_rest_bridge.http.access_log import AccessLog
-from amqtt_rest_bridge.http.connection import Connection, Limits, Port
+from amqtt_rest_bridge.http.connection import Connection
 from amqtt_rest_bridge.http.exchange import Application, Refusal, overloaded, refused, shutting_down, write_head
-from amqtt_rest_bridge.http.server_tls import TlsFiles
+from amqtt_rest_bridge.http.port import Limits, Port
+from amqtt_rest_bridge.http.server_tls import TlsFiles, TlsTransport
 
 __all__ = ["HttpServer", "Limits", "TlsFiles"]
 
 log = logging.getLogger(__name__)
-
-# asyncio (3.11 to 3.14) gives each TLS connection a buffer of 256 KiB: 130 MB for 500 callers. A record has 16 KiB.
-sslproto.SSLProtocol.max_size = 16_384
 
 # What the system holds of answers that are not on the network yet; without it some 2.6 MB for a caller that does not
 # read, 1.3 GB for 500 of them. What is on its way is not counted, so long and fast lines are as fast as before.
@@ -77,7 +74,7 @@ class HttpServer:
         self._tls = tls
         self._context = tls.load() if tls is not None else None
         self.bound_port: int = sock.getsockname()[1]
-        self._port = Port(app, limits or Limits(), max_body_bytes, access_log, is_tls=tls is not None)
+        self._port = Port(app, limits or Limits(), max_body_bytes, access_log)
         self._most = self._port.limits.connections or min(
             _MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         )
@@ -175,24 +172,24 @@ class HttpServer:
                 continue
             connection = Connection(self._port, address[0])
             self._port.connections.add(connection)
-            handshake = connection.handshake = self._loop.create_task(self._connect(connection, sock))
-            handshake.add_done_callback(partial(self._connected, connection, sock))
+            opening = connection.opening = self._loop.create_task(self._open(connection, sock))
+            opening.add_done_callback(partial(self._opened, connection, sock))
 
-    async def _connect(self, connection: Connection, sock: socket.socket) -> None:
-        """Hand an accepted connection to the loop, which shakes hands first where the port speaks HTTPS."""
-        limits, seconds = self._port.limits, dict[str, Any]()
+    async def _open(self, connection: Connection, sock: socket.socket) -> None:
+        """Hand an accepted connection to the loop, with TLS where the port speaks HTTPS."""
+        protocol: asyncio.BaseProtocol = connection
         if self._context is not None:
-            seconds = {"ssl_handshake_timeout": limits.slow_seconds, "ssl_shutdown_timeout": limits.linger_seconds}
+            protocol = TlsTransport(self._port, connection, self._context)
         try:
             sock.setblocking(False)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, _UNSENT_BYTES)
-            await self._loop.connect_accepted_socket(lambda: connection, sock, ssl=self._context, **seconds)
-        except OSError as error:  # gone already, or no TLS
+            await self._loop.connect_accepted_socket(lambda: protocol, sock)
+        except OSError as error:  # gone already
             log.debug("A connection from %s ended at once: %s", connection.remote, error)
 
-    def _connected(self, connection: Connection, sock: socket.socket, _: "asyncio.Task[None]") -> None:
-        connection.handshake = None
+    def _opened(self, connection: Connection, sock: socket.socket, _: "asyncio.Task[None]") -> None:
+        connection.opening = None
         if connection.transport is None:
             self._port.forget(connection)
             sock.close()

@@ -1,14 +1,23 @@
-"""The certificate that the ports of server mode show: its files, and whether callers accept its dates."""
+"""TLS of server mode: the certificate that its ports show, and the connections. Nothing of HTTP."""
 
+import asyncio
+import contextlib
 import logging
 import ssl
+from collections import deque
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final, cast
 
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http.port import Port
 from amqtt_rest_bridge.system import regular_file
 
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.http.connection import Connection
+
 log = logging.getLogger(__name__)
+
+_RECORD_BYTES: Final = 16_384
 
 _OUT_OF_TIME: Final = (9, 10)  # OpenSSL's X509_V_ERR_CERT_NOT_YET_VALID and X509_V_ERR_CERT_HAS_EXPIRED
 
@@ -24,6 +33,7 @@ class TlsFiles:
         """Read the files into a context for TLS 1.2 or newer; raises `ConfigurationError` when they cannot be used."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context.options |= ssl.OP_NO_RENEGOTIATION  # which a caller can ask for again and again
         context.set_alpn_protocols(["http/1.1"])
         try:
             for path in (self.certfile, self.keyfile):
@@ -66,3 +76,219 @@ def _out_of_time(context: ssl.SSLContext, certfile: str) -> str | None:
 def _no_password() -> str:
     """Refuse an encrypted key instead of asking at the terminal."""
     raise ValueError("the key is encrypted")
+
+
+class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
+    """TLS for one connection of a port: the protocol of its socket's transport, and the transport of its connection.
+
+    In place of asyncio's own, which keeps three promises less. 500 callers that read none of their answers of 36 kB
+    take 42 MB, 231 with asyncio: it encrypts an answer as a whole, and has a buffer of 256 KiB for each connection.
+    Handshakes, which cost up to a millisecond of processor time each, are taken in turns. A peer that has ended its
+    sending still gets its answer.
+    """
+
+    def __init__(self, port: Port, connection: "Connection", context: ssl.SSLContext) -> None:
+        super().__init__()
+        self._port = port
+        self._connection = connection
+        self._received, self._to_send = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._received, self._to_send, server_side=True)
+        self._socket: asyncio.Transport | None = None
+        self._has_shaken_hands = False
+        self._is_queued = False  # for a step of the handshake
+        self._is_paused = False  # nothing is decrypted
+        self._is_discarding = False  # what comes is not even decrypted: our side is closed
+        self._socket_is_full = False
+        self._unsent: deque[memoryview] = deque()
+        self._is_full = False  # as the connection knows it
+        self._is_closing = False
+
+    # What the socket's transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin the handshake."""
+        self._socket = cast("asyncio.Transport", transport)
+        self._socket.set_write_buffer_limits(0)
+        self._connection.shake_hands(self)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Pass it on."""
+        self._unsent.clear()
+        self._connection.connection_lost(error)
+
+    def get_buffer(self, _hint: int) -> memoryview:
+        """Return what to receive into."""
+        return self._port.buffer
+
+    def buffer_updated(self, count: int) -> None:
+        """Decrypt what was received, or take the next step of the handshake in a turn."""
+        if self._is_discarding:
+            self._connection.receive(bytes(count))
+            return
+        self._received.write(self._port.buffer[:count])
+        if self._has_shaken_hands:
+            self._decrypt()
+        elif not self._is_queued:
+            self._is_queued = True
+            self._port.handshakes.append(self)
+            self._port.schedule()
+            self._pause()
+
+    def eof_received(self) -> bool:
+        """Pass it on; return whether the socket stays open for what the peer has asked."""
+        return self._has_shaken_hands and self._connection.eof_received()
+
+    def pause_writing(self) -> None:
+        """Encrypt no more."""
+        self._socket_is_full = True
+
+    def resume_writing(self) -> None:
+        """Go on."""
+        self._socket_is_full = False
+        self._send()
+
+    # Steps.
+
+    def take_turn(self) -> None:
+        """Take a step of the handshake."""
+        self._is_queued = False
+        if self.is_closing():
+            return
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self._flush()
+            self._resume()
+        except ssl.SSLError as error:
+            log.debug("A TLS handshake with %s failed: %s", self._connection.remote, error)
+            self._flush()  # with an alert that says why
+            self._close_socket()
+        else:
+            self._has_shaken_hands = True
+            self._connection.handshake_over()
+            self._flush()
+            self._resume()
+
+    def _decrypt(self) -> None:
+        while not (self._is_paused or self._is_closing or self._is_discarding):
+            try:
+                data = self._tls.read(_RECORD_BYTES)
+            except ssl.SSLWantReadError:
+                break
+            except ssl.SSLError as error:
+                log.debug("The TLS of %s broke: %s", self._connection.remote, error)
+                self.abort()
+                return
+            if not data:  # the peer has ended its side
+                if not self._connection.eof_received():
+                    self.close()
+                return
+            self._connection.receive(data)
+        self._flush()  # TLS 1.3 answers an update of the key
+
+    def _send(self) -> None:
+        """Encrypt and send, as far as the peer takes it."""
+        while self._unsent and not self._socket_is_full:
+            piece = self._unsent.popleft()
+            sent = self._tls.write(piece[:_RECORD_BYTES])
+            if sent < len(piece):
+                self._unsent.appendleft(piece[sent:])
+            self._flush()
+        if self._unsent or self._socket_is_full:
+            if not self._is_full:
+                self._is_full = True
+                self._connection.pause_writing()
+            return
+        if self._is_closing:
+            self._end()
+        elif self._is_full:
+            self._is_full = False
+            self._connection.resume_writing()
+
+    def _flush(self) -> None:
+        if self._socket is not None and self._to_send.pending:
+            self._socket.write(self._to_send.read())
+
+    def _end(self) -> None:
+        """Announce to the peer that nothing follows (RFC 8446 section 6.1), without waiting for its own goodbye."""
+        if self._socket is None or self._socket.is_closing():
+            return
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._flush()
+        self._close_socket()
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+    # What the connection calls.
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Send after what waits already."""
+        if data:
+            self._unsent.append(memoryview(data))
+            self._send()
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Change nothing: `pause_writing` says that something has not left."""
+
+    def get_write_buffer_size(self) -> int:
+        """Return the bytes that have not left."""
+        waiting = 0 if self._socket is None else self._socket.get_write_buffer_size()
+        return sum(map(len, self._unsent)) + waiting
+
+    def pause_reading(self) -> None:
+        """Receive nothing."""
+        self._is_paused = True
+        self._pause()
+
+    def _pause(self) -> None:
+        if self._socket is not None and not self._socket.is_closing():
+            self._socket.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Receive again, in the next iteration of the loop what has come already."""
+        self._is_paused = False
+        asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        if self._socket is None or self.is_closing():
+            return
+        if self._has_shaken_hands:
+            self._decrypt()
+        if not self._is_paused and not self._socket.is_closing():
+            self._socket.resume_reading()
+
+    def can_write_eof(self) -> bool:
+        """Return True."""
+        return True
+
+    def write_eof(self) -> None:
+        """End our side once what waits has left; what comes from then on is not decrypted."""
+        self._is_discarding = True
+        with contextlib.suppress(ssl.SSLError):
+            self._tls.unwrap()
+        self._flush()
+        if self._socket is not None:
+            self._socket.write_eof()
+
+    def close(self) -> None:
+        """Close once what waits has left."""
+        if not self._is_closing:
+            self._is_closing = True
+            if not self._has_shaken_hands:
+                self._close_socket()
+            else:
+                self._send()
+
+    def abort(self) -> None:
+        """Close at once."""
+        self._is_closing = True
+        self._unsent.clear()
+        if self._socket is not None:
+            self._socket.abort()
+
+    def is_closing(self) -> bool:
+        """Return whether it is being closed."""
+        return self._is_closing or self._socket is None or self._socket.is_closing()

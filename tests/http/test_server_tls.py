@@ -1,5 +1,6 @@
 """HTTPS: the same answers over TLS 1.2 and newer, certificates read again, broken handshakes."""
 
+import contextlib
 import os
 import socket
 import ssl
@@ -11,6 +12,7 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.server import Limits, TlsFiles
 from tests.support.http_ports import Raw, certificate, get, post, served
+from tests.support.waiting import eventually
 
 
 @pytest.fixture(scope="module")
@@ -72,6 +74,44 @@ def test_a_stalled_request_delays_no_other_caller(files: TlsFiles) -> None:
         assert hooks.bodies == [b"other", b"x"]
 
 
+def test_a_caller_that_has_ended_its_sending_gets_its_answer(files: TlsFiles) -> None:
+    with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
+        raw.send(post("/ask"))
+        reply = hooks.waiting()
+        socket.socket.shutdown(raw.sock, socket.SHUT_WR)  # not that of ssl, which ends the reading too
+        eventually(lambda: any(each.has_left for each in hooks.connections))
+        reply.arrive(b"reply")
+        assert raw.answer().body == b"reply"
+        assert raw.is_closed_by_peer()
+
+
+def test_requests_in_single_bytes_and_many_in_one_piece_are_served_in_order(files: TlsFiles) -> None:
+    with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
+        for byte in post(body=b"first"):
+            raw.send(bytes([byte]))
+        raw.send(b"".join(post(body=b"%03d" % number) for number in range(500)))
+        assert [raw.answer().status for _ in range(501)] == [200] * 501
+        assert hooks.bodies == [b"first", *(b"%03d" % number for number in range(500))]
+
+
+def test_a_caller_that_goes_on_sending_still_gets_the_refusal(files: TlsFiles) -> None:
+    with served(tls=files) as hooks, hooks.connect(trusting(files)) as raw:
+        raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n")
+        for _ in range(50):
+            raw.send(b"x" * 20_000)
+        assert raw.answer().status == 413
+        assert raw.is_closed_by_peer()
+
+
+def test_what_breaks_the_encryption_ends_the_connection_alone(files: TlsFiles) -> None:
+    with served(tls=files) as hooks, hooks.connect(trusting(files)) as broken, hooks.connect(trusting(files)) as good:
+        assert broken.ask(post()).status == 200
+        socket.socket.sendall(broken.sock, b"\x17\x03\x03\x00\x20" + bytes(32))
+        with contextlib.suppress(ssl.SSLError, ConnectionResetError):
+            assert broken.sock.recv(100) == b""
+        assert good.ask(post()).status == 200
+
+
 @pytest.mark.parametrize(
     "data",
     [
@@ -89,8 +129,6 @@ def test_what_is_not_a_handshake_ends_the_connection(files: TlsFiles, data: byte
             assert good.ask(post()).status == 200
 
 
-# A connection that ends just while ssl (3.11) wraps it is closed by the garbage collector, with a warning.
-@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
 def test_a_caller_that_leaves_in_the_handshake_harms_no_other(files: TlsFiles) -> None:
     with served(tls=files) as hooks:
         for _ in range(20):
