@@ -59,7 +59,7 @@ class ClientHandler(BrokerProtocolHandler):
         self.over = asyncio.Event()
         """Set when all that follows from the end has been done."""
         self.publisher: Session | None = None
-        """The session as this connection has it, also once another one continues it; messages are passed on by its rights."""
+        """The session as it is with this connection; messages are passed on by its rights."""
         self.passed = 0
         """How many messages have been passed on."""
         self._unpassed: asyncio.Queue[ApplicationMessage] = asyncio.Queue()
