@@ -75,6 +75,7 @@ def test_a_request_is_answered_and_what_it_publishes_is_shown() -> None:
     assert found.published == "received/x\nhello"
     other = only(Trial(SERVER, request="GET /hook/7\nX-A: b"))
     assert "It is answered with 405 " in other.outcome
+    assert not Playground().run(Trial(SERVER, payload="hello")).trouble
 
 
 def test_each_fault_has_its_place_and_its_line() -> None:
