@@ -111,7 +111,7 @@ class RequestReader:
         except httptools.HttpParserUpgrade:
             # It may be ignored (RFC 9110 section 7.8), but llhttp would read no body behind it.
             self._llhttp = httptools.HttpRequestParser(self)
-            self.headers, self.is_complete = {}, False
+            self.headers, self.is_complete, self.is_understood = {}, False, False
             self._read_fields(_UPGRADE.sub(b"\r\nIgnored-Upgrade", head))
 
     def _read_body(self, data: bytes) -> bytes:

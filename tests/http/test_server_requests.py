@@ -11,7 +11,7 @@ import pytest
 from amqtt_rest_bridge.http.exchange import Request, Response
 from amqtt_rest_bridge.http.server import Limits
 from tests.support.http_ports import Raw, error_code_of, get, hook_route, post, served, serving
-from tests.support.server_mode import event, route
+from tests.support.server_mode import event, payload, route
 from tests.support.waiting import eventually
 
 
@@ -128,6 +128,34 @@ def test_a_caller_that_asks_with_too_much_is_refused_at_once() -> None:
         raw.send(b"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: 11\r\nExpect: 100-continue\r\n\r\n")
         assert raw.answer().status == 413
         assert hooks.bodies == []
+
+
+@pytest.mark.parametrize(
+    "framing", [b"Content-Length: 3\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"]
+)
+def test_an_upgrade_is_not_taken_and_the_body_is_read(framing: bytes) -> None:
+    """Some clients offer HTTP/2 with their first request (RFC 9110 section 7.8)."""
+    offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+    with served() as hooks, hooks.connect() as raw:
+        for _ in range(2):
+            assert raw.ask(b"POST /hook HTTP/1.1\r\nHost: x\r\n" + offer + framing).status == 200
+        assert hooks.bodies == [b"abc"] * 2
+
+
+@pytest.mark.parametrize("method", ["BREW", "PATCH", "M-SEARCH", "CONNECT"])
+def test_a_method_that_no_endpoint_takes_is_answered_like_others(method: str) -> None:
+    with served() as hooks, hooks.connect() as raw:
+        answer = raw.ask(get("/hook", method=method))
+        assert (answer.status, error_code_of(answer)) == (405, "method_not_allowed")
+        assert raw.ask(post()).status == 200  # the connection lives on
+
+
+def test_a_path_may_come_as_it_is_and_names_with_underscores_are_their_own() -> None:
+    text = payload('["{path.x}", "{header.a_b}", "{header.a-b}"]')
+    with served(route(event(endpoint="/{x}", sends=text))) as hooks:
+        request = "POST /caf\u00e9 HTTP/1.1\r\nHost: x\r\nA_B: 1\r\nA-B: 2\r\n\r\n".encode()
+        assert hooks.ask(request).status == 200
+        assert json.loads(hooks.bodies[0]) == ["caf\u00e9", "1", "2"]
 
 
 def test_routes_are_replaced_for_the_next_request() -> None:

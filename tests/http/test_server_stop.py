@@ -209,7 +209,7 @@ def test_callers_notice_nothing_while_the_servers_of_a_port_are_replaced_one_by_
         calling = [threads.submit(call, most) for most in (1_000_000, 1, 1, 1)]
         for _ in range(turns):
             servers.append(start(port)[0])
-            servers.pop(0).stop(PATIENCE, serve_seconds=1)
+            servers.pop(0).stop(PATIENCE, serve_seconds=PATIENCE)
         is_over.set()
         for one in calling:
             one.result(PATIENCE)
