@@ -150,7 +150,7 @@ class NoRoomError(BridgeError):
 
 
 class PublicationRefusedError(BridgeError):
-    """The broker refuses a publication for good; the message says why."""
+    """The broker refuses a publication for good; the message says what was not published where, and why."""
 
 
 class RouteFilesError(BridgeError):

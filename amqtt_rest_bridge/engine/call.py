@@ -346,7 +346,7 @@ class RouteCalls:
             try:
                 await self._common.host.publisher.publish(verdict.publication, hops=call.hops + 1, route=self.name)
             except PublicationRefusedError as refused:
-                self._outcomes.not_published(call.name, verdict.publication.topic, str(refused))
+                self._outcomes.not_published(call.name, refused)
         self._close(call, None)
         for rider, own in riders:
             self._close(rider, own.publication)

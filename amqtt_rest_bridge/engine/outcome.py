@@ -227,10 +227,10 @@ class Outcomes:
             if self._records is not None:
                 self._records.forget_call(call.number)
 
-    def not_published(self, name: EventName, topic: str, why: str) -> None:
+    def not_published(self, name: EventName, refused: PublicationRefusedError) -> None:
         """Note that the broker has refused a result, or the message of a request: an error of its route."""
-        self.quiet.note(logging.WARNING, name, "the broker refuses what is published on %s: %s", loggable(topic), why)
-        self.error(name[0], "not_published", why)
+        self.quiet.note(logging.ERROR, name, "%s", refused)
+        self.error(name[0], "not_published", str(refused))
 
     def request_answered(self, run: RequestRun) -> None:
         """Note a request of server mode that has been answered."""
@@ -343,7 +343,7 @@ class FailureQueue:
             try:
                 await self._publisher.publish(publication, hops=hops, route=name[0])
             except PublicationRefusedError as refused:
-                self._outcomes.not_published(name, publication.topic, str(refused))
+                self._outcomes.not_published(name, refused)
             except Exception:
                 log.exception("route %s: a failure was not published", name[0])
             self._bytes -= len(publication.payload)
