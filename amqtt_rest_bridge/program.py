@@ -50,7 +50,7 @@ from amqtt_rest_bridge.times import LoopClock, woken
 
 log = logging.getLogger(__name__)
 
-_SETTLE_SECONDS: Final = 10.0  # a start waits no longer for slots that are handed over
+_SETTLE_SECONDS: Final = 10.0  # a start waits so long at most for slots from other workers
 _GRACE_SECONDS: Final = 5.0  # for running requests at the end
 _REPLY_SECONDS: Final = 4.5  # ... and for those that wait for a reply, which are answered 503 then
 _PUBLISH_SECONDS: Final = 2.0  # ... and at least so much for their results
@@ -217,7 +217,7 @@ class Program:
         return {route.name: route for route in self._routes}
 
     async def reload(self) -> ReloadFailure | None:
-        """Read the route files again now; why not is logged and returned, and the present routes stay."""
+        """Read the route files again now. On an error the present routes stay; the error is logged and returned."""
         return await self._reloader.reload(look=True)
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
@@ -296,7 +296,7 @@ class Program:
         return application
 
     def _port_changed(self, port: int, fault: str | None) -> None:
-        """Note in the routes of a port that it is not served, or is again."""
+        """Note in the status of a port's routes that the port is not served, or is served again."""
         for route in self._routes:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
@@ -305,10 +305,10 @@ class Program:
 
 
 def _settle() -> None:
-    """Keep modules and routes, which live until the next reload, out of the garbage collector's rounds.
+    """Exclude modules and routes, which live until the next reload, from garbage collection.
 
-    With 1,000 routes a full round stops the loop for 40 ms, 8 without them, and large answers of the admin port start
-    one. What the last reload left in cycles is collected first.
+    Otherwise each full collection would stop the loop: for 40 ms with 1,000 routes, in place of 8. A large answer of
+    the admin port may start one. Garbage of the last reload is collected first.
     """
     gc.unfreeze()
     gc.collect()

@@ -1,4 +1,4 @@
-"""The admin port: finds out what a path asks for, and answers. `Guard` says who may use it. The loop alone.
+"""The admin port: answers requests by their path. `Guard` checks who may use it. The event loop only.
 
 What takes longer than a moment is done elsewhere: a trial of the playground in a process of its own.
 """
@@ -80,7 +80,7 @@ class AdminPort:
         records: Of all routes.
         figures: Of all routes.
         retries: Send messages of failures again.
-        wrong_credentials: Answers wrong tokens; shared with the ports of routes.
+        wrong_credentials: Delays answers to wrong tokens; shared with the ports of routes.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class AdminPort:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request; see `http.exchange.Application`."""
-        if request.target.partition("?")[0] == "/healthz":  # open to all: it tells nothing, and what asks has no token
+        if request.target.partition("?")[0] == "/healthz":  # open to all: health checks have no token
             return Response("200 OK", (*SAFE, ("Content-Type", "text/plain; charset=utf-8")), b"ok\n")
         return self._answer(request)
 
@@ -156,7 +156,7 @@ class AdminPort:
         return self._finished(path, request, answer)
 
     def _finished(self, path: str, request: Request, response: Response) -> Response:
-        """Return an answer as its caller takes it: an error as a page where a person sees it, and compressed."""
+        """Return an answer in the form its caller accepts: compressed, and for browsers an error as a page."""
         is_page = path not in _FOR_PROGRAMS and not path.startswith("/api/")
         if is_page and response.code is not None and "text/html" in request.headers.get("accept", ""):
             response = self._pages.error(response)

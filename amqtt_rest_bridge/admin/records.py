@@ -1,8 +1,9 @@
 """What is known of the calls and requests of the bridge: counted, and the last of each route kept. The loop alone.
 
 Each route has its last 50 calls and requests, and its last 20 failures, which successes do not push out; failures are
-also kept with their message, request and response (`KeptRuns`). To record has to be cheap, so of most runs one small
-value goes into a bounded queue; secrets are masked when it is read. What is kept whole is masked before it is kept.
+also kept with their message, request and response (`KeptRuns`). Recording has to be cheap: of most runs one small value
+goes into a bounded queue, and its secrets are masked when it is read. Runs that are kept with their messages are masked
+before.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ from amqtt_rest_bridge.topics import loggable
 
 SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
-_LONGEST: Final = 1000  # characters of a URL; masked before the rest is cut off, lest a part of a secret is left
+_LONGEST: Final = 1000  # characters of a URL; masked before it is cut, so that no part of a secret is left
 _LONGEST_METHOD: Final = 16  # of one that no endpoint takes, which may be as long as all headers
 _KEEP_SECONDS: Final = 0.2  # from a request that is kept at once to those after it, so that a flood costs little
 _MOST_WAITING: Final = 100  # requests, the last ones, that wait to be kept ...
@@ -64,7 +65,7 @@ _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRIED: "retry", Outcome.R
 
 
 class _Run(Struct, gc=False):
-    """A call, an attempt of one, or a request, before it is shown; what `Record` has, with secrets."""
+    """A call, an attempt of one, or a request, before it is shown: the fields of `Record`, with secrets."""
 
     time: float
     kind: str
@@ -262,7 +263,7 @@ class RunRecords:
             self.followers.note(run)
 
     def _keep_soon(self, noted: _Run, run: RequestRun) -> None:
-        """Keep a request: the first one at once, those of the fifth of a second after it together."""
+        """Keep a request: the first one at once, those of the next 0.2 s together."""
         if not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
@@ -338,7 +339,7 @@ class RunRecords:
         )  # fmt: skip
 
     def _request_evidence(self, run: RequestRun) -> Evidence:
-        if run.retry_of is not None:  # what the request brought, its first run knows
+        if run.retry_of is not None:  # the first run has what the request brought
             first = self.kept.get(run.retry_of)
             shown = None if first is None or first.evidence is None else first.evidence.payload
             return Evidence(None if run.refusal is None else run.refusal.hint, None, 1, [], shown, carries=True)
@@ -391,7 +392,7 @@ def _body_bytes(run: RequestRun) -> int:
 
 
 def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Return headers as they are shown; beyond `SHOWN_BYTES` together the others are left out."""
+    """Return headers as they are shown, up to `SHOWN_BYTES` together."""
     shown: list[tuple[str, str]] = []
     left = SHOWN_BYTES
     for name, value in headers:

@@ -1,10 +1,11 @@
 """The life of a call, in the order in which it happens: offered, admitted, its turn, its attempts, its end.
 
-A call is a task only while it has a place of its route, which has `workers` of them: from the building of a request
-until the broker has acknowledged the result. While it waits it is an entry of a queue: for room, for a place, behind
-another one of its line, in an open batch, for its turn by RATE_LIMIT, for its target, for its next attempt. It runs by
-the definition of its event that is in use when its first attempt begins; a lossless one, whose attempts have no end, by
-the one in use at each attempt.
+A call with a place is a task. A route has `workers` places; a call has one from the building of its request until the
+broker has acknowledged the result. A call that waits is an entry of a queue: for room, for a place, behind another call
+of its line, in an open batch, for a turn of RATE_LIMIT, for its target, for its next attempt.
+
+A call runs by the definition of its event that is in use when its first attempt begins. A lossless call, which may be
+tried without end, uses the present definition at each attempt.
 """
 
 import asyncio
@@ -45,7 +46,7 @@ _REMOVED: Final = "the message waited for its turn when its route or event was r
 
 
 class PreparedRoute(Struct, frozen=True, eq=False):
-    """A route as it is in use: its client events by name, and what sends their requests, if there are any."""
+    """A route as it is in use: its client events by name, and the client for their requests, None without events."""
 
     route: Route
     events: Mapping[str, PreparedEvent]
@@ -64,12 +65,12 @@ class Common(Struct, eq=False):
 
 
 class RouteCalls:
-    """The calls of one route, whichever of its definitions they run by.
+    """The calls of one route, including those that run by an earlier definition of it.
 
     Args:
-        definition: The present one.
-        statistics: Of the route, with its admission.
-        common: What all routes share.
+        definition: The present definition of the route.
+        statistics: The statistics of the route, with its admission.
+        common: What the calls of all routes share.
     """
 
     def __init__(self, definition: PreparedRoute, statistics: RouteStatistics, common: Common) -> None:
@@ -102,9 +103,9 @@ class RouteCalls:
         self, event: str, message: Message, hops: int, delivery: Delivery | None, retry_of: str | None = None,
         size: int = 0,
     ) -> RunKey:  # fmt: skip
-        """Take a message for an event of the present definition: its call is admitted, waits for room, or is refused.
+        """Make a call of a message for an event: the call is admitted, waits for room, or is refused.
 
-        The delivery is held until the call has ended. Returns what the id of the run is made of.
+        The delivery is held until the call has ended. Returns the key from which the id of the run is made.
         """
         prepared, size = self.definition.events[event], max(size, len(message.payload))
         call = Call(next(self._common.numbers), self._resume, prepared, message, size, hops, delivery)
@@ -137,9 +138,9 @@ class RouteCalls:
         """End a call that was not admitted."""
         self._outcomes.refused(call, failure, self.statistics)
         event, publication = call.event, None
-        if call.hops < MAX_HOPS:  # a chain ends in the log and the status: a payload could start it again
-            # Decision: where no room is left for large failures, they go without the message; one that is too large
-            # for a call is too large for its failure.
+        if call.hops < MAX_HOPS:  # a loop of routes ends here: a failure payload could start it again
+            # Without room for the message the failure is published without it. A message that is too large for a call
+            # is too large for its failure, too.
             for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):
                 publication = failure_publication(
                     event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
@@ -162,12 +163,12 @@ class RouteCalls:
             self._look_at(call)
 
     def _line_up(self, call: Call) -> None:
-        """Queue a call, or of an ORDERED event put it behind the others of its line."""
+        """Queue a call. A call of an ORDERED event waits first until those before it in its line have ended."""
         if not call.event.is_in_order or self._order.enter(call, is_batch=call.item is not None):
             self._queue(call)
 
     def _queue(self, call: Call) -> None:
-        """Queue a call for its turn; with RATE_LIMIT look at it before: what sends nothing takes no turn."""
+        """Queue a call for its turn. With RATE_LIMIT look at the call first: one that sends nothing takes no turn."""
         if call.has_ended or self._is_stopping:
             return
         if self._turns.pace is not None and call.item is None:
@@ -176,7 +177,7 @@ class RouteCalls:
             self._turns.wait(call)
 
     def _look_at(self, *calls: Call) -> None:
-        """Look at calls after those that have come before them, one after the other."""
+        """Queue calls for `_look`, which takes them one after the other."""
         self._arrivals.extend(calls)
         if not self._is_looking:
             self._is_looking = True
@@ -194,7 +195,7 @@ class RouteCalls:
         self._is_looking = False
 
     async def _look(self, call: Call) -> None:
-        """Gather a call in a batch, or let it wait for its turn; end it if it sends nothing."""
+        """Find out whether a call sends a request: it waits for its turn or joins a batch if so, and ends if not."""
         is_of_batch = False
         try:
             verdict = self._rebind(call)
@@ -206,7 +207,7 @@ class RouteCalls:
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             verdict = call.event.fail_unexpectedly(call)
-        if call.has_ended:  # its source has taken it back meanwhile
+        if call.has_ended:  # its source has taken the message back meanwhile
             return
         if verdict is not None:
             self._end_now(call, verdict)
@@ -223,7 +224,10 @@ class RouteCalls:
         self._start(self._run(call))
 
     async def _run(self, call: Call) -> None:
-        """Build the request of a call, send it, and do what its reply means; then its place is free."""
+        """Build the request of a call, send it and act on the reply: end the call, try it again, or halve its batch.
+
+        The place of the call is free before another attempt is queued.
+        """
         try:
             verdict = self._rebind(call) or await self._take(call, call.event.begin)
             if verdict is None:
@@ -233,7 +237,7 @@ class RouteCalls:
             if verdict.step is not Step.AGAIN and verdict.step is not Step.SPLIT:
                 await self._end(call, verdict)
         except HeldError:
-            return  # what keeps it puts it back into the queue
+            return  # the stage or source that keeps the call puts it back into the queue
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             if not call.has_ended:
@@ -251,10 +255,13 @@ class RouteCalls:
             self._split(call, verdict)
 
     def _rebind(self, call: Call) -> Verdict | None:
-        """Use the present definition for a call, unless it has begun by another one; end it where there is none.
+        """Use the present definition for a call; one that has begun keeps its own, unless it is lossless.
+
+        Returns None, or the verdict that ends a call whose event a reload has removed.
 
         Raises:
-            HeldError: It does not go on here: its source keeps it, or its batch is gathered again.
+            HeldError: The call does not go on here. A lossless call of a removed event is left to its source. A batch
+                whose items have changed is gathered again.
         """
         before = call.event
         present = self.definition.events.get(before.event.name)
@@ -276,9 +283,10 @@ class RouteCalls:
         raise HeldError
 
     async def _take(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
-        """Take a step that may parse the payload. Of a route, steps that take long come one after the other.
+        """Run a step that may parse the payload of a call: `begin` or `join` of its event.
 
-        Between them the loop is free for as long as one has taken: other routes get half of its time.
+        Steps with large payloads run one at a time for each route. A slow step is followed by a pause of the same
+        length, so that other routes get half of the loop's time.
         """
         if call.size < _QUICKLY_PARSED:
             return step(call)
@@ -291,7 +299,7 @@ class RouteCalls:
         return verdict
 
     async def _attempt(self, call: Call) -> Verdict:
-        """Send the request of a call, and what has to follow it; return what that means."""
+        """Send the request of a call, with redirects and repetitions; return the verdict on the reply."""
         event, built, client = call.event, call.built, call.event.client
         if built is None or client is None:
             raise AssertionError("a call is sent by its definition, once its request is built")
@@ -330,7 +338,7 @@ class RouteCalls:
         self._outcomes.attempt_failed(call, verdict, self.statistics, when)
 
     def _split(self, call: Call, verdict: Verdict) -> None:
-        """Send the halves of a batch that the server refused, of an ORDERED event one after the other."""
+        """Queue the halves of a batch that was refused. Those of an ORDERED event run one after the other."""
         self._outcomes.attempt_failed(call, verdict, self.statistics, "its halves are sent")
         second = halve(call)
         self._queue(call)
@@ -352,7 +360,7 @@ class RouteCalls:
             self._close(rider, own.publication)
 
     def _end_now(self, call: Call, verdict: Verdict) -> None:
-        """End a call that keeps no place until its result is published."""
+        """End a call at once, without a place; its failure, if any, is published later."""
         for one, own in self._count(call, verdict):
             self._close(one, own.publication)
 
@@ -364,19 +372,19 @@ class RouteCalls:
         return ended
 
     def _close(self, call: Call, publication: Publication | None) -> None:
-        """Release the message of a call that has ended, once what is left to publish is published."""
+        """Free the room of a call that has ended; release its message once its failure, if any, is published."""
         self._publish_later(call, publication)
         self._free(call)
 
     def _publish_later(self, call: Call, publication: Publication | None) -> None:
-        """Publish for a call that needs no place for it, and release its message then."""
+        """Queue a publication that needs no place of the route; release the message of the call after it."""
         if publication is not None:
             self._common.failures.put(publication, call.hops + 1, call.name, call.delivery)
         elif call.delivery is not None:
             call.delivery.release()
 
     def _free(self, call: Call) -> None:
-        """Free the room of a call that has ended, and what waits behind it."""
+        """Free the room of a call that has ended, and let calls that wait for it go on."""
         call.has_ended = True
         call.riders = call.carrier = None
         self._open.pop(call.number, None)
@@ -396,7 +404,7 @@ class RouteCalls:
     # What reloads, groups and the end of the bridge ask for.
 
     def use(self, definition: PreparedRoute) -> None:
-        """Run by another definition from now on; one without events ends what waits."""
+        """Run calls by another definition from now on. A definition without events ends the calls that wait."""
         before, self.definition = self.definition, definition
         config = definition.route.route_config
         self._turns.use(config.rate_limit)
@@ -435,24 +443,27 @@ class RouteCalls:
             self._breaker.share(workers)
 
     def withdraw(self) -> None:
-        """Drop the calls that wait and whose source has taken their message back; close open batches."""
+        """Drop waiting calls whose source has taken the message back; close open batches."""
         for call in self._outside.remove(is_taken_back):
             if call.delivery is not None:
                 call.delivery.abandon()
         waiting = [call for call in self._open.values() if not call.has_place and call.carrier is None]
         for call in waiting:
             for one in call.batch:
-                one.has_ended = is_taken_back(one)  # before one of them makes way for another
+                one.has_ended = is_taken_back(one)  # for all calls first: dropping one may queue another
         for call in waiting:
             self._drop(call)
         for name in self._batches.by_event:
             self._batches.close(name)
 
     def _drop(self, call: Call) -> bool:
-        """Drop a call, or those of its batch, whose source has taken their message back; return whether it goes."""
+        """Drop the calls of a batch whose source has taken the message back.
+
+        Returns whether the given call is one of them; then another call carries the rest of the batch.
+        """
         dropped = [one for one in call.batch if is_taken_back(one)]
         kept = [one for one in call.batch if one not in dropped]
-        if call in dropped and kept:  # another one carries the others
+        if call in dropped and kept:  # another call carries the rest
             first = carrying(kept, call)
             if call.is_behind:
                 self._order.replace(call, first)
@@ -474,18 +485,18 @@ class RouteCalls:
         self._free(call)
 
     def _scatter(self, call: Call) -> None:
-        """Gather the calls of a batch again, by a definition that makes other items of them."""
+        """Take a batch apart and gather its calls again, since the present definition makes other items of them."""
         batch, line = call.batch, call.line
         for one in batch:
             one.item = one.riders = one.carrier = one.line = None
             one.has_begun = False
-        self._arrivals.extendleft(reversed(batch))  # before what has come later
+        self._arrivals.extendleft(reversed(batch))  # before calls that came later
         self._look_at()
         if line is not None:
             self._leave_line(line)
 
     def stop(self) -> None:
-        """Begin no more calls but those of open batches, which are lost unless their source keeps them."""
+        """Begin no more calls except for open batches, which are sent now. Lossless ones stay with their source."""
         self._turns.clear()
         for name, batch in self._batches.by_event.items():
             if not batch[0].event.is_lossless:
@@ -498,7 +509,7 @@ class RouteCalls:
         return not self._open and not self._admission.outside and self._turns.is_due
 
     def left(self) -> tuple[int, int]:
-        """Return how many messages have not ended: those that are lost now, and those that their source keeps."""
+        """Return how many messages are lost if the bridge ends now, and how many their source keeps."""
         calls = [*self._open.values(), *self._outside.empty()]
         kept = sum(call.delivery is not None and not isinstance(call.delivery, OwnDelivery) for call in calls)
         return len(calls) - kept, kept
@@ -521,6 +532,6 @@ def is_taken_back(call: Call) -> bool:
 
 
 def form_of(event: PreparedEvent) -> tuple[object, ...]:
-    """Return what an event makes items of: calls of a batch stay together while that stays."""
+    """Return the settings that shape the items of a batch. A batch stays together while they are unchanged."""
     own = event.event
     return own.batch_size, own.body, own.batch_item

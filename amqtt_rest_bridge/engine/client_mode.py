@@ -55,20 +55,20 @@ class ClientMode:
         delivery: Delivery | None = None,
         size: int = 0,
     ) -> None:
-        """Take a message for all events that listen to its topic. Never blocks; what it becomes happens later.
+        """Offer a message to each event that listens to its topic. Never blocks: its calls run later.
 
         Args:
             message: The message.
             hops: Routes that it has passed through.
-            elsewhere: Events that receive it by another subscription.
+            elsewhere: Events that are left out, since they receive the message by another subscription.
             delivery: Held for each of its calls, and during this method.
-            size: Bytes of the message, where they are more than its payload: many properties may be larger than it.
+            size: Bytes that count for the message. The length of the payload counts if it is more.
         """
         listeners = self._router.by_topic[message.topic]
         if not listeners:
             self._outcomes.unmatched(message)
         if delivery is not None:
-            delivery.hold()  # a call that ends at once must not acknowledge what other events have still to take
+            delivery.hold()  # a call that ends at once must not acknowledge the message before all events have it
         try:
             for listener in listeners:
                 if listener.name not in elsewhere:
@@ -80,10 +80,10 @@ class ClientMode:
     def run_event(
         self, name: EventName, message: Message, delivery: Delivery | None = None, retry_of: str | None = None
     ) -> RunKey | None:
-        """Take a message that a schedule or a retry made for one event alone.
+        """Run one event alone with a message, for its schedule or for a retry.
 
-        `retry_of` is the id of the run that is repeated. The delivery is held until the call has ended. Returns what
-        the id of the run is made of, None where the event is gone.
+        `retry_of` is the id of the run that is repeated. The delivery is held until the call has ended. Returns the key
+        from which the id of the run is made, None if the event is gone.
         """
         listener = self._router.by_name.get(name)
         return None if listener is None else listener.calls.offer(name[1], message, 0, delivery, retry_of)
@@ -91,8 +91,9 @@ class ClientMode:
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Run these routes from now on.
 
-        A call that has begun ends by the definition that it began with. One that waits, and a lossless one at its next
-        attempt, goes on by the present definition; without one it fails, and a lossless one stays with its source.
+        A call that waits goes on by the new definition of its event, and a lossless call does at its next attempt. Any
+        other call that has begun ends by the definition that it began with. If the event was removed, a waiting call
+        fails and a lossless call stays with its source.
 
         Raises:
             ConfigurationError: BASE_ADDRESS, USERNAME or a proxy variable cannot be used; nothing has changed then.
@@ -120,27 +121,27 @@ class ClientMode:
         self._gone = before
 
     def withdraw(self) -> None:
-        """Drop the calls that wait and whose delivery `is_dropped`: a source has taken messages back."""
+        """Drop waiting calls whose delivery `is_dropped`: their source has taken the message back."""
         for calls in self._all():
             calls.withdraw()
 
     def share(self, workers: int, ordered_until: float) -> None:
-        """Share RATE_LIMITs, and probes of targets, with other workers; begin ORDERED calls until a monotonic time."""
+        """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""
         self._workers = workers
         for calls in self._all():
             calls.share(workers)
         self._common.lease.renew(ordered_until)
 
     def stop(self) -> None:
-        """Begin no more calls but those of open batches. What runs goes on; what waits is left to its source."""
+        """Begin no more calls except for open batches. Running calls go on; waiting ones are left to their source."""
         self._schedule.stop()
         for calls in self._all():
             calls.stop()
 
     async def drain(self, seconds: float) -> None:
-        """Wait, after `stop`, until what runs has ended and its results are published; end it after so many seconds.
+        """Wait, after `stop`, until running calls have ended and results are published; cancel them after `seconds`.
 
-        Messages that have not ended then are counted in the log, those that are lost and those that a source keeps.
+        Logs how many messages were lost, and how many their source keeps.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -164,7 +165,7 @@ class ClientMode:
         yield from self._gone.values()
 
     def _define(self, route: Route) -> PreparedRoute:
-        """Return the definition of a route; one that has not changed stays, with what its stages know."""
+        """Return the definition of a route. An unchanged route keeps its definition, with the state of its stages."""
         calls = self._routes.get(route.name)
         before = None if calls is None else calls.definition
         if before is not None and before.route == route:
@@ -187,7 +188,7 @@ class ClientMode:
 
 
 def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], float]) -> Sends:
-    """Return what sends the requests of a route: a client, with OAuth2 one that adds the access token.
+    """Return the client that sends the requests of a route; with OAuth2 it adds the access token.
 
     Raises:
         ConfigurationError: BASE_ADDRESS, OAUTH2_TOKEN_URL or a proxy variable cannot be used.

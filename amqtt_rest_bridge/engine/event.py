@@ -1,7 +1,7 @@
-"""A client event, prepared once: from a message to its request, from a reply to what follows. Pure.
+"""A client event, prepared once: it makes a request of a message, and a verdict of a reply. Pure.
 
-`begin` builds the request of an attempt, `judge` says what its reply means. The rest is I/O, done by the bridge
-(`call`), by the commands `try` and `test` (`trial`), and by tests. Time and chance come in with the stages.
+`begin` builds the request of an attempt, `judge` returns what follows from its reply. The callers do the I/O: the
+bridge (`call`), the commands `try` and `test` (`trial`), and tests. Time and chance are handed to the stages.
 """
 
 from collections.abc import Callable, Iterable
@@ -32,12 +32,12 @@ from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message, Route, R
 from amqtt_rest_bridge.placeholders import BatchValues, MessageValues
 
 LARGE: Final = 128 << 10
-"""Bytes of a payload that is released once its request is built, where nothing else needs it."""
+"""Payloads of at least so many bytes are released once the request is built, unless something still needs them."""
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 
 
 class PreparedEvent:
-    """A client event of a route, with everything computed that no message changes.
+    """A client event of a route, with all that can be computed before a message comes.
 
     Args:
         route: The route.
@@ -45,8 +45,8 @@ class PreparedEvent:
         stages: What its settings do to its calls, see `prepare`.
         runs: Makes the ids of calls.
         max_body_bytes: A larger request body fails its call.
-        client: Sends its requests; None where something else does.
-        keeps_messages: Messages of calls that have failed are kept, so that no payload is released before.
+        client: Sends its requests; None if the caller sends them.
+        keeps_messages: Whether messages of failed calls are kept; then no payload is released early.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME cannot be used.
@@ -73,7 +73,7 @@ class PreparedEvent:
         self.is_in_order = event.is_in_order
         self.masker = masker_of(route)
         self.request = f"{event.method} {self.masker.address(self.target)}"
-        """METHOD and server, for the log: never the path, which payloads and secrets fill."""
+        """METHOD and server, for the log. Never the path, which may hold payloads and secrets."""
         named = [name for text in (event.destination_topic, event.payload) if text is not None for name in text.names]
         self._needs_payload = (
             self.is_lossless
@@ -90,12 +90,12 @@ class PreparedEvent:
         self._afters = self._own("after")[::-1]
 
     def begin(self, call: Call) -> Verdict | None:
-        """Build the request of an attempt, `call.built`; return a verdict where nothing is sent.
+        """Build the request of an attempt, `call.built`. Returns None, or a verdict if nothing is to be sent.
 
         Raises:
             HeldError: The call has to wait; a stage keeps it.
         """
-        if call.built is not None:  # of a call that has released its payload
+        if call.built is not None:  # the payload was released: all attempts send this request
             return None
         try:
             if self._items is None:
@@ -116,7 +116,7 @@ class PreparedEvent:
         return None
 
     def judge(self, call: Call, reply: HttpResponse | CallError) -> Verdict:
-        """Return what follows an attempt, for the response to its request or for what prevented one."""
+        """Return the verdict on an attempt, from the response to its request or the error that prevented one."""
         built, response = call.built, None
         request = None if built is None else built.request
         call.discard_request()
@@ -133,18 +133,18 @@ class PreparedEvent:
                 failure = refused
             except CallError as error:
                 failure = error
-        # The frames of its traceback hold the payload and what was parsed of it; with those they make a circle.
+        # The frames of its traceback hold the payload, and the failure in turn: without them both are freed at once.
         failure.with_traceback(None).__cause__ = failure.__context__ = None
         masker = masker_for(self.masker, request, response)
         failure = error_without_secrets(masker, failure)
         if call.url is not None:
-            call.url = masker.address(call.url)  # without what the message brought, too: records mask the route's alone
+            call.url = masker.address(call.url)  # secrets of the message, too: records mask only the route's
         status = None if response is None else response.status
         verdict = self._after(call, Verdict(Step.FAILED, status, failure, None, 0.0, None, request, response))
         return self._failed(call, verdict, None if response is None else response_without_secrets(masker, response))
 
     def fail(self, call: Call, failure: CallError) -> Verdict:
-        """Return the verdict that ends a call with a failure, whatever a stage would say."""
+        """Return the verdict that ends a call with a failure; no stage can change it."""
         self.give_up(call)
         return self._failed(call, Verdict(Step.FAILED, None, failure), None)
 
@@ -153,12 +153,12 @@ class PreparedEvent:
         return self.fail(call, catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED))
 
     def give_up(self, call: Call) -> None:
-        """Make the stages forget a call: it goes on no more, or by another definition."""
+        """Make the stages forget a call that ends without them or goes on by another definition."""
         for stage in self._stages:
             stage.give_up(call)
 
     def join(self, call: Call) -> Verdict | None:
-        """Make the item of a call of an event with BATCH_SIZE; return the verdict on one that joins no batch."""
+        """Set `call.item`, for an event with BATCH_SIZE. Returns None, or a verdict if the call joins no batch."""
         try:
             if self._items is not None:
                 call.item = self._items.make(self._enter(call))
@@ -169,7 +169,7 @@ class PreparedEvent:
         return None
 
     def share(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
-        """Return the calls that a call of a batch carries, each with its verdict: the one that has ended that call."""
+        """Return the other calls of a batch, each with a verdict of its own, made from the verdict on the batch."""
         shown = None
         if verdict.step is Step.FAILED and verdict.response is not None:
             masker = masker_for(self.masker, verdict.request, verdict.response)
@@ -184,7 +184,7 @@ class PreparedEvent:
         return self._runs.of(call.run, *self.name)
 
     def _failed(self, call: Call, verdict: Verdict, response: HttpResponse | None) -> Verdict:
-        """Return a verdict with the publication of the failure, if it is one; `response` holds no secrets."""
+        """Return a verdict; a failure gets its publication. `response` must hold no secrets."""
         if verdict.step is not Step.FAILED or verdict.failure is None:
             return verdict
         publication = failure_publication(
@@ -214,7 +214,7 @@ class PreparedEvent:
         return values
 
     def _values_of_batch(self, call: Call, items: Items) -> tuple[MessageValues, str | None]:
-        """Return the values of a batch, and its key; a call that has joined none is one of its own."""
+        """Return the values of a batch and its Idempotency-Key. A call that joined none is a batch of one."""
         batch = call.batch
         if call.item is None:
             call.item = items.make(self._enter(call))
@@ -225,7 +225,7 @@ class PreparedEvent:
         return values, batch_key(keys) if keys else None
 
     def _own(self, name: str) -> tuple[Callable[..., Any], ...]:
-        """Return the hooks of this name that stages have of their own."""
+        """Return the hooks of this name, of those stages that override it."""
         default = getattr(Stage, name)
         return tuple([getattr(stage, name) for stage in self._stages if getattr(type(stage), name) is not default])
 
@@ -243,7 +243,7 @@ def prepare(
     chance: Callable[[], float] | None = None,
     claims: Claims | None = None,
 ) -> PreparedEvent:
-    """Return an event whose calls pass the stages of its settings.
+    """Return a prepared event, with a stage for each setting that needs one.
 
     Args:
         route: The route.
@@ -253,9 +253,9 @@ def prepare(
         client: See there.
         keeps_messages: See there.
         time: Returns Unix seconds.
-        monotonic: Returns the time that nothing sets.
+        monotonic: Returns monotonic seconds.
         chance: Returns a number from 0 to 1; without it a call has one attempt.
-        claims: The keys of DEDUPE_KEY; without them none was seen.
+        claims: The claims on keys of DEDUPE_KEY; without them DEDUPE_KEY has no effect.
 
     Raises:
         ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.

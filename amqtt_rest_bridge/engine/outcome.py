@@ -1,8 +1,8 @@
 """What becomes of messages and requests: counted, logged, recorded for the admin port. Nothing here decides.
 
-Log lines about messages and requests come at most once a second of each kind for each event. The first of a quiet event
-is logged at once; those of the second that follows are counted, and its last one is logged with their number. So a test
-message is seen at once, and a busy route costs a line a second and no formatting. A failure has a line of its own.
+Each event logs each kind of line at most once a second. The first line is written at once; those of the following
+second are counted, and the last one is written with their number. So a test message is seen at once, and a busy route
+costs a line a second and no formatting. Each call that fails has a line of its own.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _QUIET_SECONDS: Final = 1.0
-_MOST_ATTEMPTS: Final = 20  # that are kept of a call; one of a lossless route has no end
+_MOST_ATTEMPTS: Final = 20  # kept of a call; a lossless one may be tried without end
 _NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
 _MOST_FAILURES: Final = 10_000  # that wait to be published ...
 _MOST_FAILURE_BYTES: Final = 16 << 20  # ... and their payloads
@@ -48,7 +48,7 @@ _OUTCOMES: Final = {
 
 
 class _Line(Struct, gc=False):
-    """What was logged less than a second ago: how many have not been since, and the text of the last of them."""
+    """A line that was logged less than a second ago: how many were counted since, and the text of the last one."""
 
     unlogged: int = 0
     text: str = ""
@@ -58,7 +58,7 @@ class _Line(Struct, gc=False):
 
 
 class QuietLog:
-    """Write the lines; `runs` makes the ids of calls."""
+    """Write log lines, at most one a second for each event and kind; `runs` makes the ids of calls."""
 
     def __init__(self, runs: RunIds, clock: Clock) -> None:
         self._runs = runs
@@ -83,10 +83,10 @@ class QuietLog:
             name: The names of the route and the event.
             text: What became of the last one, as for `log.log`.
             *arguments: Formatted only when the line is written.
-            count: How many.
+            count: How many messages or requests.
             topic: Of the message, for the end of the line.
             run: Of the call, for its id at the end of the line.
-            kind: Of what is counted apart from others of the same level.
+            kind: Lines of another kind are counted apart.
         """
         if not log.isEnabledFor(level):
             return
@@ -125,7 +125,7 @@ class QuietLog:
 
 
 class Outcomes:
-    """Note them; both modes of the bridge share one.
+    """Count, log and record what becomes of calls and requests; both modes of the bridge share one.
 
     Args:
         host: Has the clock and the records.
@@ -134,7 +134,7 @@ class Outcomes:
 
     def __init__(self, host: Host, on_health: Callable[[RouteStatistics], None] = lambda _: None) -> None:
         self.statistics: dict[str, RouteStatistics] = {}
-        """Those of the present routes, by name."""
+        """The statistics of the present routes, by name."""
         self.queue = QueueBytes(host.limits.queue_bytes)
         """The payloads that all routes have queued and in flight."""
         self.quiet = QuietLog(host.runs, host.clock)
@@ -147,7 +147,7 @@ class Outcomes:
     def use_routes(self, routes: Iterable[Route], gone: Mapping[str, RouteStatistics] = _NOTHING) -> None:
         """Count for these routes from now on; a route that keeps its name keeps its statistics.
 
-        `gone` are those of routes that were removed while calls of theirs go on, by name.
+        `gone` are the statistics of removed routes whose calls still go on, by name.
         """
         before, now = {**gone, **self.statistics}, self._clock.time()
         self.statistics.clear()  # in place: others hold it
@@ -220,7 +220,7 @@ class Outcomes:
         self.noted(statistics)
 
     def retried_no_more(self, call: Call, statistics: RouteStatistics) -> None:
-        """Note that a call has ended, or was given up, if an attempt of it has failed."""
+        """Stop counting a call as retried, if it was: it has ended or was given up."""
         if call.is_retried:
             call.is_retried = False
             statistics.retrying -= 1
@@ -258,7 +258,7 @@ class Outcomes:
         self.noted(statistics)
 
     def message_dropped(self, name: EventName, message: Message, failure: CallError) -> None:
-        """Note a message that a server event does not take as an answer: an error of its route."""
+        """Note a message that a server event cannot answer with; it counts as an error of the route."""
         topic = loggable(message.topic)
         self.quiet.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
         self.error(name[0], failure.code.value, failure.message, of_server=True)
@@ -280,7 +280,7 @@ class Outcomes:
         self.noted(statistics)
 
     def noted(self, statistics: RouteStatistics) -> None:
-        """Report the health of a route if what was noted has changed it; a route that is gone has no status."""
+        """Report the health of a route if it has changed. Removed routes have no status."""
         if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
             self._on_health(statistics)
 
@@ -297,7 +297,7 @@ class Outcomes:
 
 
 def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
-    """Keep what came of an attempt that was sent; nothing of a call that succeeds with its first one."""
+    """Keep the result of an attempt that was sent, unless its call succeeds at the first attempt."""
     if verdict.step is Step.DONE and call.attempts is None:
         return
     if call.attempts is None:
@@ -307,9 +307,9 @@ def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
 
 
 class FailureQueue:
-    """Publishes the failures of messages that have no place of their route, some at a time.
+    """Publishes the failures of calls that have no place of their route, some at a time.
 
-    They are bounded in number and bytes. Decision: beyond the bound a failure is not published; log and status have it.
+    The queue is bounded in number and bytes. A failure beyond the bound is not published; log and status have it.
 
     Args:
         publisher: Publishes.
@@ -322,14 +322,14 @@ class FailureQueue:
         self._waiting: deque[tuple[Publication, int, EventName, Delivery | None]] = deque()
         self._bytes = 0
         self.tasks: set[asyncio.Task[None]] = set()
-        """That publish now."""
+        """The tasks that publish now."""
 
     def has_room(self, size: int) -> bool:
         """Return whether a publication of `size` bytes may wait."""
         return len(self._waiting) < _MOST_FAILURES and self._bytes + size <= _MOST_FAILURE_BYTES
 
     def put(self, publication: Publication, hops: int, name: EventName, delivery: Delivery | None) -> None:
-        """Publish, and release the delivery then."""
+        """Queue a publication; release the delivery after it."""
         self._waiting.append((publication, hops, name, delivery))
         self._bytes += len(publication.payload)
         if len(self.tasks) < _AT_ONCE:

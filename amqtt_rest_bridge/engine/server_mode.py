@@ -34,7 +34,7 @@ class ServerMode:
     Args:
         host: What the engine needs.
         outcomes: Counts, logs and records; client mode shares it.
-        is_mqtt_5: Responders can give Correlation Data back, so requests of one reply topic need not take turns.
+        is_mqtt_5: Whether responders return Correlation Data; then requests with one reply topic take no turns.
         openapi: Whether GET /openapi.json is answered.
     """
 
@@ -44,13 +44,13 @@ class ServerMode:
         self.unmatched = Unmatched(host.clock)
         """The requests that led to no endpoint."""
         self.wrong_credentials = WrongCredentials(host.clock)
-        """Slows down who guesses; the admin port shares it."""
+        """Delays answers to callers that guess credentials; the admin port shares it."""
         self._replies = Replies(host.clock)
         self._shared = Shared(host, outcomes, is_mqtt_5, self.reads, self._replies, self.wrong_credentials)
         self._openapi = openapi
         self._routes: tuple[Route, ...] = ()
         self.filters: set[str] = set()
-        """The topic filters whose messages `see` is to be given, retained ones included; changed by `use_routes`."""
+        """The topic filters to subscribe: `see` needs their messages, retained ones too. Changed by `use_routes`."""
         self._reply_filters: dict[str, tuple[float, float]] = {}  # seconds that a request may wait, and until when
         self._ports: dict[int, PortApplication] = {}
 
@@ -76,19 +76,19 @@ class ServerMode:
         self.filters = {*read_filters(routes), *self._reply_filters}
 
     def application(self, port: int) -> "PortApplication":
-        """Return what answers the requests of a SERVER_PORT; it stays the same."""
+        """Return the application of a SERVER_PORT, always the same one."""
         if port not in self._ports:
             self._ports[port] = PortApplication(self._shared, self.unmatched, port, openapi=self._openapi)
         return self._ports[port]
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
-        """Take a message that one of `filters` matches; `retained` is one that the subscription has brought.
+        """Take a message that one of `filters` matches; `retained` if it was sent because of the subscription.
 
-        `size` are its bytes, where they are more than its payload.
+        `size` is the bytes that count for the message. The length of the payload counts if it is more.
         """
         size, most = max(size, len(message.payload)), self._shared.host.limits.max_message_bytes
         if size > most:
-            # Decision: a read event goes on to answer with the message before; status and log tell.
+            # A read event keeps answering with the previous message; the error is in the status and the log.
             failure = MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")
             for name in asking(self._routes, message.topic, reads=True):
                 self._shared.outcomes.message_dropped(name, message, failure)
@@ -98,7 +98,7 @@ class ServerMode:
             self._replies.see(message)
 
     def asking_again(self) -> AbstractContextManager[set[str]]:
-        """Return the filters that had too many topics for complete, which the block then subscribes again."""
+        """Return a context manager of the filters whose topics are not all known: its block subscribes them again."""
         return self.reads.asking_again()
 
     def stop(self) -> None:
@@ -108,7 +108,7 @@ class ServerMode:
         self.unmatched.flush()
 
     def _watch_replies(self, present: Mapping[str, float]) -> None:
-        """Use the reply filters of the present routes, and those of before until their last request has ended."""
+        """Use the reply filters of the present routes, and earlier ones until their last request has ended."""
         now = self._shared.host.clock.monotonic()
         before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
         self._reply_filters = before | {one: (seconds, math.inf) for one, seconds in present.items()}
@@ -119,7 +119,7 @@ class PortApplication:
 
     def __init__(self, shared: Shared, unmatched: Unmatched, port: int, *, openapi: bool) -> None:
         self.bound_port = port
-        """The port that callers connect to: where SERVER_PORT is 0, another one."""
+        """The port that callers connect to. It differs from SERVER_PORT if that is 0."""
         self._shared = shared
         self._unmatched = unmatched
         self._openapi = openapi
@@ -140,7 +140,7 @@ class PortApplication:
         path = path_of(request.target)
         try:
             return self._find(request, path)
-        except RefusedError as failure:  # by no endpoint
+        except RefusedError as failure:  # no endpoint took the request
             refusal, answer = failure.refusal, refused(failure.refusal)
         self._unmatched.note(self.bound_port, request.method, readable(path), int(answer.status[:3]))
         now, outcome = self._shared.host.clock.time(), outcome_of(refusal.code)

@@ -47,7 +47,7 @@ _LONGEST_HOST: Final = 40
 
 
 class RunsCalls(Protocol):
-    """What a worker's place in its group tells client mode."""
+    """What a `Member` needs of client mode."""
 
     def offer(
         self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None, size: int
@@ -55,7 +55,7 @@ class RunsCalls(Protocol):
         """Take a message for its events but those that receive it elsewhere. Does not await."""
 
     def withdraw(self) -> None:
-        """Abandon the calls whose delivery `is_dropped`, but for those that have begun."""
+        """Abandon the calls that have not begun and whose delivery `is_dropped`."""
 
     def share(self, workers: int, ordered_until: float) -> None:
         """Share each RATE_LIMIT among so many workers, and begin ORDERED calls until a time of `lease_time` only."""
@@ -114,7 +114,7 @@ class Member:
 
     @property
     def slots(self) -> list[bool]:
-        """Return of each slot whether it is served here; not so one that is handed over."""
+        """Return for each slot whether it is served here; False while it is handed over."""
         return [slot in self._slots for slot in range(self._settings.slots)]
 
     @property
@@ -136,7 +136,7 @@ class Member:
 
     @property
     def troubles(self) -> list[str]:
-        """Return which connections there are not, and why."""
+        """Return which connections are missing, and why."""
         lost = self.own.client.trouble
         return ([] if lost is None else [lost]) + [why for slot in self._slots.values() for why in slot.troubles]
 
@@ -210,11 +210,11 @@ class Member:
     # Following the leases.
 
     def _note_connection(self, now: float) -> None:
-        """Open the gate of the slots' sessions while leases are known; drop what a lease that ran out no longer covers.
+        """Allow the slots' sessions to connect while leases are known; leave the slots when their leases run out.
 
-        While this worker is cut off another one may take its slots, and begins ORDERED events when requests that run
-        here must have ended: so none may begin here any more. A connection that is open and carries nothing cuts it off
-        too, and its sessions must not take the slots back.
+        While this worker is cut off, another one may take its slots. That one begins ORDERED events once requests that
+        run here must have ended, so none may begin here any more. A connection that is open but carries nothing cuts
+        this worker off too, and its sessions must not take the slots back.
         """
         is_heard = self.leases.is_heard(now)
         if self.leases.is_connected and is_heard:
@@ -222,7 +222,7 @@ class Member:
             self._lost_at = None
             return
         self.connected.clear()
-        # While others hear a worker that hears nothing, they leave it slots that no worker serves.
+        # Other workers still hear this one, and would leave it slots that it does not serve.
         if self.leases.is_deaf(now) and (connection := self.own.client.connection) is not None:
             connection.abort("the records of this worker do not come back")
         if self._lost_at is None:
@@ -251,7 +251,7 @@ class Member:
                 self.settled.set()
 
     def _group_changed(self) -> None:
-        """Leave each other worker its part of RATE_LIMIT: the broker sends them alike."""
+        """Share RATE_LIMIT equally among workers; keep unserved messages while route sets differ."""
         if len(self.view.route_sets) > 1:
             self._capacities.keeps_unserved = True
         elif self._capacities.keeps_unserved:
@@ -263,7 +263,7 @@ class Member:
                 log.info("each RATE_LIMIT is shared by %d worker%s", workers, "" if workers == 1 else "s")
 
     async def _end_unserved(self) -> None:
-        """Serve what has waited while route sets differed, or acknowledge it, once the sessions have these routes."""
+        """Subscribe by the present routes, then serve or acknowledge messages that waited while route sets differed."""
         await self.subscribe()
         self._capacities.keeps_unserved = len(self.view.route_sets) > 1
         for intake in self._intakes():
@@ -273,7 +273,7 @@ class Member:
         return (intake for slot in (*self._slots.values(), *self._leaving.values()) for intake in slot.intakes)
 
     def _publish(self, record: PublishRecord) -> None:
-        """Publish a record. A presence expires by the broker's clock, so that a reader needs none to tell who lives."""
+        """Publish a record. A presence expires by the broker's clock, so readers need no clock of their own."""
         seconds = math.ceil(self._settings.adopt_seconds) if record.topic.endswith("/presence") else 0
         self._publisher.announce(Publication(record.topic, record.payload, retain=True), seconds=seconds)
 
@@ -304,15 +304,15 @@ class Member:
 
     def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
         slot = self._leaving[number] = self._slots.pop(number)
-        slot.drop(shared=leave == self._abandon)  # then another worker has them
+        slot.drop(shared=leave == self._abandon)  # the messages go to another worker then
         self._calls.withdraw()
         self._supervisor.finish(f"leaving slot {number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
-        """Leave a slot once the requests that run have ended, and the calls of messages of which some may have.
+        """Leave a slot once its running requests, and all calls of messages for several events, have ended.
 
-        Decision: those of several events go on as long as a request may run, then they are dropped too, and events that
-        were called are called again; so they are after a stop, which lets them go on for 1.5 s and runs no more then.
+        Messages for several events have as long as a request may run. Then they are dropped too, and the next holder
+        repeats the calls that had ended. A stop of the worker does the same after 1.5 s.
         """
         if not await slot.ended(self._plan.seconds + _SLACK_SECONDS):
             slot.drop(shared=True)
@@ -320,7 +320,7 @@ class Member:
         await self._leave(slot)
 
     async def _leave(self, slot: Slot) -> None:
-        """Disconnect, and name the next holder: only then it connects."""
+        """Disconnect, then name the next holder, which connects only after that."""
         is_drained = not slot.held
         await self._abandon(slot)
         record = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)

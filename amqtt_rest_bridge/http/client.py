@@ -1,8 +1,8 @@
 """`HttpClient.send`: a request to one server out, its response in, on libcurl and the event loop.
 
 libcurl connects, keeps connections, speaks TLS, HTTP/1.1 and HTTP/2, goes through proxies and bounds time and bytes.
-Here is what a route's promises add: redirects by our rule, a Digest login, a turn before each request that leaves, and
-which request may be sent twice. `transfer` has what is said to libcurl for one attempt.
+This module adds what routes promise: redirects by our rule, a Digest login, a turn before each request that leaves, and
+which request may be sent twice. `transfer` sets up libcurl for one attempt.
 
 pycurl 7.47 is the first version with `AsyncCurlMulti`.
 """
@@ -49,11 +49,11 @@ from amqtt_rest_bridge.model import (
 )
 
 _MOST_CONNECTIONS: Final = 1024
-_DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # who has it can try passwords, or send it again
+_DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # secret: allows guesses and replays
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SHAPE: Final = re.compile(r"[\r\n\0]")
 _CONTROL: Final = re.compile(r"[\x00-\x20\x7f]")
-# libcurl sends these by itself.
+# Headers that libcurl would add by itself; these lines prevent it.
 _UNASKED: Final = ["Expect:", "Accept:", "User-Agent:"]
 
 Turn = Callable[[], Awaitable[None]]
@@ -63,10 +63,10 @@ Turn = Callable[[], Awaitable[None]]
 def client_for(
     config: RestApiConfig, server: str, *, max_response_bytes: int, environment: Mapping[str, str]
 ) -> "HttpClient":
-    """Return what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
+    """Return the client for a server, with the timeout, TLS files, proxies and Digest login of a route.
 
     Args:
-        config: That of the route.
+        config: The configuration of the route.
         server: BASE_ADDRESS or OAUTH2_TOKEN_URL; only the former gets a Digest login.
         max_response_bytes: A larger body is refused.
         environment: For HTTP_PROXY, HTTPS_PROXY, NO_PROXY.
@@ -115,7 +115,7 @@ class Login(Protocol):
         ...
 
     def repeats(self, status: int, headers: Pairs) -> bool:
-        """Take note of the response; return whether the request is sent again; or `CallError`."""
+        """Note the response; return whether the request is to be sent again. May raise `CallError`."""
         ...
 
 
@@ -177,7 +177,7 @@ class HttpClient:
             began = self._clock()
             try:
                 received = await self._attempt(server, target, request, sent, self._options.timeout - spent)
-            except ClosedBeforeError:  # a kept connection, by its server, before anything of a response came
+            except ClosedBeforeError:  # the server closed a kept connection before it answered
                 if is_repeated or not _may_repeat(request):
                     raise failures.closed_before(server.where) from None
                 is_repeated = True
@@ -265,7 +265,7 @@ def _proxy_headers(proxy: Proxy) -> Pairs:
 
 
 class _Connections:
-    """The connections of a client: libcurl's, with the handles that use them; closed when none was used for long."""
+    """The connections of a client: libcurl keeps them, handles use them. All are closed after a time without use."""
 
     def __init__(self, options: ClientOptions, clock: Callable[[], float]) -> None:
         self._tls = TlsSettings(options.tls)
@@ -286,7 +286,7 @@ class _Connections:
         return transfer
 
     async def run(self, transfer: "Transfer") -> Ended | None:
-        """Send what a handle was prepared with; return how it ended: `STALE`, or None with a response."""
+        """Send the prepared request; return None with a response, `STALE` if nothing was sent, else the fault."""
         if self._multi is None:
             self._multi = pycurl.AsyncCurlMulti()
             self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
@@ -334,7 +334,7 @@ class _Connections:
 
 
 def _header_lines(request: HttpRequest) -> list[str]:
-    """Return the header lines of a request, and the names of those that libcurl would add and must not."""
+    """Return the header lines of a request, with empty ones for headers that libcurl must not add."""
     lines: list[str] = []
     has_type = request.body is None
     for name, value in request.headers:
@@ -350,5 +350,5 @@ def _header_lines(request: HttpRequest) -> list[str]:
 
 
 def _may_repeat(request: HttpRequest) -> bool:
-    """Return whether a request may be sent again that its server may have seen (RFC 9110 section 9.2.2)."""
+    """Return whether a request may be repeated although its server may have seen it (RFC 9110 section 9.2.2)."""
     return request.method in IDEMPOTENT or bool(values_of(request.headers, "idempotency-key"))

@@ -47,24 +47,24 @@ class Connection(asyncio.BufferedProtocol):
     def __init__(self, port: Port, remote: str) -> None:
         self.remote = remote
         self.began = self.active = time.monotonic()
-        """When the handshake or the request began that has come in part; when something was last read or written."""
+        """`began`: start of the present handshake or incomplete request. `active`: last time of a read or write."""
         self._port = port
         self._reader = RequestReader(port.max_body_bytes)
         self._unread = b""  # received, and not parsed
         self._is_queued = False  # for a turn
         self._is_paused = False  # nothing is received
         self._is_full = False  # what was written has not left
-        self._unsent = 0  # bytes of that, when it was looked at last
+        self._unsent = 0  # bytes that had not left at the last check
         self._request_id: str | None = None  # of the request whose answer is being made
         self._asked_at = 0.0
         self._task: asyncio.Task[None] | None = None  # makes it
         self._when_left: Callable[[], None] | None = None
         self._is_shaking_hands = False
-        self._continued = False  # 100 Continue was sent for the request in part
+        self._continued = False  # 100 Continue was sent for the incomplete request
         self._has_served = False
         self._was_refused = False
         self._stream: _StreamSender | None = None
-        self._lingers: float | None = None  # since when what comes is thrown away
+        self._lingers: float | None = None  # since when received bytes are thrown away
         self._thrown_away = 0
 
     # What the port asks.
@@ -80,11 +80,11 @@ class Connection(asyncio.BufferedProtocol):
         return self._has_served and not (self.is_busy or self._reader.has_begun or self._stream)
 
     def is_late(self, since: float) -> bool:
-        """Return whether a peer has kept us waiting for its handshake or request."""
+        """Return whether the peer has not completed its handshake or request since this time."""
         return not (self.is_busy or self._stream) and self.began <= since
 
     def is_stalled(self, since: float) -> bool:
-        """Return whether a peer has kept us waiting for room to send."""
+        """Return whether the peer has not read its answer since this time."""
         return self._is_full and self.active <= since
 
     def abandon(self) -> None:
@@ -97,7 +97,7 @@ class Connection(asyncio.BufferedProtocol):
             self.opening.cancel()
 
     def end(self) -> None:
-        """Close at once; a request of which a part has come is answered before."""
+        """Close at once; an incomplete request is answered first."""
         if self._request_id is None and self._reader.has_begun:
             self._refuse(self._port.closing or shutting_down())
             if self.transport is not None and not self._is_full:
@@ -111,12 +111,12 @@ class Connection(asyncio.BufferedProtocol):
             self._task.cancel()
 
     def close_overdue(self, now: float) -> bool:
-        """Close what takes too long. Returns true when it closed a connection whose peer did not read."""
+        """Close the connection if its peer is too slow. Returns whether that was because the peer did not read."""
         transport, limits = self.transport, self._port.limits
         if transport is None:
             return False
         if self._is_full:
-            # Decision: the time counts from the last byte that left, so one that reads slowly gets its answer.
+            # The time counts from the last byte that left, so a peer that reads slowly gets its answer.
             before, self._unsent = self._unsent, transport.get_write_buffer_size()
             if self._unsent < before:
                 self.active = now
@@ -200,7 +200,7 @@ class Connection(asyncio.BufferedProtocol):
     # Requests.
 
     def take_turn(self) -> None:
-        """Parse what was received, up to the end of one request, and have that answered; in a turn."""
+        """Parse received bytes up to the end of one request, and answer it; called when its turn comes."""
         self._is_queued = False
         if self.transport is None or self.transport.is_closing():
             return
@@ -228,7 +228,7 @@ class Connection(asyncio.BufferedProtocol):
             self._resume()
 
     def _refuse(self, refusal: Refusal) -> None:
-        """Answer a request of which only a part has come."""
+        """Answer an incomplete request with a refusal."""
         self._reader.refuse(refusal)
         self._serve()
 
@@ -402,7 +402,7 @@ class _StreamSender:
         self.wake()
 
     def wake(self) -> None:
-        """Send the next piece in one of the next turns; once for any number of calls."""
+        """Ask for a turn to send the next piece. Further calls before that turn add nothing."""
         if not self._is_due:
             self._is_due = True
             self._port.streaming.append(self)
@@ -434,7 +434,7 @@ class _StreamSender:
         self._stream.close()
 
     def _wake_in(self, seconds: float) -> None:
-        """Set the timer, unless it is due before; a stream that is asked too early says so again."""
+        """Wake later, unless an earlier time is set: asked too early, the stream answers again how long to wait."""
         at = time.monotonic() + seconds
         if self._timer is not None:
             if self._due_at <= at:

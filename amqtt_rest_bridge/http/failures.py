@@ -77,7 +77,7 @@ def attempt_failed(where: str, ended: Ended, *, seconds: float, limit: int) -> C
 
 
 def malformed(where: str, why: str, phase: Phase, first_bytes: bytes = b"") -> CallError:
-    """Explain that a response is none, or can be read in two ways; `why` holds nothing of what came."""
+    """Explain that a response is not HTTP, or is ambiguous; `why` holds nothing of the response."""
     if first_bytes.startswith(_TLS_RECORDS):
         return catalogue.TLS_EXPECTED.error(f"{where} expects TLS on this port")
     if phase is Phase.BODY:
@@ -187,7 +187,7 @@ def _certificate_refused(where: str, ended: Ended) -> CallError:
 
 
 def redirect_refused(request: HttpRequest, response: HttpResponse) -> CallError | None:
-    """Explain why `send` did not follow a redirect; None for a response that is none."""
+    """Explain why `send` did not follow a redirect; None if the response does not redirect."""
     if response.status not in REDIRECTS:
         return None
     locations: Sequence[str] = values_of(response.headers, "location")

@@ -1,7 +1,8 @@
 """One attempt of a request on one handle of libcurl, and what libcurl does not know of the connections it keeps.
 
-libcurl looks at a kept connection once a second, and sends a request of any method again over a new connection when a
-kept one dies. So each kept connection is looked at just before its request leaves, and the second sending is stopped.
+libcurl checks a kept connection once a second. When a kept connection dies, it repeats the request over a new one,
+whatever the method. So each kept connection is checked here just before its request leaves, and the repetition is
+stopped.
 """
 
 import contextlib
@@ -27,7 +28,7 @@ from amqtt_rest_bridge.model import HttpRequest, values_of
 LONGEST_IDLE: Final = 55.0
 """Seconds that an idle connection is kept."""
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
-_LARGE: Final = 65_536  # bytes of a body that a handle at rest does not hold
+_LARGE: Final = 65_536  # a handle with a request body of so many bytes is not kept
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
 _SUPPRESS_CONNECT_HEADERS: Final = 265  # pycurl does not name it
 _ALWAYS: Final = (
@@ -42,7 +43,7 @@ _ALWAYS: Final = (
     (pycurl.HEADEROPT, pycurl.HEADER_SEPARATE),
 )
 STALE: Final = Ended(0, "the kept connection was closed", Phase.CONNECTING, tls=False)
-"""How an attempt ends that met a kept connection which cannot be used: nothing was sent."""
+"""How an attempt ends if the kept connection cannot be used: nothing was sent."""
 
 
 class ClosedBeforeError(Exception):
@@ -65,7 +66,7 @@ class _Connection:
 
 
 class KeptConnections:
-    """What came on the connections of a client while they were idle, and for how long their servers want to keep them.
+    """Whether the kept connections of a client may be used: are they open, quiet and not too old.
 
     Args:
         clock: Monotonic seconds.
@@ -73,17 +74,17 @@ class KeptConnections:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._known: dict[int, _Connection] = {}  # by local port; those that libcurl has closed among them
+        self._known: dict[int, _Connection] = {}  # by local port; some may be closed by libcurl
 
     def opened(self, port: int, descriptors: list[int]) -> None:
-        """Note a new connection with a local port: that of one of the sockets that were opened for it."""
+        """Note a new connection: the one of these sockets that has this local port."""
         self._known = {known: one for known, one in self._known.items() if one.descriptor not in descriptors}
         for descriptor in descriptors:
             if _local_port(descriptor) == port:
                 self._known[port] = _Connection(descriptor)
 
     def may_use(self, port: int) -> bool:
-        """Return whether a kept connection is open, and nothing has come on it without a request."""
+        """Return whether a kept connection is open and not too old, and nothing has come on it unasked."""
         connection = self._known.get(port)
         if connection is None:
             return True
@@ -92,10 +93,11 @@ class KeptConnections:
         return self._clock() < connection.until and not poller.poll(0)
 
     def acknowledge(self, port: int) -> None:
-        """Acknowledge what has come at once, where the system can.
+        """Acknowledge received bytes at once, where the system can.
 
-        Many small servers send head and body apart, and wait with the second for the acknowledgement of the first,
-        which the system would delay by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
+        Many small servers send the head and the body apart, and send the body only when the head is acknowledged. The
+        system would delay that acknowledgement by 40
+        ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
         """
         if _QUICK_ACK is not None and (connection := self._known.get(port)) is not None:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, connection.descriptor)
@@ -109,11 +111,11 @@ class KeptConnections:
             connection.until = self._clock() + seconds
 
     def forget(self, port: int) -> None:
-        """Leave a connection to libcurl alone."""
+        """Stop checking a connection: libcurl alone decides about it."""
         self._known.pop(port, None)
 
     def clear(self) -> None:
-        """Forget all: they are closed."""
+        """Forget all connections, once they are closed."""
         self._known.clear()
 
 
@@ -172,10 +174,10 @@ class Transfer:
 
     def received(self, ended: Ended | None, where: str, *, seconds: float, limit: int) -> Received:
         """Return the response; raises `CallError`, or `ClosedBeforeError`."""
-        self._kept.keep(self._port, 0.0)  # unless all is well
+        self._kept.keep(self._port, 0.0)  # it is not used again, unless the response is complete
         try:
             if ended is None or ended.phase is Phase.BODY or self._first_bytes:
-                head = self._head()  # one that is malformed says more than how the body ended
+                head = self._head()  # a malformed head says more than how the body ended
             if ended is not None:
                 raise failures.attempt_failed(where, ended, seconds=seconds, limit=limit)
             body = b"".join(self._parts)
@@ -199,7 +201,7 @@ class Transfer:
         )
 
     def _keep_connection(self, head: Head) -> None:
-        if not head.is_http_1:  # on which much comes unasked
+        if not head.is_http_1:  # HTTP/2 servers send frames unasked
             self._kept.forget(self._port)
             return
         seconds = LONGEST_IDLE
@@ -211,7 +213,7 @@ class Transfer:
         self._kept.keep(self._port, seconds)
 
     def is_reusable(self) -> bool:
-        """Return whether the handle holds little; it is at rest."""
+        """Release the request and the response; return whether the handle is small enough to be kept."""
         request, self._request = self._request, None
         size = 0 if request is None or request.body is None else len(request.body)
         self._parts.clear()

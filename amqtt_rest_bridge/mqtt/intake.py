@@ -1,8 +1,8 @@
 """One session's messages on their way to the engine, and their acknowledgements on the way back. The event loop only.
 
-A message is acknowledged when everything that came of it has ended (`MqttDelivery`), in the order in which that is so.
-Decision: MQTT 5 section 4.6 wants PUBACKs in the order of the messages; then one call that is retried for an hour would
-hold all later messages back, so that the broker would stop sending. Brokers look packet ids up.
+A message is acknowledged as soon as all its calls have ended (`MqttDelivery`), whatever the order of messages. MQTT 5
+section 4.6 asks for PUBACKs in the order of the messages. But then one call that is retried for an hour would hold back
+all later PUBACKs, and the broker would stop sending. Brokers find a message by its packet id, in any order.
 """
 
 import asyncio
@@ -55,7 +55,8 @@ class Offer(Protocol):
 class Feed:
     """A subscription, and the events that its messages are for.
 
-    `by_slot`: it is not shared, each slot takes its share of topics. `at_once`: messages are acknowledged on arrival.
+    `by_slot`: the subscription is not shared; each slot takes the messages of its own topics.
+    `at_once`: messages are acknowledged on arrival.
     """
 
     topic_filter: str
@@ -75,7 +76,7 @@ class Feed:
 
 
 class Capacity:
-    """How many messages, and bytes, are held together, and how many may be; `within` bounds the bytes of several."""
+    """How many messages and bytes are held, and how many may be; `within` bounds the bytes of several of these."""
 
     __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
 
@@ -93,7 +94,7 @@ class Capacity:
         return is_left and (within is None or within.held_bytes < within.most_bytes)
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages that are held from now on, or, below 0, not any more."""
+        """Count messages that are held from now on; negative numbers are released."""
         self.held += messages
         self.held_bytes += size
         if self.within is not None:
@@ -102,11 +103,11 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """Who takes the messages that come by the same subscriptions.
+    """Which events take the messages that come by the same subscriptions.
 
     `elsewhere` are events that receive this topic through another subscription, `elsewhere_too` including those of
-    other slots. All other events take it, also one that a reload brings before `prepare` knows of it: so it misses no
-    message. `is_known` is False where a subscription is not of these routes.
+    other slots. All other events take the message. So does an event that a reload adds before `prepare` knows it, and
+    misses none. `is_known` is False if a subscription is not of these routes.
     """
 
     elsewhere: frozenset[EventName]
@@ -127,7 +128,7 @@ class _Delayed(NamedTuple):
 class Intake:
     """The messages of one session.
 
-    Decision: no Maximum Packet Size is asked for, since brokers drop larger messages without a word.
+    The session sets no Maximum Packet Size, since brokers silently drop larger messages.
 
     Args:
         broker: Returns the broker's address; called before each connection.
@@ -135,9 +136,11 @@ class Intake:
         offer: Takes the messages.
         slot: The slot that the session is of ...
         slots: ... and how many there are, for feeds by slot.
-        capacity: What the sessions of the route hold; a full one reads no message beside one that it holds.
+        capacity: Bounds what the sessions of the route hold. When it is full, a session that holds a message reads no
+            other.
         gate: Awaited before each connection.
-        keeps_unserved: Returns whether messages that no event here takes wait, since others may have the event.
+        keeps_unserved: Returns whether to hold messages that no event here takes, since another worker may have the
+            event.
     """
 
     def __init__(
@@ -156,7 +159,7 @@ class Intake:
         self.redelivered = 0
         """How many messages have come that the broker had sent before."""
         self.ordered_from = -math.inf
-        """Before this time of the loop no message is called for an ORDERED event: calls of a crashed worker may run."""
+        """ORDERED events are called from this time of the loop on; before, calls of a crashed worker may run."""
         self.client = ReconnectingClient(broker, session, self._take, self._connected, gate=gate)
         self._capacity = capacity or Capacity()
         self._paused = False
@@ -176,11 +179,11 @@ class Intake:
         self._unserved: list[MqttDelivery] = []
         self._warnings = LineLimit(_WARN_SECONDS)
         self._subscribing = 0
-        self._missed = False  # messages that came while an answer of the broker was waited for, and had no room
-        self._has_subscribed = False  # on the connection before, which was ended for what it had missed
+        self._missed = False  # messages came without room while the broker's answer was awaited
+        self._has_subscribed = False  # on the last connection, which was closed for missed messages
 
     def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
-        """Use these feeds for what comes from now on; return the topic filters that went.
+        """Use these feeds for messages from now on; return the topic filters that are gone.
 
         `events` are the client events of all routes.
         """
@@ -194,7 +197,7 @@ class Intake:
         return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
 
     async def subscribe(self, gone: Iterable[str] = ()) -> None:
-        """Subscribe all feeds, then unsubscribe the topic filters that went; without a connection on the next one."""
+        """Subscribe all feeds, then unsubscribe the `gone` topic filters; without a connection, on the next one."""
         self._gone.update(gone)
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
@@ -206,10 +209,11 @@ class Intake:
             self.client.connection.pause()
 
     def drop(self, *, shared: bool) -> None:
-        """Drop what has come and is not called yet: the broker keeps it, and sends it on the session's next connection.
+        """Drop messages whose calls have not begun: the broker sends them on the session's next connection.
 
-        What waits is dropped here; `MqttDelivery.is_dropped` tells the engine not to begin. Messages of several events
-        go on without `shared`: one of their calls may have ended, and would be called again with the others.
+        Messages that wait here are dropped at once; `MqttDelivery.is_dropped` tells the engine not to begin the others.
+        A message for several events is dropped only with `shared`: one of its calls may have ended, and would be
+        repeated.
         """
         for delivery in self._unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
@@ -222,7 +226,7 @@ class Intake:
             self._unserved.pop().abandon()
 
     def look_again(self) -> None:
-        """Serve what no event took, by the routes as they are now."""
+        """Offer the messages that no event took again, by the present routes."""
         unserved, self._unserved = self._unserved, []
         for delivery in unserved:
             self._distribute(delivery)
@@ -239,10 +243,9 @@ class Intake:
         await self._subscribe(connection)
 
     async def _subscribe(self, connection: MqttConnection) -> None:
-        """Subscribe; the broker's answers come behind messages, so these are read however many have no room.
+        """Subscribe. The broker's answers come behind messages, so these are read even without room.
 
-        Those without room are not taken. The session has its subscriptions then, so it is connected once more, and the
-        broker sends them again.
+        Messages without room are not taken. Once subscribed, the session connects again, and the broker repeats them.
         """
         self._subscribing += 1
         connection.resume()
@@ -264,14 +267,14 @@ class Intake:
         self.redelivered += received.duplicate
         if not self._is_under_way(connection, received):
             if self._missed or (self._subscribing and not self._has_room()):
-                self._missed = True  # and so are all that follow: they would be called before it
+                self._missed = True  # all that follow are missed too: they would be called before it
                 return
             self._accept(connection, received)
         if not self._subscribing and not self._has_room():
             connection.pause()
 
     def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return whether a message has come on an earlier connection: what came of it goes on, or has ended."""
+        """Return whether a message came on an earlier connection, and its calls go on or have ended."""
         if not received.duplicate or received.packet_id is None:
             return False
         known = self._unacknowledged.get(received.packet_id)
@@ -368,12 +371,12 @@ class Intake:
     def _has_room(self) -> bool:
         """Return whether one more message may be read: the broker keeps the others.
 
-        More than the room come where the broker sends more than it may, or with QoS 0.
+        Messages beyond the room come with QoS 0, or if the broker exceeds Receive Maximum.
         """
         return not self._paused and (not self.held or self._capacity.is_left)
 
     def end(self, delivery: "MqttDelivery") -> None:
-        """Acknowledge a message of which nothing is under way any more; one that was abandoned comes again."""
+        """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
         self.held -= 1
         self._capacity.count(-1, -delivery.size)
         if not delivery.is_abandoned:
@@ -428,7 +431,7 @@ class MqttDelivery:
         return True
 
     def note_calls(self) -> None:
-        """Note how many calls came of it, whose holds are there beside the one of its session."""
+        """Note whether several calls came of the message: each holds it, and its session holds it once."""
         self.is_shared = self.is_shared or self._holds > 2
 
     def hold(self) -> None:
@@ -436,7 +439,7 @@ class MqttDelivery:
         self._holds += 1
 
     def release(self) -> None:
-        """Note that one has ended; the last one acknowledges the message."""
+        """Note that a call or publication has ended; the last one acknowledges the message."""
         self._holds -= 1
         if not self._holds:
             self.has_ended = True
@@ -458,7 +461,7 @@ class MqttDelivery:
 def carried(properties: Properties) -> MessageProperties | None:
     """Return what is carried of the properties of a message, None where that is nothing.
 
-    Decision: of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
+    Of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
     """
     pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
     if pairs is None and correlation is None:
@@ -492,7 +495,7 @@ def hops_of(properties: Properties) -> int:
 def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
     """Return the Idempotency-Key of a message for an event: the publisher's, or one made of the message.
 
-    It is the same whenever the broker sends the message again; without QoS, when it does not, it is a new one.
+    The key is the same whenever the broker sends the message again. With QoS 0, which is sent once, it is new.
     """
     pairs = message.properties.get(Property.USER_PROPERTY, ())
     given = next((value for name, value in pairs if name.lower() == _KEY), None)

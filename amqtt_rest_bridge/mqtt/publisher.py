@@ -3,7 +3,7 @@
 All that a worker publishes goes on one connection, with QoS 1 unless an event says another one. A publication counts as
 published with its PUBACK (QoS 2: PUBCOMP); until then it is published again on the next connection. There are three
 exceptions: a request of server mode is not tried again, since its caller gets an error and asks again; what the broker
-refuses is dropped; so is what connections end for, which would end them all (`Publisher.down`).
+refuses is dropped; a publication for which the broker ends connections is dropped too (`Publisher.down`).
 """
 
 import asyncio
@@ -66,14 +66,14 @@ class _Sending:
 class Publisher:
     """Publishes while there is a connection, and keeps what waits for one.
 
-    What waits is bounded by who calls: each caller of `publish` waits for its own publication.
+    The queue is bounded by the callers: each caller of `publish` waits for its own publication.
     """
 
     def __init__(self) -> None:
         self._connection: MqttConnection | None = None
         self._waiting: deque[_Sending] = deque()
         self._under_way: dict[_Sending, None] = {}
-        # How many publications go one at a time from here on: one of them may be what the connections end for.
+        # How many of the next publications are sent one at a time: one of them may be why connections end.
         self._suspects = 0
         self._drops = LineLimit(_LOG_SECONDS)
         self._expiring: asyncio.TimerHandle | None = None
@@ -117,9 +117,9 @@ class Publisher:
         self.resume()
 
     async def settled(self, seconds: float) -> int:
-        """Wait until the broker has acknowledged all that waits; return how many publications it has not in time.
+        """Wait until the broker has acknowledged all publications; return how many are left after `seconds`.
 
-        A broker that is away is waited for two seconds at most.
+        While the broker is away, this waits two seconds at most.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -149,11 +149,11 @@ class Publisher:
 
         Args:
             why: Why the connection has ended.
-            refused: The broker has ended it for a packet. It does not say for which one; where more packets followed
-                that one its word is lost, and some brokers say nothing.
+            refused: The broker said that a packet was at fault, not which one. Some brokers do not say it, and it may
+                be lost if more packets follow.
 
-        So what was under way goes one at a time from then on, also after two lost connections in a row, and one
-        publication for which connections go on to end is dropped.
+        With `refused`, or after two lost connections in a row, publications that were under way are then sent one at a
+        time. One that is alone when connections keep ending is dropped.
         """
         self._connection = None
         under_way, again = list(self._under_way), [*self._under_way, *self._waiting]
@@ -207,7 +207,7 @@ class Publisher:
             log.error("%s%s", what, f" ({count} since the last such line)" if count > 1 else "")
 
     def _expire(self) -> None:
-        """End what is not tried again and takes too long, and look again later while there is any."""
+        """End overdue publications that are not tried again; check again later while there are any."""
         loop = asyncio.get_running_loop()
         now, has_more = loop.time(), False
         unacknowledged = f"the broker has not acknowledged it within {_ACKNOWLEDGED_SECONDS:.0f} s"
@@ -225,7 +225,7 @@ class Publisher:
 
 @lru_cache(maxsize=64)
 def _written(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
-    """Return the properties of a publication as they are written; most have those of others.
+    """Return the encoded properties of a publication; cached, since most have the same.
 
     `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
     """

@@ -71,8 +71,8 @@ class Shared:
         is_mqtt_5: See `ServerMode`.
         reads: The messages of read events.
         replies: The requests that wait for replies.
-        wrong_credentials: Slows down who guesses.
-        claims: Who waits for the request that is under way with a DEDUPE_KEY, by key.
+        wrong_credentials: Delays answers to callers that guess credentials.
+        claims: Requests that wait for one with the same DEDUPE_KEY to end, by key.
     """
 
     host: Host
@@ -110,7 +110,7 @@ class Endpoint:
             self._reading = Reading(route, event, shared.reads, largest, shared.host.clock.monotonic)
         is_usual = topic is not None and topic.is_constant and event.response is None
         self._answer = self._published(topic.source) if topic is not None and is_usual else None
-        """The answer to every request, None where it has values of the request."""
+        """The answer to every request, None if it depends on the request."""
 
     def answer(self, request: EventRequest) -> Answer:
         """Answer a request, or return the coroutine that does."""
@@ -119,7 +119,7 @@ class Endpoint:
             if self._reading is not None:
                 return self._done(request, self._reading.answer(request))
         except WrongCredentialError as failure:
-            request.drop_body()  # it is not held while the answer waits
+            request.drop_body()  # no body is held while the answer is delayed
             return self._refuse_late(request, failure.refusal)
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
@@ -175,7 +175,7 @@ class Endpoint:
         return Publication(topic, payload, event.retain, MessageProperties(trace) if trace else None, event.qos)
 
     def _answer_to(self, request: EventRequest, publication: Publication) -> Response:
-        """Return the answer once the request is published."""
+        """Return the answer that is to be given once the request is published."""
         if self._event.response is None:
             return self._answer or self._published(publication.topic)
         headers = ("Content-Type", self._event.response_content_type), _NO_SNIFFING
@@ -237,9 +237,9 @@ class Endpoint:
         return None if text is None else dedupe_key((self._route.name, self._event.name), request.fill_bytes(text))
 
     async def _once(self, request: EventRequest, key: bytes, publication: Publication, answer: Response) -> Response:
-        """Publish a request, unless one with its key was: then it is answered as that one was.
+        """Publish a request, unless one with its key was published: then return the answer to that one.
 
-        One that comes while the first is under way waits for its end; where the first one fails, it takes its place.
+        A request that comes while the first is under way waits. If the first one fails, the waiting one is published.
         """
         shared, is_usual = self._shared, self._answer is not None and self._event.reply_topic is None
         await self._claim(key)
@@ -273,17 +273,17 @@ class Endpoint:
     # The end.
 
     def _done(self, request: EventRequest, answer: Response, skipped: tuple[str, str] | None = None) -> Response:
-        """Note a good answer, or one that publishes nothing and why; return it with the endpoint's headers."""
+        """Note a good answer; return it with the endpoint's headers. `skipped` is why nothing was published, if so."""
         headers = (*request.answer_headers, *answer.headers)
         labelled = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
         outcome = Outcome.SUCCEEDED if skipped is None else Outcome.SKIPPED
         return self._noted(request, labelled, outcome, None, skipped)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
-        """Note and return the answer to a request that was refused or ignored, or on which our own code failed.
+        """Note and return the answer to a request that was refused, ignored by WHEN, or met a fault of our own.
 
-        The log has the cause of the latter, the response has not. `instead` is answered, and the failure noted, where
-        there is no room to answer with that.
+        The cause of such a fault is logged and is not in the answer. If `instead` is given, it is the answer; the
+        failure is noted all the same.
         """
         if isinstance(failure, IgnoredError):
             return self._done(request, _IGNORED, ("when_false", "WHEN is false for the request"))
@@ -317,7 +317,7 @@ class Endpoint:
 def outcome_of(code: str) -> Outcome:
     """Return the outcome of a request that was answered with an error.
 
-    Decision: an answer of a bridge or port that closes says nothing of the route's health.
+    Answers of a bridge or port that closes are `UNANSWERED`: they do not count for the route's health.
     """
     if code in NOT_SERVED:
         return Outcome.FAILED
@@ -325,13 +325,13 @@ def outcome_of(code: str) -> Outcome:
 
 
 def _keep(answer: Response) -> bytes:
-    """Return an answer as it is kept. Decision: in the place of one over 64 KiB a short one is kept."""
+    """Return an answer as bytes to keep. An answer over 64 KiB is replaced by a short one."""
     short = answer if len(answer.body) <= _MOST_KEPT else _DUPLICATE
     return msgpack.encode((short.status, short.headers, short.body))
 
 
 def _kept(data: bytes) -> Response | None:
-    """Return a kept answer, None for the usual one of its event; one that was damaged in the file is replaced."""
+    """Return a kept answer, None for the usual one of its event. Damaged bytes give the short answer."""
     if not data:
         return None
     try:

@@ -1,8 +1,8 @@
-"""The capabilities of client events, one module each. Everything here is decided without I/O: time and chance come in.
+"""The capabilities of client events, one module each. Decisions need no I/O: time and chance are handed in.
 
 Most are a `Stage`, with one to three hooks around each attempt of a call: `schema`, `when`, `dedupe`, `on_change`,
-`signature`, `retries`, and what `batch` does with a refusal. Four decide when a call goes on, and keep those that wait:
-`order`, `batch`, `rate_limit`, `breaker`. `oauth2` wraps what sends requests.
+`signature`, `retries`, and what `batch` does with a refusal. Four decide when a call goes on, and keep waiting calls:
+`order`, `batch`, `rate_limit`, `breaker`. `oauth2` wraps the client that sends requests.
 
 A new capability is a module here, its row in `event.prepare`, a test file, and a line of the reference.
 """
@@ -70,7 +70,7 @@ class Call(Struct, eq=False):
     """One message for one event, from its admission to its end.
 
     Args:
-        number: Of the call, in this process.
+        number: Number of the call in this process.
         resume: Puts the call back into its queue.
         event: The definition that it runs by.
         message: The message.
@@ -79,28 +79,28 @@ class Call(Struct, eq=False):
         delivery: Held until the call has ended; None where no source waits.
         key: Idempotency-Key of a lossless call.
         retry_of: Id of the run that this one repeats.
-        has_begun: It has had a place once.
-        has_place: It is a task now.
-        has_ended: It goes on no more; queues drop it when they come to it.
+        has_begun: Its first attempt has begun, or its payload was released: it keeps its definition.
+        has_place: It has a place of the route, so it is a task.
+        has_ended: It has ended or was given up; queues drop it when they reach it.
         since: Monotonic time at which it began to wait for room.
-        line: For an ORDERED event: calls of one line run one after the other.
-        is_behind: Another call of its line may run.
+        line: Name of its line, for an ORDERED event; calls of one line run one after the other.
+        is_behind: It waits for another call of its line.
         is_held: A stage keeps it, see `HeldError`.
-        built: The request of the present attempt; of a call that has released its payload, that of all.
-        attempted: Requests that were sent, in this batch.
-        attempts: The last ones, once one of them has failed and another follows.
+        built: The request of the present attempt, None between attempts. With the payload released, it stays.
+        attempted: Number of attempts; a batch that is halved counts from 0 again.
+        attempts: The last attempts, for the records; None if the first one succeeds.
         is_retried: An attempt has failed, and another one follows.
         took: Seconds of all its requests.
         paused: Seconds in which the present attempt waited for a turn of RATE_LIMIT.
-        url: Of its last request.
+        url: URL of its last request.
         has_payload: False once a large payload was released.
-        item: What it is in its batch.
+        item: Its item in the body of its batch.
         riders: The other calls of the batch that this one carries: they wait for its end, and end with it.
         carrier: The call that carries this one.
-        together: Calls in its last request.
+        together: Number of calls in its last request.
         text: Digest of what ON_CHANGE compares.
-        dedupe_key: Its claim is on this key.
-        was_seen: None before its claim is answered; False: it has the claim.
+        dedupe_key: The key of DEDUPE_KEY that it claims.
+        was_seen: Whether its key was seen before. None until its claim is answered; False if it has the claim.
     """
 
     number: int
@@ -142,7 +142,7 @@ class Call(Struct, eq=False):
 
     @property
     def run(self) -> RunKey:
-        """Return what its run id is made of."""
+        """Return the key from which the id of its run is made."""
         return self.number if self.key is None else self.key
 
     @property
@@ -151,21 +151,21 @@ class Call(Struct, eq=False):
         return [self, *self.riders] if self.riders else [self]
 
     def follow(self, carrier: "Call") -> None:
-        """Take over what became of the call that carries this one in its batch."""
+        """Copy the attempts of the call that carries this one in its batch."""
         self.attempted, self.attempts, self.took, self.url = (
             carrier.attempted, carrier.attempts, carrier.took, carrier.url,
         )  # fmt: skip
         self.together = carrier.together
 
     def discard_request(self) -> None:
-        """Forget the request that was built, which is built again; not where the payload was released for it."""
+        """Forget the request, which is built again for the next attempt; keep it if the payload was released."""
         if self.has_payload:
             self.built = None
 
     def waited(self, now: float) -> float:
-        """Return the seconds since the broker received the message in which no request of the call was under way.
+        """Return the seconds that the call has waited: its age, less the time of its requests.
 
-        By the clock of the messages: where it was set back, 0.
+        The age counts from the arrival of the message. The result is 0 if the clock was set back meanwhile.
         """
         return max(0.0, now - self.message.timestamp - self.took)
 
@@ -173,16 +173,16 @@ class Call(Struct, eq=False):
 class Stage:
     """What one setting does to the calls of an event; an event without the setting has no stage of it.
 
-    Each hook is a no-op by default, and only those that a stage has of its own are called.
+    Each hook does nothing by default. Only hooks that a stage overrides are called.
     """
 
     def enter(self, call: Call, values: MessageValues) -> None:
         """Look at a call before the request of an attempt is built.
 
         Raises:
-            SkippedError: It sends nothing.
-            CallError: It fails.
-            HeldError: It waits; the stage puts it back.
+            SkippedError: The call sends nothing.
+            CallError: The call fails.
+            HeldError: The call waits; the stage puts it back into its queue.
         """
 
     def before(self, call: Call, request: HttpRequest) -> HttpRequest:  # noqa: ARG002  # of the default
@@ -190,11 +190,11 @@ class Stage:
         return request
 
     def after(self, call: Call, verdict: Verdict) -> Verdict:  # noqa: ARG002  # of the default
-        """Return the verdict on an attempt, or on a call that sends nothing: the given one, or one in its place.
+        """Return the given verdict on an attempt or on a call that sends nothing, or another one in its place.
 
-        Stages are asked in the opposite order: the last one to `enter` comes first.
+        Stages are called in reverse order: the last one to `enter` comes first.
         """
         return verdict
 
     def give_up(self, call: Call) -> None:
-        """Note that a call which waits goes on no more: its source has taken it back."""
+        """Forget a call that ends without `after`, or goes on by another definition."""

@@ -36,9 +36,10 @@ _LINE_BREAK: Final = re.compile(r"[\n\r]")
 
 
 class Items:
-    """Make the items of an event's batches: what BATCH_ITEM makes of a message, else its payload.
+    """The items of an event's batches: BATCH_ITEM filled from a message, or its payload without BATCH_ITEM.
 
-    Where `{batch}` or a JSON body holds them they are JSON: what is JSON as JSON, on one line, anything else as string.
+    In `{batch}` or a JSON body each item is JSON on one line: JSON stays as it is, other text becomes a string.
+    Elsewhere each item is one line of text.
     """
 
     def __init__(self, item: PlaceholderText | None, body: PlaceholderText) -> None:
@@ -64,20 +65,20 @@ class Items:
 
 
 def batch_key(keys: Iterable[str]) -> str:
-    """Return the Idempotency-Key of a batch: the same for the same messages in the same order only."""
+    """Return the Idempotency-Key of a batch: it depends on the messages and their order only."""
     return str(uuid.uuid5(_KEYS, "\0".join(keys)))
 
 
 class Batches:
-    """The open batches of a route, one an event.
+    """The open batches of a route, at most one for each event.
 
     A batch is closed when it has BATCH_SIZE calls, before its items exceed max_body_bytes, and BATCH_SECONDS after its
     first call has come.
 
     Args:
         max_body_bytes: Bounds the request.
-        clock: For their time.
-        go_on: Called for a batch that is closed, with its first call, which carries the others.
+        clock: Times BATCH_SECONDS.
+        go_on: Called with the first call of a closed batch, which carries the others.
     """
 
     def __init__(self, max_body_bytes: int, clock: Clock, go_on: Callable[[Call], None]) -> None:
@@ -104,7 +105,7 @@ class Batches:
             self.close(event.name)
 
     def close(self, event: str) -> None:
-        """Close the open batch of an event, if it has any call that goes on."""
+        """Close the open batch of an event and send it on, unless all its calls have ended."""
         batch = [call for call in self._open.pop(event, ()) if not call.has_ended]
         if batch:
             self._go_on(carrying(batch))
@@ -120,7 +121,7 @@ class Batches:
 
 
 def carrying(batch: list[Call], before: Call | None = None) -> Call:
-    """Return the first of these calls, which carries the others, in place of the call that carried them before."""
+    """Make the first of these calls carry the others, and return it. `before` carried them until now."""
     first, *riders = batch
     first.riders, first.carrier = riders or None, None
     for rider in riders:
@@ -131,7 +132,7 @@ def carrying(batch: list[Call], before: Call | None = None) -> Call:
 
 
 def halve(call: Call) -> Call:
-    """Leave a call the first half of its batch; return the call that carries the other half."""
+    """Halve the batch of a call, which keeps the first half; return the call that carries the second half."""
     batch = call.batch
     middle = (len(batch) + 1) // 2
     second = carrying(batch[middle:], call)
@@ -141,16 +142,16 @@ def halve(call: Call) -> Call:
 
 
 class Split(Stage):
-    """A batch that is too large is halved: BODY may hold the items twice, or escaped.
+    """Halves a batch whose request is too large: BODY may hold the items twice, or escaped.
 
-    With BATCH_SPLIT one that is refused is halved too, until the item that is at fault is alone.
+    With BATCH_SPLIT a batch that the server refuses is halved too, until the faulty item is alone.
     """
 
     def __init__(self, *, refused: bool) -> None:
         self._refused = refused
 
     def after(self, call: Call, verdict: Verdict) -> Verdict:
-        """Return that the halves of a batch are sent, the given verdict for any other call."""
+        """Return the given verdict, or `SPLIT` if the batch is to be sent in halves."""
         if not call.riders or verdict.step is not Step.FAILED or verdict.failure is None:
             return verdict
         if verdict.response is None:

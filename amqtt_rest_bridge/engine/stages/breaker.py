@@ -1,7 +1,8 @@
-"""BREAKER: whether the target of a route is asked, and when.
+"""BREAKER: a target that is down gets no requests except probes.
 
-Closed, the breaker lets every attempt through and remembers when the target was down. Open, it lets one attempt through
-at a time, the *probe*, and the next one `PROBE_SECONDS` later. `Circuit` decides; `Breaker` has the calls that wait.
+A closed breaker lets every attempt through and remembers failures of the target. An open breaker lets one attempt
+through at a time, the *probe*, and the next one `PROBE_SECONDS` later. `Circuit` decides; `Breaker` keeps the calls
+that wait.
 """
 
 from collections import deque
@@ -21,10 +22,10 @@ _GATEWAY: Final = range(502, 505)
 
 
 class Circuit:
-    """The target of one route: is it down, and when may the next request find out? Times are handed in, in seconds.
+    """Whether the target of one route is down, and when the next probe may leave. Times are given in seconds.
 
     Args:
-        rule: So many failures within so many seconds open it.
+        rule: How many failures, within how many seconds, open the circuit.
     """
 
     def __init__(self, rule: BreakerRule) -> None:
@@ -32,13 +33,13 @@ class Circuit:
         times = "once" if rule.failures == 1 else f"{rule.failures} times"
         self._failed = f"the breaker is open: the target failed {times} within {rule.seconds} s, the last time with"
         self.reason = ""
-        """Why it is open, once it was: failures with `target_down` that follow do not tell what the target lacks."""
+        """Why the circuit opened last, empty before. The failures `target_down` that follow do not name the cause."""
         self._failures: deque[float] = deque(maxlen=rule.failures)
         self._probe: int | None = None  # the call that is under way
         self._next = 0.0
         self.is_open = False
         self.workers = 1
-        """That share the target: each waits so many times as long for its next probe."""
+        """Workers that share the target. Each waits so many times `PROBE_SECONDS` for its next probe."""
 
     @property
     def due(self) -> float | None:
@@ -55,10 +56,11 @@ class Circuit:
         return True
 
     def replied(self, call: int, reply: HttpResponse | CallError | None, now: float, unix_time: float) -> None:
-        """Note what came of an attempt that passed, None where it sent nothing. It may open or close the circuit.
+        """Note the reply to an attempt that passed, None if it sent nothing. This may open or close the circuit.
 
-        Decision: an open circuit hears its probe only: what was under way when it opened may end in any way. It closes
-        with any answer but 502 to 504, also an error: the target is there. Retry-After delays the next probe.
+        An open circuit counts the reply to its probe only: attempts that were under way when it opened may end in any
+        way. Any answer except 502 to 504 closes it, even an error: it shows that the target is up. Retry-After delays
+        the next probe.
         """
         is_down = _is_down(reply)
         if self.is_open:
@@ -79,10 +81,10 @@ class Circuit:
 class Breaker:
     """The circuit of a route, and the calls that wait until it lets them through, without a place.
 
-    A call of an earlier definition may have another target, which says nothing of this one: it always passes.
+    A call of an earlier definition may have another target; it always passes and does not count.
 
     Args:
-        clock: For the probes.
+        clock: Times the probes.
         on_change: Called with the reason when the circuit opens, with None when it closes.
     """
 
@@ -125,7 +127,7 @@ class Breaker:
         return self._circuit.passes(call.number, self._clock.monotonic())
 
     def replied(self, call: Call, reply: HttpResponse | CallError | None) -> None:
-        """Note what came of an attempt that passed, None for nothing; where the circuit closes, what waits goes on."""
+        """Note the reply to an attempt that passed, None if it sent nothing. Waiting calls go on if this closes it."""
         if self._circuit is None or call.event.target != self._target:
             return
         was_open = self._circuit.is_open
@@ -137,7 +139,7 @@ class Breaker:
             self._release()
 
     def hold(self, call: Call) -> bool:
-        """Keep a call until it may be the probe, or the circuit has closed; return False where it is closed."""
+        """Keep a call until it may be the probe or the circuit closes; return False if it may go on now."""
         if not self.is_open or call.event.target != self._target:
             return False
         self._waiting.append(call)
@@ -145,7 +147,7 @@ class Breaker:
         return True
 
     def left(self, call: Call) -> None:
-        """Note that a call has no place any more. If it sent nothing, the next one that waits is the probe."""
+        """Note that a call has no place any more. If a probe sent nothing, the next waiting call becomes the probe."""
         if self._circuit is not None:
             self.replied(call, None)
             self._look_again()
@@ -166,7 +168,7 @@ class Breaker:
         self._timer = self._clock.later(max(0.0, seconds), self._probe)
 
     def _probe(self) -> None:
-        """Resume the first call that waits: it is the probe, unless another call has come and is."""
+        """Resume the first waiting call, which becomes the probe unless another call comes before it."""
         self._timer = None
         due = None if self._circuit is None else self._circuit.due
         if due is not None and due > self._clock.monotonic():  # there has been another probe, or Retry-After
@@ -175,7 +177,7 @@ class Breaker:
         while due is not None and self._waiting:
             call = self._waiting.popleft()
             if not call.has_ended:
-                self._look_in(PROBE_SECONDS)  # for one that its source takes back meanwhile
+                self._look_in(PROBE_SECONDS)  # in case its source takes this call back meanwhile
                 call.resume(call)
                 return
 

@@ -1,7 +1,7 @@
 """DEDUPE_KEY: a message whose key was seen within DEDUPE_FOR sends nothing more.
 
-A call claims its key before its first request. While another one has the claim it waits,
-without a place; then it is skipped if that one has succeeded, else it has the claim.
+A call claims its key before its first request. While another call has the claim, the call waits without a place. Then
+it is skipped if the other call has succeeded, else it gets the claim.
 """
 
 from collections import deque
@@ -15,20 +15,20 @@ from amqtt_rest_bridge.model import EventName
 from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
 
 Tell = Callable[[bytes | None], bool]
-"""Called with the kept answer of a key that was seen, None for a claim that is granted; False: it is not wanted."""
+"""Called with None if the claim is granted, or the kept answer of a key that was seen. Returns False to decline."""
 
 
 def dedupe_key(event: EventName, text: bytes) -> bytes | None:
-    """Return the key of a text of DEDUPE_KEY: that of an event, which others do not share; None for an empty text."""
+    """Return the key for a text of DEDUPE_KEY, None for an empty text. Different events never share a key."""
     return digest("\0".join((*event, "")).encode() + text) if text else None
 
 
 class Claims:
-    """Who works on a key, one claim at a time. Bounded by the calls, of which each has one at most."""
+    """The claims on keys: one at a time for each key. A call has one at most, so their number is bounded."""
 
     def __init__(self, keeps: Keeps) -> None:
         self._keeps = keeps
-        self._open: dict[bytes, deque[Tell]] = {}  # who waits for a claim, by key
+        self._open: dict[bytes, deque[Tell]] = {}  # what waits for a claim, by key
 
     def claim(self, key: bytes, tell: Tell) -> None:
         """Claim a key; `tell` is called now, or once the claim before it has ended. `settle` must follow a grant."""
@@ -43,7 +43,7 @@ class Claims:
             self.settle(key, 0.0, None)
 
     def settle(self, key: bytes, seconds: float, answer: bytes | None) -> None:
-        """End a claim that was granted: the key was seen and has this answer, or with None was not seen."""
+        """End a claim that was granted. The key counts as seen and has this answer; with None it does not."""
         if answer is not None:
             self._keeps.keep(key, seconds, answer)
         waiting = self._open.pop(key, None)
@@ -62,10 +62,10 @@ class Deduplicated(Stage):
     """Skips calls whose key was seen. A call without a key goes on.
 
     Args:
-        event: Whose keys they are.
-        text: The key.
-        seconds: How long one is known.
-        claims: Those of all events.
+        event: The names of the route and the event.
+        text: The text of DEDUPE_KEY.
+        seconds: How long a key is known.
+        claims: The claims of all events.
     """
 
     def __init__(self, event: EventName, text: PlaceholderText, seconds: int, claims: Claims) -> None:
@@ -97,13 +97,13 @@ class Deduplicated(Stage):
         return True
 
     def after(self, call: Call, verdict: Verdict) -> Verdict:
-        """End the claim of a call that has ended; before its result, so that a repetition of its message is skipped."""
+        """End the claim of a call that has ended, before its result is published: a repeated message is skipped."""
         if verdict.step is not Step.AGAIN:
             self._settle(call, b"" if verdict.step is Step.DONE else None)
         return verdict
 
     def give_up(self, call: Call) -> None:
-        """End the claim of a call that goes on no more, or by another definition."""
+        """End the claim of a call that is given up or goes on by another definition."""
         self._settle(call, None)
 
     def _settle(self, call: Call, answer: bytes | None) -> None:

@@ -27,7 +27,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.failures import describe_status
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
-_MARGIN_SECONDS: Final = 30.0  # renewed so long before it expires, but after nine tenths of a short life
+_MARGIN_SECONDS: Final = 30.0  # a token is renewed so long before it expires, or after 90 % of a short life
 _REMEMBERED: Final = 4
 _NOT_ACCEPTED: Final = (400, 401)
 _TOKEN: Final = re.compile(r"[\x21-\x7e]+")  # RFC 6749 appendix A.12, without spaces: it becomes part of a header
@@ -52,7 +52,7 @@ class AccessTokens:
         self._token: _Token | None = None
 
     def current(self, now: float) -> str | None:
-        """Return the token, None where there is none that is good for a while."""
+        """Return the token, None if there is none or it has to be renewed."""
         return None if self._token is None or now >= self._token.renewed_at else self._token.value
 
     def request(self, *, in_body: bool) -> HttpRequest:
@@ -71,7 +71,7 @@ class AccessTokens:
     def may_want_form(self, response: HttpResponse) -> bool:
         """Return whether the server may have refused credentials only for being sent as Basic.
 
-        Decision: Basic first, as RFC 6749 section 2.3.1 has it; some servers take the form's fields alone.
+        Basic comes first (RFC 6749 section 2.3.1); some servers accept only the fields of the form.
         """
         return response.status in _NOT_ACCEPTED and not self.in_body
 
@@ -99,7 +99,7 @@ class AuthorizedClient:
         client: Sends to the server of the route.
         issuer: Sends to the server of OAUTH2_TOKEN_URL.
         config: Has the OAUTH2 settings.
-        monotonic: Returns the time that nothing sets.
+        monotonic: Returns monotonic seconds.
     """
 
     def __init__(self, client: Sends, issuer: Sends, config: RestApiConfig, monotonic: Callable[[], float]) -> None:
@@ -110,7 +110,7 @@ class AuthorizedClient:
         self._fetching: asyncio.Task[str | CallError] | None = None
 
     async def send(self, request: HttpRequest, *, turn: Turn | None = None) -> HttpResponse:
-        """Send a request; after a 401 once more, with a new token, as the server has not processed it.
+        """Send a request. After a 401, which means that it was not processed, send it once more with a new token.
 
         Requests for a token take no turn: they go to another server.
         """
@@ -141,7 +141,7 @@ class AuthorizedClient:
             return token
         if self._fetching is None or self._fetching.done():
             self._fetching = asyncio.create_task(self._fetch())
-        fetched = await asyncio.shield(self._fetching)  # a call that is cancelled leaves it to the others
+        fetched = await asyncio.shield(self._fetching)  # cancelling one call does not cancel the fetch for others
         if isinstance(fetched, CallError):
             raise fetched
         return fetched
@@ -174,7 +174,7 @@ def unsent(error: CallError) -> CallError:
 
 
 def _read_token(response: HttpResponse, started: float) -> _Token:
-    """Read an answer of the token's server (RFC 6749 sections 5.1 and 5.2)."""
+    """Return the token in an answer of the token server (RFC 6749 sections 5.1 and 5.2)."""
     answer = _json_object(response.body)
     if response.status >= 300:
         error = answer.get("error")

@@ -1,4 +1,4 @@
-"""ON_CHANGE: a message whose text equals the last one that its topic has sent with success sends nothing.
+"""ON_CHANGE: a message sends nothing if its text equals the last one sent with success for its topic.
 
 Calls of one topic run one after the other (`order`), so that the end of the last one is known. Only digests are kept.
 """
@@ -16,12 +16,12 @@ MOST_TOPICS: Final = 100_000
 
 
 class OnChange(Stage):
-    """Skips calls that bring nothing new. A publisher that invents topics has others sent once more.
+    """Skips calls that bring nothing new. If its topic was pushed out, a call is sent even if unchanged.
 
     Args:
         text: What is compared.
         seconds: After which the same text is sent again, None for never.
-        monotonic: Returns the time that nothing sets.
+        monotonic: Returns monotonic seconds.
     """
 
     def __init__(self, text: PlaceholderText, seconds: int | None, monotonic: Callable[[], float]) -> None:
@@ -31,7 +31,7 @@ class OnChange(Stage):
         self._last: OrderedDict[bytes, tuple[bytes, float]] = OrderedDict()  # by topic; the one sent last at the end
 
     def enter(self, call: Call, values: MessageValues) -> None:
-        """Skip the call if its topic's last text is the same, and still counts."""
+        """Skip the call if its text equals the last one of its topic, and that one is not too old."""
         call.text = digest(self._text.fill_bytes(values))
         last = self._last.get(digest(call.message.topic.encode()))
         if last is None or last[0] != call.text:
@@ -40,7 +40,7 @@ class OnChange(Stage):
             raise SkippedError("unchanged", "ON_CHANGE is the same as in the last message of the topic")
 
     def after(self, call: Call, verdict: Verdict) -> Verdict:
-        """Keep the text of a call that has succeeded; one that failed was not seen."""
+        """Keep the text of a call that has succeeded. Failed calls change nothing."""
         if verdict.step is Step.DONE and call.text is not None:
             topic = digest(call.message.topic.encode())
             self._last.pop(topic, None)

@@ -8,13 +8,16 @@ from amqtt_rest_bridge.engine.stages import Call
 
 
 class Order:
-    """The lines of a route: of each the call that may run, and those behind it."""
+    """The lines of a route. In each line one call may run, and the others wait behind it."""
 
     def __init__(self) -> None:
         self._behind: dict[str, deque[Call]] = {}  # by line
 
     def enter(self, call: Call, *, is_batch: bool) -> bool:
-        """Put a call into its line; return whether it may run, else `leave` returns it. Batches have one line."""
+        """Put a call into its line; return whether it may run now. If not, a later `leave` returns it.
+
+        The batches of an event share one line; other calls have a line for each topic.
+        """
         call.line = line = f"{call.event.event.name}\0{'' if is_batch else call.message.topic}"
         behind = self._behind.get(line)
         if behind is None:
@@ -25,18 +28,18 @@ class Order:
         return False
 
     def precede(self, call: Call) -> None:
-        """Put a call before all that are behind the one that may run, of whose line it is."""
+        """Put a call first among those that wait in its line, next after the one that may run."""
         self._behind[call.line or ""].appendleft(call)
         call.is_behind = True
 
     def replace(self, call: Call, other: Call) -> None:
-        """Put another call into the place of one that is behind."""
+        """Replace a call that waits in a line by another call."""
         behind = self._behind[call.line or ""]
         behind[behind.index(call)] = other
         other.is_behind = True
 
     def leave(self, line: str) -> Call | None:
-        """Remove the call that may run; return the one that may now, None where the line is empty."""
+        """Remove the call that may run from its line; return the next one, None if the line is empty."""
         behind = self._behind[line]
         while behind:
             following = behind.popleft()
@@ -48,7 +51,7 @@ class Order:
 
 
 class OrderLease:
-    """Until when calls of lines may begin: those of a worker as long as no other one takes its slots.
+    """Until when calls of lines may begin: only as long as no other worker can take the slots of this one.
 
     Args:
         clock: Its monotonic time counts.
@@ -61,7 +64,7 @@ class OrderLease:
 
     @property
     def lasts(self) -> bool:
-        """Return whether they may begin."""
+        """Return whether calls of lines may begin."""
         return self._until == math.inf or self._clock.monotonic() < self._until
 
     def hold(self, call: Call) -> None:

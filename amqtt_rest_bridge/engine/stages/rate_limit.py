@@ -1,10 +1,10 @@
 """RATE_LIMIT: the server sees no more requests of a route than so many in a time.
 
 Every request takes a turn: the first of an attempt, and those that follow it (redirects, credentials sent again). The
-next turn comes so many seconds after the request of the last one has left, however long that has waited for an access
-token or a processor, so that requests do not gather and leave together.
+next turn comes a fixed time after the last request has left. This holds even if that request has left late, since it
+waited for an access token or for the processor: delayed requests do not leave together.
 
-Decision: evenly spaced instead of in bursts, so that the server sees no more than the limit in any window of time.
+Requests are spaced evenly and not sent in bursts, so that the server sees no more than the limit in any window of time.
 """
 
 from asyncio import Future, get_running_loop
@@ -28,17 +28,17 @@ class Pace:
         self._on_turn = on_turn
         self._seconds = 0.0
         self._last = -float("inf")
-        self._given: Call | None = None  # has begun, and its first request has not left
-        self._waiting: deque[Future[None]] = deque()  # for requests that follow another one, which go first
+        self._given: Call | None = None  # has the turn, and its first request has not left
+        self._waiting: deque[Future[None]] = deque()  # redirects and repeated logins, which go before new calls
         self._timer: Cancels | None = None
 
     def change(self, seconds: float, workers: int) -> None:
-        """Keep another distance between requests, shared with other workers: each has its part of the limit."""
+        """Change the seconds between requests. With several workers each waits so many times as long."""
         self._seconds = workers * seconds
         self._set_timer()
 
     def begin(self, call: Call) -> bool:
-        """Return whether it is the turn of a call; if not, `on_turn` is called when there is a turn."""
+        """Return whether a call gets the turn now; if not, `on_turn` is called once there is one."""
         if self._given is not None or self._waiting:
             return False
         if self.seconds_left > 0:
@@ -48,7 +48,7 @@ class Pace:
         return True
 
     async def take_turn(self, call: Call) -> None:
-        """Return when the next request of a call may leave, which it does then."""
+        """Wait until the next request of a call may leave; the caller sends it at once."""
         if self._given is call:
             self._given = None
         else:
@@ -61,14 +61,14 @@ class Pace:
         self._set_timer()
 
     def left(self, call: Call) -> None:
-        """Note that a call has no place any more; a turn in which nothing was sent is another call's at once."""
+        """Note that a call has no place any more. A turn that it did not use goes to another call at once."""
         if self._given is call:
             self._given = None
             self._set_timer()
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds until the next turn; 0 and less: it has come."""
+        """Return the seconds until the next turn, 0 or less if it has come."""
         return self._last + self._seconds - self._clock.monotonic()
 
     def _set_timer(self) -> None:

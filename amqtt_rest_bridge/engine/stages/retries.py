@@ -1,6 +1,6 @@
 """RETRIES, RETRY_ON, Retry-After: whether a request that failed is sent again, and when.
 
-`Retries` decides; nothing else does. A call that waits for its next attempt holds no place of its route.
+Only `Retries` decides this. A call that waits for its next attempt holds no place of its route.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from amqtt_rest_bridge.model import IDEMPOTENT, ClientEvent, HttpResponse, Metho
 from amqtt_rest_bridge.times import Backoff
 
 _BACKOFF: Final = Backoff(first=0.5)
-# Decision: a server that asks for more than an hour is asked again after an hour.
+# A server that asks for more than an hour is asked again after an hour.
 LONGEST_RETRY_AFTER: Final = 3600.0  # seconds
 
 _CONNECTION_CODES: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TIMEOUT})
@@ -43,7 +43,10 @@ class Retries(Stage):
         self._random = random
 
     def after(self, call: Call, verdict: Verdict) -> Verdict:
-        """Return when a call is tried again, the given verdict when that may not help, is not safe, or was enough."""
+        """Return `AGAIN` with the seconds to wait if a call is retried, else the given verdict.
+
+        A call is not retried if that cannot help, is not safe, or RETRIES is reached.
+        """
         failure, response = verdict.failure, verdict.response
         if verdict.step is not Step.FAILED or failure is None:
             return verdict
@@ -58,7 +61,7 @@ class Retries(Stage):
 
 
 def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless: bool) -> bool:
-    """Return whether a retry may help and is safe; how many there are is not decided here.
+    """Return whether a retry may help and is safe. The number of retries does not count here.
 
     `outcome` is what `send` raised, or the response that `failure_of` calls a failure. A lossless call
     (OVERLOAD_POLICY) is also retried when the server may have processed it, or when only TLS prevents it.
@@ -69,20 +72,20 @@ def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless:
         return outcome.status in _ALWAYS or (method in IDEMPOTENT and outcome.status in _WHEN_IDEMPOTENT)
     if outcome.code in _CONNECTION_CODES:
         return outcome.unsent or lossless or method in IDEMPOTENT
-    # Decision: a certificate that is refused (not `unsent`) is refused in a few seconds too: only lossless calls wait
-    # until it has been replaced. A handshake that was cut off is a connection that was never established.
-    # The same holds for credentials that the server of OAUTH2_TOKEN_URL refuses.
+    # A refused certificate (not `unsent`) is refused again in a few seconds: only lossless calls wait until it has been
+    # replaced. A handshake that was cut off is a connection that was never established. Credentials that the server of
+    # OAUTH2_TOKEN_URL refuses are like a refused certificate.
     return outcome.code in _BEFORE_SENDING and (outcome.unsent or lossless)
 
 
 def delay(attempt: int, response: HttpResponse | None, *, now: float, random: Callable[[], float]) -> float:
-    """Return the seconds before the next attempt after so many: the backoff, at least what Retry-After asks for."""
+    """Return the seconds to wait after so many attempts: the backoff, or Retry-After if that is longer."""
     asked = None if response is None else retry_after(response, now)
     return max(backoff(attempt, random), asked or 0.0)
 
 
 def backoff(attempt: int, random: Callable[[], float]) -> float:
-    """Return the seconds before the next attempt after so many: 0.5, 1, 2, ... with jitter, 30 at most.
+    """Return the seconds to wait after so many attempts: 0.5, 1, 2, ... with jitter, 30 at most.
 
     `random` returns a number from 0 to 1; the jitter is up to a quarter of the delay.
     """

@@ -7,13 +7,13 @@ from amqtt_rest_bridge.schemas import Schema, checker_of
 
 
 class Checked(Stage):
-    """Fails calls by a schema."""
+    """Fails calls whose payload does not match a schema."""
 
     def __init__(self, schema: Schema) -> None:
         self._check = checker_of(schema)
 
     def enter(self, call: Call, _: MessageValues) -> None:
-        """Fail the call for what its payload has against the schema."""
+        """Fail the call if its payload does not match the schema."""
         if faults := self._check(call.message.payload):
             message = f"the payload does not match SCHEMA_FILE: {'; '.join(faults)}"
             raise SCHEMA_FAULTS.error(message, unsent=True)

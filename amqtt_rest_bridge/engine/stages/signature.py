@@ -1,4 +1,4 @@
-"""SIGNATURE_SECRET: the server can see whom the body comes from."""
+"""SIGNATURE_SECRET: a signature by which the server can check who sent the body."""
 
 import hashlib
 import hmac

@@ -5,7 +5,7 @@ from amqtt_rest_bridge.placeholders import Condition, MessageValues, predicate
 
 
 class When(Stage):
-    """Skips calls by a condition."""
+    """Skips calls for which a condition is false."""
 
     def __init__(self, condition: Condition) -> None:
         self._is_wanted = predicate(condition)
