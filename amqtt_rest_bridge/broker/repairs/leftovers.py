@@ -12,17 +12,19 @@ Upstream: https://github.com/python/cpython/issues/104344 is the change of `wait
 import asyncio
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, Final
 from weakref import WeakSet
 
 from amqtt_rest_bridge.broker import amqtt_broker
 
 log = logging.getLogger(__name__)
 
+_KEPT: Final = "_kept_writer"  # an attribute of protocols
+
 
 def mend(broker: Any) -> None:
     """Close and cut off connections."""
-    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # kept by their protocols while connections are open
+    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # each is kept by its protocol while its connection is open
     amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_closing, writers))
     amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_cutting_off, writers))
 
@@ -32,6 +34,8 @@ def _closing(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step)
 
     async def serve_and_close(reader: Any, writer: asyncio.StreamWriter, listener_name: str) -> None:
         writers.add(writer)
+        # From Python 3.12 on a protocol does not keep its writer; the connection may outlive what serves it.
+        setattr(writer.transport.get_protocol(), _KEPT, writer)
         try:
             await serve(reader, writer, listener_name)
         except asyncio.CancelledError:
