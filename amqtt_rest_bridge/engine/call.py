@@ -13,7 +13,7 @@ import itertools
 import logging
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -21,8 +21,8 @@ from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.admission import AT_ONCE, Outside
-from amqtt_rest_bridge.engine.event import PreparedEvent
-from amqtt_rest_bridge.engine.needs import Delivery, Host, Sends
+from amqtt_rest_bridge.engine.event import PreparedEvent, PreparedRoute
+from amqtt_rest_bridge.engine.needs import Delivery, Host
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes, note_attempt
 from amqtt_rest_bridge.engine.results import failure_publication
 from amqtt_rest_bridge.engine.schedule import OwnDelivery
@@ -33,7 +33,7 @@ from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.turns import Turns
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
-from amqtt_rest_bridge.model import HttpResponse, Message, Publication, Route, RunKey
+from amqtt_rest_bridge.model import HttpResponse, Message, Publication, RunKey
 
 log = logging.getLogger(__name__)
 
@@ -43,14 +43,6 @@ _LOOKED_AT_TOGETHER: Final = 32
 _QUICKLY_PARSED: Final = 16 << 10  # bytes
 _SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
-
-
-class PreparedRoute(Struct, frozen=True, eq=False):
-    """A route as it is in use: its client events by name, and the client for their requests, None without events."""
-
-    route: Route
-    events: Mapping[str, PreparedEvent]
-    client: Sends | None
 
 
 class Common(Struct, eq=False):

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Final
 
-from amqtt_rest_bridge.engine.call import Common, PreparedRoute, RouteCalls
-from amqtt_rest_bridge.engine.event import prepare
+from amqtt_rest_bridge.engine.call import Common, RouteCalls
+from amqtt_rest_bridge.engine.event import PreparedRoute, prepare
 from amqtt_rest_bridge.engine.needs import Connects, Delivery, Host, Sends
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes
 from amqtt_rest_bridge.engine.router import Router

@@ -4,8 +4,10 @@
 bridge (`call`), the commands `try` and `test` (`trial`), and tests. Time and chance are handed to the stages.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
+
+from msgspec import Struct
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.needs import Sends
@@ -228,6 +230,14 @@ class PreparedEvent:
         """Return the hooks of this name, of those stages that override it."""
         default = getattr(Stage, name)
         return tuple([getattr(stage, name) for stage in self._stages if getattr(type(stage), name) is not default])
+
+
+class PreparedRoute(Struct, frozen=True, eq=False):
+    """A route as it is in use: its client events by name, and the client for their requests, None without events."""
+
+    route: Route
+    events: Mapping[str, PreparedEvent]
+    client: Sends | None
 
 
 def prepare(
