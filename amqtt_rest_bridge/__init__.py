@@ -31,7 +31,7 @@ if TYPE_CHECKING:
         RouteFilesError,
         Severity,
     )
-    from amqtt_rest_bridge.language.loader import LoadResult
+    from amqtt_rest_bridge.language.load_result import LoadResult
     from amqtt_rest_bridge.model import (
         ClientEvent,
         Method,

@@ -35,12 +35,13 @@ from amqtt_rest_bridge.http.client import client_for, tls_of
 from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
-from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.processes.reload import Reloader, load_first, usable_routes
+from amqtt_rest_bridge.processes.reload import Reloader, load_first_apart, usable_routes
+from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor
 from amqtt_rest_bridge.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
@@ -104,27 +105,24 @@ async def serve(
 
 
 class Program:
-    """The parts of a worker. The constructor reads the route files, which blocks, and binds their ports.
+    """The parts of a worker.
 
     Args:
         settings: Those of the worker, checked.
         broker: Returns the broker's address; called before each connection.
-
-    Raises:
-        RouteFilesError: A route file has an error; every fault has been logged.
-        ConfigurationError: A file cannot be used, or a port is taken.
+        run_loader: Loads route files.
     """
 
-    def __init__(self, settings: WorkerSettings, broker: Callable[[], Address]) -> None:
+    def __init__(
+        self, settings: WorkerSettings, broker: Callable[[], Address], run_loader: RunLoader = run_loader
+    ) -> None:
         self._settings = settings
+        self._run_loader = run_loader
         self._opened = contextlib.ExitStack()
-        loaded = load_first(settings, lambda routes, _: self._check(routes))
-        self._routes: tuple[Route, ...] = loaded.routes
+        self._routes: tuple[Route, ...] = ()
         self._ports = Ports(_port_options(settings), self._application, self._port_changed)
         """The ports of server mode."""
         self._opened.callback(self._ports.close)
-        self._ports.bind(server_ports(loaded.routes))
-
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
         self.publisher = Publisher()
@@ -153,22 +151,29 @@ class Program:
         """Publishes the status of the routes."""
         if self.member.commands is not None:
             self.reporter.mirror = self.member.commands.status_published
-        self._reloader = Reloader(settings, self._replace, self._check, loaded, self.reporter.reloaded)
+        self._reloader: Reloader | None = None
         return_large_blocks(few_arenas=True)
         use_all_descriptors()
 
     # Started and stopped.
 
     async def start(self) -> None:
-        """Connect, and take messages.
+        """Load the routes, bind their ports, connect, and take messages.
 
         Returns once the slots that are this worker's share have been opened, or after ten seconds: a holder may take
         longer to hand one over.
 
         Raises:
-            BridgeError: The broker cannot be used, or a route cannot run.
+            RouteFilesError: A route file has an error; every fault has been logged.
+            BridgeError: A file or the broker cannot be used, a port is taken, or a route cannot run.
         """
         settings = self._settings
+        loaded = await load_first_apart(settings, self._check, self._run_loader)
+        self._routes = loaded.routes
+        self._reloader = reloader = Reloader(
+            settings, self._replace, self._check, loaded, self.reporter.reloaded, self._run_loader
+        )
+        self._ports.bind(server_ports(self._routes))
         await self.member.own.client.open()  # first: a broker that cannot be used ends the start at once
         if self.member.commands is not None:  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
             await self.member.commands.check()
@@ -179,12 +184,12 @@ class Program:
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
             lambda: self.member.troubles, self._group_numbers, self.supervisor.keep,
         )  # fmt: skip
-        self._reloader.listen_to_sighup(asyncio.get_running_loop())
-        self._opened.callback(self._reloader.stop_listening)
+        reloader.listen_to_sighup(asyncio.get_running_loop())
+        self._opened.callback(reloader.stop_listening)
         keep = self.supervisor.keep
         keep("own session", self.member.own.client.run)
         keep("slots", self.member.follow)
-        keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
+        keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
         await woken(self.member.settled, _SETTLE_SECONDS)
@@ -193,7 +198,8 @@ class Program:
     async def stop(self) -> None:
         """Take no more messages, let running requests finish, publish their results, and leave the slots to others."""
         await self.member.stop_taking()
-        self._reloader.end()
+        if self._reloader is not None:
+            self._reloader.end()
         self._client_mode.stop()
         self._server_mode.reads.end_streams()
         asyncio.get_running_loop().call_later(_REPLY_SECONDS, self._server_mode.stop)
@@ -218,11 +224,11 @@ class Program:
 
     async def reload(self) -> ReloadFailure | None:
         """Read the route files again now. On an error the present routes stay; the error is logged and returned."""
-        return await self._reloader.reload(look=True)
+        return await self._started.reload(look=True)
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
         """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
-        loaded = await self._reloader.trial(instead)
+        loaded = await self._started.trial(instead)
         needed = [fault for route in loaded.routes for fault in self._settings.faults_of(route)]
         return replace(loaded, faults=(*loaded.faults, *needed))
 
@@ -266,10 +272,14 @@ class Program:
 
     # What the parts need of each other.
 
+    @property
+    def _started(self) -> Reloader:
+        if self._reloader is None:
+            raise RuntimeError("routes are asked for before they have been loaded")
+        return self._reloader
+
     def _check(self, routes: Sequence[Route]) -> None:
-        """Raise `ConfigurationError` for the first route that cannot run."""
-        for route, error in unusable_routes(routes, self._settings):
-            raise ConfigurationError(f"route {route.name}: {error}") from error
+        check_routes(routes, self._settings)
 
     def _announce(self, publication: Publication) -> bool:
         """Publish a status; without a connection it is dropped, since the next one comes soon."""
@@ -313,6 +323,12 @@ def _settle() -> None:
     gc.unfreeze()
     gc.collect()
     gc.freeze()
+
+
+def check_routes(routes: Iterable[Route], settings: Settings) -> None:
+    """Raise `ConfigurationError` for the first route that cannot run."""
+    for route, error in unusable_routes(routes, settings):
+        raise ConfigurationError(f"route {route.name}: {error}") from error
 
 
 def unusable_routes(routes: Iterable[Route], settings: Settings) -> Iterator[tuple[Route, ConfigurationError]]:

@@ -8,6 +8,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -21,7 +22,9 @@ from amqtt_rest_bridge.link.admin_frames import (
     WantRetry,
     WantRuns,
 )
-from amqtt_rest_bridge.records.bridge_records import BridgeRecords
+
+if TYPE_CHECKING:  # a worker needs none of what it imports
+    from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 
 
 @dataclass(slots=True, eq=False)
@@ -77,7 +80,7 @@ class RunQuestions:
         send: Asks the broker, which asks the other processes.
     """
 
-    def __init__(self, records: BridgeRecords, send: Callable[[WantRuns | WantRetry], None]) -> None:
+    def __init__(self, records: "BridgeRecords", send: Callable[[WantRuns | WantRetry], None]) -> None:
         self._records = records
         self._send = send
         self._lock = threading.Lock()

@@ -20,8 +20,6 @@ import yaml
 from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http.server_tls import TlsFiles
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.processes.reload import usable_routes
 from amqtt_rest_bridge.settings import YAML_TYPES, SettingFault, Settings
 from amqtt_rest_bridge.spelling import Question, did_you_mean
@@ -340,6 +338,8 @@ def is_sound(
 
 def _unusable_routes(settings: Settings) -> list[str]:
     """Return what is wrong with the routes besides the faults of their files, which are logged and raised."""
+    from amqtt_rest_bridge.language import loader, sources  # a worker that runs loads in a process of its own
+    from amqtt_rest_bridge.language.evaluation import Environment
     from amqtt_rest_bridge.program import unusable_routes
 
     sizes = ("max_body_bytes", "max_response_bytes")

@@ -20,6 +20,7 @@ from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Severity
 from amqtt_rest_bridge.language import loader, sources
 from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import in_order
 from amqtt_rest_bridge.model import Route
@@ -282,7 +283,7 @@ def load(file: CaseFile) -> TestedRoutes:
     return TestedRoutes(loaded.routes, None if whole.has_errors else whole.routes, in_order(errors))
 
 
-def _errors(loaded: loader.LoadResult) -> list[Fault]:
+def _errors(loaded: LoadResult) -> list[Fault]:
     return [fault for fault in loaded.faults if fault.severity is Severity.ERROR]
 
 

@@ -220,12 +220,12 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
 
 
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
-    from amqtt_rest_bridge.bridge import main
     from amqtt_rest_bridge.group.probe import probe
     from amqtt_rest_bridge.processes.reload import load_first
+    from amqtt_rest_bridge.program import check_routes
 
     settings, address = _usable(path, options)
-    routes = load_first(settings, main.check_routes).routes
+    routes = load_first(settings, lambda routes, _: check_routes(routes, settings)).routes
     findings = asyncio.run(probe(address, settings, routes))
     lacking = sum(one.holds is False for one in findings)
     if as_json:

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.commands.command import Command, is_name_of_file, read_de
 from amqtt_rest_bridge.commands.folder import RouteFolder
 from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
-from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.language.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.language.reference import template
 from amqtt_rest_bridge.model import Route

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.language.configs import read_config, read_route_config, w
 from amqtt_rest_bridge.language.definitions import Block, Definition
 from amqtt_rest_bridge.language.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.language.events import read_event
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.language.loops import Endpoint, PlacedEvent, loop_warnings
 from amqtt_rest_bridge.language.parameters import BlockKind
 from amqtt_rest_bridge.language.parsed_texts import ParsedText, ParsedTexts
@@ -20,26 +21,6 @@ from amqtt_rest_bridge.language.writer import write_definition
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.system import FileState
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    """The routes without errors, in the order of their files, and all faults, sorted.
-
-    `files` are those beside the route files that were read: when one of them changes, the routes do.
-    `variables` and `secrets` are the names that GET reads, where the environment recorded them.
-    """
-
-    routes: tuple[Route, ...]
-    faults: tuple[Fault, ...]
-    files: frozenset[FileState] = frozenset()
-    variables: tuple[str, ...] = ()
-    secrets: tuple[str, ...] = ()
-
-    @property
-    def has_errors(self) -> bool:
-        """Return whether anything keeps a route from working."""
-        return any(fault.severity is Severity.ERROR for fault in self.faults)
 
 
 @dataclass(frozen=True, slots=True)

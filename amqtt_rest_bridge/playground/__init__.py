@@ -19,7 +19,7 @@ from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.language import loader
 from amqtt_rest_bridge.language.evaluation import NameEnvironment
-from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route

@@ -16,10 +16,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
@@ -39,11 +36,11 @@ _LOOKS: Final = Backoff(longest=16)  # between two tries of a reload that failed
 class FirstLoad:
     """The routes at the start, the texts that were parsed for them, and the files as they were before.
 
-    `beside` are the files that the routes refer to.
+    `parsed` is as `ParsedTexts.dump` writes it; `beside` are the files that the routes refer to.
     """
 
     routes: tuple[Route, ...]
-    parsed: ParsedTexts
+    parsed: bytes
     seen: Fingerprint
     beside: Fingerprint
 
@@ -59,13 +56,28 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
         RouteFilesError: A route file has an error.
         ConfigurationError: A file cannot be read, or no bridge process could run a route.
     """
+    from amqtt_rest_bridge.language import loader, sources  # which a worker's own process has no memory for
+    from amqtt_rest_bridge.language.evaluation import Environment
+    from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+
     paths, parsed = settings.route_paths, ParsedTexts()
     seen = fingerprint(paths)
     texts = sources.read(paths, settings.may_be_empty)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check(routes, bridge_settings(settings))
-    return FirstLoad(routes, parsed, seen, loaded.files)
+    return FirstLoad(routes, parsed.dump(), seen, loaded.files)
+
+
+async def load_first_apart(
+    settings: Settings, check: Callable[[Sequence[Route]], None], run: RunLoader = run_loader
+) -> FirstLoad:
+    """Load the route files of a configuration in a process of its own; otherwise as `load_first`."""
+    seen, apart = await asyncio.to_thread(fingerprint, settings.route_paths), SubprocessLoader(settings, run=run)
+    loaded = await apart.load()
+    routes = usable_routes(loaded, settings)
+    await asyncio.to_thread(check, routes)
+    return FirstLoad(routes, apart.parsed, seen, loaded.files)
 
 
 def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:

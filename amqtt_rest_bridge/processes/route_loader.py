@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
-from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.processes.child import own_code
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import leave_no_core_file
@@ -55,14 +52,15 @@ class SubprocessLoader:
 
     Args:
         settings: Those of the configuration, of which some say what is loaded.
-        parsed: What was parsed at the start.
+        parsed: Texts that were parsed before, as `ParsedTexts.dump` writes them.
         run: Runs this module.
     """
 
-    def __init__(self, settings: Settings, parsed: ParsedTexts, run: RunLoader = run_loader) -> None:
+    def __init__(self, settings: Settings, parsed: bytes = b"", run: RunLoader = run_loader) -> None:
         wanted = {"paths": settings.route_paths, "may_be_empty": settings.may_be_empty}
         self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
-        self._parsed = parsed.dump()
+        self.parsed = parsed
+        """The texts that were loaded last."""
         self._run = run
 
     async def load(self, instead: Mapping[str, str | None] | None = None) -> LoadResult:
@@ -73,12 +71,12 @@ class SubprocessLoader:
         Raises:
             ConfigurationError: The process failed; the message is the last line of its stderr.
         """
-        status, output, errors = await self._run(self._argument, pickle.dumps((instead, self._parsed)))
+        status, output, errors = await self._run(self._argument, pickle.dumps((instead, self.parsed)))
         if status:
             reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ConfigurationError(reason or "the loader failed")
         result: LoadResult
-        result, self._parsed = pickle.loads(output)  # noqa: S301  # our own process
+        result, self.parsed = pickle.loads(output)  # noqa: S301  # our own process
         return result
 
 
@@ -93,6 +91,10 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
     Raises:
         ConfigurationError: A path cannot be read.
     """
+    from amqtt_rest_bridge.language import loader, sources  # which a worker's own process has no memory for
+    from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
+    from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+
     wanted, parsed = json.loads(arguments), ParsedTexts(known)
     texts = sources.read(wanted["paths"], wanted["may_be_empty"], instead)
     environment = RecordingEnvironment(os.environ, Path(wanted["secrets_dir"]))

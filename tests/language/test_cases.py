@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.language.sources import SUFFIXES, Source, read
 from amqtt_rest_bridge.model import Route, Signature

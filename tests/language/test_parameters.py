@@ -10,7 +10,8 @@ import pytest
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.forms import read_duration
-from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import (

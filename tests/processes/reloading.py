@@ -4,7 +4,6 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.processes.reload import Fingerprint, FirstLoad, fingerprint
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, configuration
@@ -30,7 +29,7 @@ def server_route(path: str, name: str = "S", port: int = 0) -> str:
 
 def loaded_before(folder: Path) -> FirstLoad:
     """Return the first load of a folder as it is now, of which nothing was parsed."""
-    return FirstLoad((), ParsedTexts(), fingerprint([str(folder)]), frozenset())
+    return FirstLoad((), b"", fingerprint([str(folder)]), frozenset())
 
 
 class Reloading:

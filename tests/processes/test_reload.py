@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.language.loader import LoadResult
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
@@ -224,7 +223,7 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
 
 def test_a_loader_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
-        asyncio.run(SubprocessLoader(Settings(routes=str(tmp_path / "nowhere")), ParsedTexts()).load())
+        asyncio.run(SubprocessLoader(Settings(routes=str(tmp_path / "nowhere"))).load())
 
 
 def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,7 +234,7 @@ def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest
     tatsu.mkdir(parents=True)
 
     async def scenario() -> tuple[list[LoadResult], str]:
-        loader = SubprocessLoader(Settings(routes=str(tmp_path)), ParsedTexts())
+        loader = SubprocessLoader(Settings(routes=str(tmp_path)))
         loaded = [await loader.load()]
         (tatsu / "__init__.py").touch()
         (tatsu / "buffering.py").write_text("class Buffer: pass")

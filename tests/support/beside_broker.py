@@ -105,8 +105,7 @@ class Host:
     async def _start(self, settings: WorkerSettings) -> Program:
         address = parse_url(settings.broker)
         assert address is not None
-        program = Program(settings, lambda: address)
-        program._reloader._loader._run = run_loader  # an interpreter takes half a second to start
+        program = Program(settings, lambda: address, run_loader)  # an interpreter takes half a second to start
         try:
             await program.start()
         except BaseException:

@@ -26,7 +26,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NoReturn, Self, TextIO
 
-from amqtt_rest_bridge.language.loader import LoadResult
+from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.processes.child import ChildProcess
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader, load_files
 
@@ -161,7 +161,7 @@ def spawn_bridge(sock: socket.socket) -> tuple[int, Callable[[], None]]:
 
 async def load_on_a_thread(self: SubprocessLoader, instead: Mapping[str, str | None] | None = None) -> LoadResult:
     """Load route files as `SubprocessLoader.load`, without a process."""
-    result, self._parsed = await asyncio.to_thread(load_files, self._argument, self._parsed, instead)
+    result, self.parsed = await asyncio.to_thread(load_files, self._argument, self.parsed, instead)
     return result
 
 

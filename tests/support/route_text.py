@@ -7,7 +7,8 @@ from typing import Any
 
 from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.placeholders import Condition, Placeholder, PlaceholderText
 

@@ -15,7 +15,8 @@ from amqtt_rest_bridge.engine.trial import try_calls, try_request
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import LoadResult, load
+from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.language.loader import load
 from amqtt_rest_bridge.language.sources import Source
 from amqtt_rest_bridge.model import HttpResponse, Message
 from amqtt_rest_bridge.schemas import checks
