@@ -1,7 +1,7 @@
 """Timed actions on one thread of their own: retries that are due, queues that wait too long, turns, leases.
 
 `calls.open_calls.Turns` decides about turns, in `Pace` are its lock and its timer; so are those of
-`calls.breaker.Circuit` in `Breaker`. Any thread may call.
+`engine.stages.breaker.Circuit` in `Breaker`. Any thread may call.
 """
 
 import heapq
@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from amqtt_rest_bridge.calls.breaker import PROBE_SECONDS, Circuit
 from amqtt_rest_bridge.calls.open_calls import Turns
+from amqtt_rest_bridge.engine.stages.breaker import PROBE_SECONDS, Circuit
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import BreakerRule, HttpResponse
 from amqtt_rest_bridge.times import lease_time

@@ -16,8 +16,10 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.calls.requests import BuiltRequest, Items, RequestBuilder, batch_key
-from amqtt_rest_bridge.calls.trace_context import TRACE_NAMES, trace_of
+from amqtt_rest_bridge.calls.requests import RequestBuilder
+from amqtt_rest_bridge.engine.requests import BuiltRequest
+from amqtt_rest_bridge.engine.stages.batch import Items, batch_key
+from amqtt_rest_bridge.engine.trace_context import TRACE_NAMES, trace_of
 from amqtt_rest_bridge.errors import BridgeError, CallError
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http_client import Exchange, Stopwatch, describe_status, redirect_refused

@@ -1,47 +1,21 @@
-"""Requests of calls: from an event and the values of a message to a complete request. Pure."""
+"""The requests of a bridge process's calls, as `engine.requests` builds them. Pure.
 
-import re
-import uuid
-from collections.abc import Iterable
-from urllib.parse import urlsplit
-
-from msgspec import Struct
+A copy, until the plugin runs on `engine`: from there it would be one more module that every message enters.
+"""
 
 from amqtt_rest_bridge.addresses import basic_credentials
-from amqtt_rest_bridge.calls.trace_context import trace_of
-from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS, REQUEST_TOO_LARGE, TYPE_OF_BODY
+from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
+from amqtt_rest_bridge.engine.requests import BuiltRequest, split_base_address
+from amqtt_rest_bridge.engine.trace_context import trace_of
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http_client import Origin, origin_of, printable
-from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, Pairs, RestApiConfig, Route, values_of
-from amqtt_rest_bridge.placeholders import (
-    BATCH,
-    MessageValues,
-    Mode,
-    Place,
-    PlaceholderText,
-    from_json,
-    parse,
-    place_of,
-    to_json,
-)
+from amqtt_rest_bridge.http_client import printable
+from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, Pairs, RestApiConfig, Route
+from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 # Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
-
-_BATCHES = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of their keys
-_LINE_BREAK = re.compile(r"[\n\r]")
-
-
-class BuiltRequest(Struct, frozen=True):
-    """A request ready to be sent and the topic of its result.
-
-    `destination` is None where no result is published, or where the topic holds values of the response.
-    """
-
-    request: HttpRequest
-    destination: str | None
 
 
 class RequestBuilder:
@@ -121,59 +95,6 @@ class RequestBuilder:
         return self._base + printable(path.partition("#")[0])
 
 
-class Items:
-    """Make the items of an event's batches: what BATCH_ITEM makes of a message, else its payload.
-
-    Where `{batch}` or a JSON body holds them they are JSON: what is JSON as JSON, on one line, anything else as string.
-    """
-
-    def __init__(self, item: PlaceholderText | None, body: PlaceholderText) -> None:
-        self._text = item or parse("{payload}", Place.TEXT, Mode.CLIENT)
-        self._as_json = body.place is Place.JSON or any(one.root == BATCH for one in body.placeholders)
-
-    def make(self, values: MessageValues) -> bytes:
-        """Return the item of a message.
-
-        Raises:
-            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, it would be more than one line.
-        """
-        text = self._text.fill(values)
-        if not self._as_json:
-            line = text.removesuffix("\n").removesuffix("\r")
-            if _LINE_BREAK.search(line):
-                raise NO_LINE_BREAKS.error("the item of the message in {batch.lines} holds a line break", unsent=True)
-            return line.encode()
-        try:
-            return to_json(from_json(text)).encode()
-        except (ValueError, RecursionError):
-            return to_json(text).encode()
-
-
-def batch_key(keys: Iterable[str]) -> str:
-    """Return the Idempotency-Key of a batch: the same for the same messages in the same order only."""
-    return str(uuid.uuid5(_BATCHES, "\0".join(keys)))
-
-
-def split_base_address(text: str) -> tuple[Origin, str]:
-    """Split BASE_ADDRESS into its origin and its path, the path without a trailing slash.
-
-    Decision: credentials in it are refused, because addresses appear in logs; so are a query and a fragment, because
-    ENDPOINT follows the path.
-
-    Raises:
-        ConfigurationError: it is not the http or https URL of a host.
-    """
-    if "?" in text or "#" in text:
-        raise ConfigurationError("BASE_ADDRESS cannot hold a query or a fragment; write the query into ENDPOINT")
-    try:
-        parts = urlsplit(text)
-        if parts.username is not None:
-            raise ConfigurationError("BASE_ADDRESS holds credentials; set USERNAME and PASSWORD instead")
-        return origin_of(parts), printable(parts.path).rstrip("/")
-    except ValueError as error:
-        raise ConfigurationError(f"BASE_ADDRESS is not an address: {error}") from error
-
-
 def _filled(text: PlaceholderText) -> str | PlaceholderText:
     """Fill a text that has no placeholders; return any other one as it is."""
     return text.fill(MessageValues(b"", 0.0, topic="")) if text.is_constant else text
@@ -209,23 +130,6 @@ def _authorization(config: RestApiConfig) -> str | None:
     if ":" in config.username:
         raise ConfigurationError("USERNAME cannot hold a colon (RFC 7617 section 2)")
     return basic_credentials(config.username, config.password)
-
-
-def has_own_authorization(request: HttpRequest) -> bool:
-    """Return whether a request is sent as it is.
-
-    Decision: one with an Authorization of the event's own HEADERS is.
-    """
-    return bool(values_of(request.headers, "authorization"))
-
-
-def scheme_of_sender(config: RestApiConfig, request: HttpRequest) -> str | None:
-    """Return the scheme of the Authorization that is added where a request is sent, None where it has all it needs."""
-    if has_own_authorization(request):
-        return None
-    if config.oauth2_token_url is not None:
-        return "Bearer"
-    return "Digest" if config.auth_scheme is AuthScheme.DIGEST else None
 
 
 def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:

@@ -1,7 +1,4 @@
-"""The stages of a call: what each setting of an event does to its calls. Pure.
-
-A new capability is a class here (or, beyond a few lines, a module beside this one) and its row in `prepare`.
-"""
+"""The stages of a call in a bridge process: what each setting of an event does to its calls. Pure."""
 
 import hashlib
 import hmac
@@ -14,9 +11,10 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.calls.batches import Split
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, SkippedError, Stage, Step, Verdict
-from amqtt_rest_bridge.calls.retries import Retries
 from amqtt_rest_bridge.catalogue import SCHEMA_FAULTS
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Route, RunIds, Signature
+from amqtt_rest_bridge.engine.stages.retries import delay, is_retryable
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Route, RunIds, Signature
 from amqtt_rest_bridge.placeholders import Condition, MessageValues, PlaceholderText, predicate
 from amqtt_rest_bridge.schemas import Schema, checker_of
 
@@ -176,6 +174,35 @@ class OnChange(Stage):
 
 def _digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
+
+
+class Retries(Stage):
+    """Try again, RETRIES times, or for a lossless route (OVERLOAD_POLICY) until a try succeeds.
+
+    Args:
+        route: The route of the event.
+        event: Its RETRY_ON and METHOD count.
+        now: Returns Unix time in seconds.
+        random: Returns a number from 0 to 1.
+    """
+
+    def __init__(self, route: Route, event: ClientEvent, now: Callable[[], float], random: Callable[[], float]) -> None:
+        self._retries = route.config.retries
+        self._lossless = route.is_lossless
+        self._event = event
+        self._now = now
+        self._random = random
+
+    def after(self, call: OpenCall, failure: CallError, response: HttpResponse | None) -> Verdict | None:
+        """Return when a call is tried again, None when that may not help or is not safe, or was done often enough."""
+        if not self._lossless and call.tries > self._retries:
+            return None
+        listed = response is not None and response.status in self._event.retry_on
+        outcome = failure if response is None else response
+        if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
+            return None
+        seconds = delay(call.tries, response, now=self._now(), random=self._random)
+        return Verdict(Step.AGAIN, None if response is None else response.status, failure, None, seconds)
 
 
 class Signed(Stage):

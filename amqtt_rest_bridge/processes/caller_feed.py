@@ -9,7 +9,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from amqtt_rest_bridge.calls.trace_context import trace_of
+from amqtt_rest_bridge.engine.trace_context import trace_of
 from amqtt_rest_bridge.link.broker_end import FRAME_BYTES, BrokerEnd
 from amqtt_rest_bridge.link.frames import MOST_REPLY_BYTES, Confirmed, Latest, ReadMessage, Replies, TopicMessage
 from amqtt_rest_bridge.link.newest import AGAIN, COMPLETE, INCOMPLETE, MARKS, MOST_TOPICS, Newest

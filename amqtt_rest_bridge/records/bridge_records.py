@@ -23,7 +23,7 @@ from typing import Final
 from msgspec import Struct
 
 from amqtt_rest_bridge.calls.call import OpenCall, Step, Verdict, masker_for
-from amqtt_rest_bridge.calls.requests import scheme_of_sender
+from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.link.admin_frames import (
     LIVE_SECONDS,

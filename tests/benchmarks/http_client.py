@@ -19,8 +19,8 @@ import urllib3.connection
 
 from amqtt_rest_bridge.bridge.client.senders import client_options
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Step
-from amqtt_rest_bridge.calls.requests import BuiltRequest
 from amqtt_rest_bridge.calls.stages import prepare
+from amqtt_rest_bridge.engine.requests import BuiltRequest
 from amqtt_rest_bridge.http_client import HttpClient
 from amqtt_rest_bridge.model import ClientEvent, HttpRequest, Message, Method, RestApiConfig, Route
 from amqtt_rest_bridge.placeholders import Mode, Place, parse

@@ -2,15 +2,11 @@
 
 import itertools
 
-import pytest
-
 from amqtt_rest_bridge.calls.batches import Gathering, carrying, halve
 from amqtt_rest_bridge.calls.call import OpenCall
-from amqtt_rest_bridge.calls.requests import Items, batch_key
 from amqtt_rest_bridge.calls.stages import prepare
-from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route
-from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.routing.calls import BatchNumbers
 
 ENDPOINT = parse("/", Place.ENDPOINT, Mode.CLIENT)
@@ -72,11 +68,6 @@ def test_numbers_of_batches_are_never_those_of_other_messages() -> None:
     assert max(given) < 1 << 48
 
 
-def test_the_key_of_a_batch_is_the_same_for_the_same_messages_in_their_order_only() -> None:
-    assert batch_key(["a", "b"]) == batch_key(iter(("a", "b")))
-    assert len({batch_key(keys) for keys in (["a"], ["a", "b"], ["b", "a"], ["ab"], ["a", "b", "c"])}) == 5
-
-
 def test_halves_of_a_batch_keep_its_order() -> None:
     first, *first.riders = [call(number) for number in range(5)]
     first.line, first.tries = ("R", "E", ""), 3
@@ -90,28 +81,3 @@ def test_a_batch_whose_first_call_leaves_is_carried_by_the_next_one() -> None:
     first.line, first.tries = ("R", "E", ""), 2
     assert batch_of(carrying(rest, first)) == [1, 2]
     assert (rest[0].line, rest[0].tries) == (first.line, 2)
-
-
-BODIES = {name: parse(name, Place.TEXT, Mode.BATCH) for name in ("{batch}", "{batch.lines}")}
-NDJSON = parse("{batch.lines}", Place.JSON, Mode.BATCH)
-
-
-@pytest.mark.parametrize(
-    ("body", "payload", "item"),
-    [
-        pytest.param(NDJSON, b'{\n "a": [1.0, 2] }', b'{"a":[1.0,2]}', id="JSON is one line"),
-        pytest.param(NDJSON, b"a\nb", b'"a\\nb"', id="other text is a string"),
-        pytest.param(BODIES["{batch}"], b"NaN", b'"NaN"', id="an array is JSON in any body"),
-        pytest.param(BODIES["{batch}"], b"", b'""', id="nothing"),
-        pytest.param(BODIES["{batch}"], b"[" * 5000, b'"' + b"[" * 5000 + b'"', id="nested too deeply"),
-        pytest.param(BODIES["{batch.lines}"], b"a b=1\r\n", b"a b=1", id="a line"),
-    ],
-)
-def test_an_item_cannot_change_the_shape_of_its_batch(body: PlaceholderText, payload: bytes, item: bytes) -> None:
-    assert Items(None, body).make(MessageValues(payload, 0.0, topic="t")) == item
-
-
-@pytest.mark.parametrize("payload", [b"a\nb", b"a\rb", b"\xff"])
-def test_what_is_not_a_line_of_text_fails_its_message(payload: bytes) -> None:
-    with pytest.raises(CallError):
-        Items(None, BODIES["{batch.lines}"]).make(MessageValues(payload, 0.0, topic="t"))

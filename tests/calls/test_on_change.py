@@ -9,8 +9,8 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.calls.call import OpenCall, PreparedEvent, Step
-from amqtt_rest_bridge.calls.requests import BuiltRequest
 from amqtt_rest_bridge.calls.stages import Means, OnChange, prepare
+from amqtt_rest_bridge.engine.requests import BuiltRequest
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.group.slots import plan
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, Results

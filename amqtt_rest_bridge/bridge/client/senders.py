@@ -1,8 +1,8 @@
 """What sends the requests of a route: its HTTP client with the route's settings, with OAuth2 one that adds the token.
 
-OAuth2 client credentials: one access token for all requests of a route. `calls.oauth2` decides which one, when it is
-renewed and what a 401 means; here are the thread that fetches it and those that wait. Client workers run it, several at
-once; the token is in no message, log line or failure.
+OAuth2 client credentials: one access token for all requests of a route. `engine.stages.oauth2` decides which one, when
+it is renewed and what a 401 means; here are the thread that fetches it and those that wait. Client workers run it,
+several at once; the token is in no message, log line or failure.
 """
 
 import secrets
@@ -15,8 +15,10 @@ from http import HTTPStatus
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge.calls.oauth2 import AccessTokens, authorized, late, unsent
-from amqtt_rest_bridge.calls.requests import RequestBuilder, has_own_authorization, split_base_address
+from amqtt_rest_bridge.calls.requests import RequestBuilder
+from amqtt_rest_bridge.catalogue import TOKEN_LATE
+from amqtt_rest_bridge.engine.requests import has_own_authorization, split_base_address
+from amqtt_rest_bridge.engine.stages.oauth2 import AccessTokens, authorized, unsent
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http.digest import DigestLogin, RequestLogin
 from amqtt_rest_bridge.http_client import (
@@ -199,7 +201,7 @@ class TokenSource:
         try:
             return fetching.result(2 * self._seconds)
         except TimeoutError as error:
-            raise late() from error
+            raise TOKEN_LATE.error("there is no access token: its server has not answered", unsent=True) from error
 
     def refuse(self, token: str) -> None:
         """Forget a token that the server did not accept."""

@@ -28,9 +28,9 @@ from amqtt_rest_bridge.bridge.server.request import (
     too_large,
 )
 from amqtt_rest_bridge.calls.stages import dedupe_key
-from amqtt_rest_bridge.calls.trace_context import trace_in
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, INVALID_BODY, REPLY_TIMEOUT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.engine.server.callers import verifier_of
+from amqtt_rest_bridge.engine.trace_context import trace_in
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http import exchange as http
 from amqtt_rest_bridge.http.exchange import RefusedError

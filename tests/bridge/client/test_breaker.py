@@ -9,8 +9,8 @@ import pytest
 
 from amqtt_rest_bridge.bridge import timers
 from amqtt_rest_bridge.bridge.timers import Breaker
-from amqtt_rest_bridge.calls import breaker
 from amqtt_rest_bridge.catalogue import CONNECTION_FAILED
+from amqtt_rest_bridge.engine.stages import breaker
 from amqtt_rest_bridge.model import BreakerRule
 from tests.bridge.client.test_pace import FakeTimers
 from tests.support.admin_client import admin_of

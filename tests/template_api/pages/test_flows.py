@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from amqtt_rest_bridge.calls.requests import _trailing, split_base_address
+from amqtt_rest_bridge.engine.requests import _trailing, split_base_address
 from amqtt_rest_bridge.language.as_written import routes_in
 from amqtt_rest_bridge.language.evaluation import Environment
 from amqtt_rest_bridge.language.loader import load
