@@ -9,6 +9,7 @@ from amqtt_rest_bridge.broker import configuration as listeners
 from amqtt_rest_bridge.cli import configuration
 from amqtt_rest_bridge.settings import Settings
 from tests.support.commands import SERVER_ROUTE, Workplace
+from tests.support.ports import free_port
 
 BRIDGE_FAULTS = [
     pytest.param(Settings("routes.lot", spool="nowhere/x.db"), "the folder of the setting spool does not", id="spool"),
@@ -71,7 +72,7 @@ def test_address_that_cannot_be_bound_is_named(bind: str, where: str) -> None:
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", ""])
 def test_taken_address_is_named_and_a_free_one_passes(host: str) -> None:
     family = socket.AF_INET if host == "127.0.0.1" else socket.AF_INET6
-    with socket.create_server((host.strip("[]"), 0), family=family) as sock:
+    with socket.create_server((host.strip("[]"), free_port()), family=family) as sock:
         bind = f"{host}:{sock.getsockname()[1]}"
         with pytest.raises(listeners.CannotListenError, match="Address already in use"):
             listeners.probe({"default": ListenerConfig(bind=bind)})

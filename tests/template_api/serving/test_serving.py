@@ -74,7 +74,7 @@ def test_a_signal_ends_the_server_gracefully(serve: Serve, sqlite_url: str, endi
         served.process.send_signal(ending)
         assert served.process.wait(10) == 0
         assert idle.recv(1000) in {b"", b'{"status":"ok"}'}
-        assert "template API stopped" in served.log.read_text()
+        eventually(lambda: "template API stopped" in served.log.read_text())
         assert "Traceback" not in served.log.read_text()
 
 
