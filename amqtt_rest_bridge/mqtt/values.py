@@ -16,7 +16,10 @@ PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker and who connects to it; `shown` has no password. `path` is that of a WebSocket, None without one."""
+    """A broker and who connects to it; `shown` has no password.
+
+    `path` is that of a WebSocket, None without one. `socket` is the path of a Unix socket, in place of host and port.
+    """
 
     host: str
     port: int
@@ -25,6 +28,7 @@ class Address:
     tls: ssl.SSLContext | None
     shown: str
     path: str | None = None
+    socket: str | None = None
 
     @property
     def is_secure(self) -> bool:
