@@ -131,6 +131,8 @@ class BridgeSession:
         """Let what was sent and not acknowledged wait for the next connection, before all else."""
         self.connection = None
         for entry in reversed(self.in_flight.values()):
+            if entry.key is not None and entry.subscriptions[0].key not in self.subscriptions:
+                continue  # it stays on disk
             entry.was_sent = entry.is_late = True
             self.waiting.appendleft(entry)
             self.waiting_bytes += entry.size

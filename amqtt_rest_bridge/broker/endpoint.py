@@ -220,8 +220,8 @@ class Endpoint:
                 case Acknowledged(kind=wire.PUBACK, packet_id=packet_id):
                     session.acknowledged(packet_id)
                 case served.Subscribe():
-                    self._subscribe(session, packet)
                     connection.write(served.suback(packet.packet_id))
+                    self._subscribe(session, packet)
                 case served.Unsubscribe():
                     self._unsubscribe(session, _key_of(session, packet))
                     connection.write(served.unsuback(packet.packet_id))
@@ -441,7 +441,7 @@ def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscrib
 
 def _lossless_event(name: EventName, topic_filter: str, numbers: str) -> LosslessEvent:
     most, most_bytes, batch_size, batch_seconds = numbers.split()
-    return LosslessEvent(*name, topic_filter, int(most), float(most_bytes), int(batch_size), float(batch_seconds))
+    return LosslessEvent(*name, topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
 
 
 def _bound() -> tuple[socket.socket, PrivateAddress]:

@@ -24,7 +24,7 @@ Four numbers: the most messages and bytes of the route, BATCH_SIZE (0: no batche
 TIME: Final = "rest-bridge-time"
 """In PUBLISH to the bridge: Unix time at which the broker got the message, where it did not go on at once."""
 REFUSED: Final = "rest-bridge-refused"
-"""In PUBLISH to the bridge: the message was not kept, and its event fails without a call. JSON: code, sentence, hint."""
+"""In PUBLISH to the bridge: the message was not kept, its event fails without a call. JSON: code, sentence, hint."""
 KEY: Final = "idempotency-key"
 """In PUBLISH to the bridge: the key of a lossless message."""
 OWN: Final = "rest-bridge-own"
