@@ -1,4 +1,4 @@
-"""Messages of lossless routes whose publisher the ACL has not permitted yet: asked, then dispatched or removed.
+"""Messages of lossless routes that wait for the ACL: is their publisher permitted to publish on their topic?
 
 The broker's loop alone. Such a message is on disk already and acknowledged, so an ACL that fails is asked again, and
 one that does not answer holds up the messages of that publisher alone.
@@ -7,19 +7,15 @@ one that does not answer holds up the messages of that publisher alone.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from amqtt.session import Session
 from msgspec import Struct
 
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import Listening
-from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.spool import Spool
 from amqtt_rest_bridge.times import Backoff, LineLimit
 from amqtt_rest_bridge.topics import loggable
 
@@ -46,10 +42,10 @@ Publisher = tuple[str | None, str | None]
 
 
 class Undecided(Struct, gc=False, eq=False):
-    """An admitted message on disk, until the ACL has said whether its publisher may.
+    """A message whose rows are on disk, until the ACL has said whether its publisher may publish it.
 
-    `username` is that of the publisher: the session may be another user's by the time the ACL is asked. `keys` are the
-    message's in the spool, one for each of `listenings`, None for a call that was refused.
+    `username` is that of the publisher: the session may be another user's by the time the ACL is asked. `message` is
+    None where it has to be read from disk. `keys` are those of its rows.
 
     Tens of thousands may wait behind clients that publish faster than amqtt forwards. So nothing in it is tracked by
     the garbage collector, which took 5 us more of CPU time a message where each had three containers of its own.
@@ -57,53 +53,50 @@ class Undecided(Struct, gc=False, eq=False):
 
     session: Session
     username: str | None
-    message: Message
-    listenings: tuple[Listening, ...]
-    keys: tuple[str | None, ...]
-    hops: int = 0
+    topic: str
+    message: Message | None
+    keys: tuple[str, ...]
     failures: int = 0  # of the ACL, asked about this message
+
+
+class KeepsUndecided(Protocol):
+    """Where the messages are that the ACL decides about."""
+
+    def permitted(self, undecided: Undecided) -> None:
+        """Send the rows of a message: its publisher may publish it."""
+
+    def forbidden(self, undecided: Undecided) -> None:
+        """Remove the rows of a message: its publisher may not publish it."""
+
+    def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
+        """Report to the routes of a message that the ACL does not answer."""
 
 
 class AclQueue:
     """The queue of messages that wait for the ACL.
 
     Args:
-        dispatcher: Takes the permitted messages.
-        spool: Where they are kept.
+        keeper: Is told what the ACL has decided.
         may_publish: Asks the ACL.
-        is_asked: Returns whether there is an ACL.
         times: How long it may take.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        spool: Spool,
-        may_publish: MayPublish,
-        is_asked: Callable[[], bool],
-        times: AclTimes,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._spool = spool
+    def __init__(self, keeper: KeepsUndecided, may_publish: MayPublish, times: AclTimes) -> None:
+        self._keeper = keeper
         self._may_publish = may_publish
-        self._is_asked = is_asked
         self._times = times
-        # Bounded by what the routes admit. Only the disk comes between a publisher and its PUBACK: what follows is done
-        # one message an iteration of the loop, as amqtt does it with its own part.
-        self._kept: deque[Undecided] = deque()
+        # Bounded by what the routes may hold. Only the disk comes between a publisher and its PUBACK: what follows is
+        # done one message an iteration of the loop, as amqtt does it with its own part.
+        self._waiting: deque[Undecided] = deque()
         self._filled = asyncio.Event()
         self._complaints = LineLimit(_QUIET_SECONDS)
         # Behind a message that the ACL has not answered: those of the same publisher, in order of arrival.
         self._behind: dict[Publisher, deque[Undecided]] = {}
         self._slow: set[asyncio.Task[None]] = set()
 
-    def __len__(self) -> int:
-        """Return how many messages wait."""
-        return len(self._kept) + sum(map(len, self._behind.values()))
-
     def add(self, undecided: Undecided) -> None:
         """Queue a message."""
-        self._kept.append(undecided)
+        self._waiting.append(undecided)
         self._filled.set()
 
     async def run(self) -> None:
@@ -112,8 +105,8 @@ class AclQueue:
         while True:
             await self._filled.wait()
             self._filled.clear()
-            while self._kept:
-                await self.decide(self._kept.popleft())
+            while self._waiting:
+                await self._decide(self._waiting.popleft())
                 await asyncio.sleep(0)
 
     def cancel(self) -> None:
@@ -121,14 +114,12 @@ class AclQueue:
         for task in self._slow:
             task.cancel()
 
-    async def decide(self, undecided: Undecided) -> bool:
-        """Decide a message, or move it aside when the ACL does not answer soon; False when it is not dispatched."""
-        if not self._is_asked():
-            return await self._ask(undecided)
+    async def _decide(self, undecided: Undecided) -> None:
+        """Decide a message, or move it aside when the ACL does not answer soon."""
         publisher = (undecided.session.client_id, undecided.username)
         if publisher in self._behind:
             self._behind[publisher].append(undecided)
-            return False
+            return
         deciding = asyncio.ensure_future(self._ask(undecided))
         try:
             await asyncio.wait((deciding,), timeout=self._times.prompt)
@@ -136,14 +127,14 @@ class AclQueue:
             self._interrupt(undecided, deciding)
             raise
         if deciding.done():
-            return deciding.result()
+            deciding.result()  # raises what it has raised
+            return
         self._behind[publisher] = deque()
         slow = asyncio.create_task(self._await_slowly(publisher, undecided, deciding))
         self._slow.add(slow)
         slow.add_done_callback(self._slow.discard)
-        return False
 
-    async def _await_slowly(self, publisher: Publisher, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
+    async def _await_slowly(self, publisher: Publisher, undecided: Undecided, deciding: "asyncio.Task[None]") -> None:
         """Await the answer about a message, then decide what came behind it; other messages are not delayed."""
         try:
             await asyncio.wait((deciding,), timeout=self._times.slow)
@@ -161,34 +152,29 @@ class AclQueue:
         except Exception as error:  # noqa: BLE001  # an error of ours must not keep an acknowledged message from its route
             self._ask_later(undecided, error)
         finally:
-            self._kept.extend(self._behind.pop(publisher))
+            self._waiting.extend(self._behind.pop(publisher))
             self._filled.set()
 
-    def _interrupt(self, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Store an undecided message for the next `run`."""
+    def _interrupt(self, undecided: Undecided, deciding: "asyncio.Task[None]") -> None:
+        """Queue a message that is not decided for the next `run`."""
         if not deciding.done():
             deciding.cancel()
-            self._kept.appendleft(undecided)
+            self._waiting.appendleft(undecided)
 
-    async def _ask(self, undecided: Undecided) -> bool:
-        """Dispatch or remove a message as the ACL decides; False when not dispatched. Repeated after an error."""
-        session, message = undecided.session, undecided.message
+    async def _ask(self, undecided: Undecided) -> None:
+        """Ask the ACL about a message, and do as it says; ask again later where it fails."""
+        session = undecided.session
         if session.username != undecided.username:
             session = publisher_of(session.client_id, undecided.username)
         try:
-            permitted = await self._may_publish(session, message.topic)
+            is_permitted = await self._may_publish(session, undecided.topic)
         except Exception as error:  # noqa: BLE001  # not a refusal, and the message has been acknowledged
             self._ask_later(undecided, error)
-            return False
-        for listening, key in zip(undecided.listenings, undecided.keys, strict=True):
-            if key is None:
-                continue
-            if permitted:
-                self._spool.permit(key)
-                self._dispatcher.dispatch_stored(listening, message, undecided.hops, key)
-            else:
-                self._dispatcher.forget_forbidden(listening, key, len(message.payload))
-        return permitted
+            return
+        if is_permitted:
+            self._keeper.permitted(undecided)
+        else:
+            self._keeper.forbidden(undecided)
 
     def _ask_later(self, undecided: Undecided, error: Exception) -> None:
         """Queue a message again after a delay that grows.
@@ -201,11 +187,9 @@ class AclQueue:
 
     def _report(self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None) -> None:
         """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""
-        client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
+        client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.topic)
         complaint = f"the ACL {what} whether {client} may publish on {topic}; {then}"
-        calls = zip(undecided.listenings, undecided.keys, strict=True)
-        for route in {listening.route for listening, key in calls if key is not None}:
-            self._dispatcher.report_error(route, code, complaint)
+        self._keeper.report_acl(undecided, code, complaint)
         if self._complaints.count():
             log.error("%s", complaint, exc_info=error)
 
