@@ -12,7 +12,7 @@ broker's loop alone, but for the constructor.
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final, Protocol
 
@@ -22,6 +22,7 @@ from amqtt.session import Session
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
+from amqtt_rest_bridge.broker.row_index import RowIndex
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import EventName, Message
@@ -102,23 +103,6 @@ class _Subscription:
     batch: BatchNumbers | None
 
 
-@dataclass(slots=True, eq=False)
-class _RouteRows:
-    """How much a route has on disk, in messages and in bytes of payloads."""
-
-    count: int = 0
-    size: int = 0
-
-
-@dataclass(slots=True, eq=False)
-class _EventRows:
-    """The rows of an event: bytes of their payloads by key, the oldest first."""
-
-    name: EventName
-    of_route: _RouteRows
-    sizes: dict[str, int] = field(default_factory=dict)
-
-
 class Lossless:
     """Keeps the messages of lossless routes, has the ACL decide about them, and gives them to the bridge.
 
@@ -153,9 +137,7 @@ class Lossless:
         self._subscriptions: dict[EventName, _Subscription] = {}
         self._queues: dict[EventName, RowQueue] = {}  # of events that are not lossless any more, too
         self._index: TopicIndex[_Subscription] | None = None  # None: to be built of the subscriptions
-        self._routes: dict[str, _RouteRows] = {}
-        self._events: dict[EventName, _EventRows] = {}
-        self._event_of: dict[str, _EventRows] = {}  # by key
+        self._rows = RowIndex()
         self._undecided: set[str] = set()  # keys of rows that wait for the ACL
         self._undecided_bytes = 0
         self._unreadable: list[Unreadable] = []  # to be reported once the bridge is there
@@ -170,7 +152,7 @@ class Lossless:
     @property
     def rows(self) -> Mapping[str, int]:
         """Return how many rows each route has on disk, without those that cannot be read."""
-        return {route: rows.count for route, rows in self._routes.items() if rows.count}
+        return self._rows.by_route()
 
     @property
     def refusing(self) -> str | None:
@@ -193,7 +175,7 @@ class Lossless:
         self._put_rows(wanted.name, queue)
 
     def adopt(self, name: EventName, queue: RowQueue) -> None:
-        """Put the rows of an event that is not lossless any more, the oldest first; no more are kept for it."""
+        """Keep no more messages for an event, which is not lossless any more; `queue` gets the rows that it has left."""
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._put_rows(name, queue)
@@ -207,20 +189,14 @@ class Lossless:
     def put_again(self, keys: Iterable[str]) -> None:
         """Put rows whose session has ended before their calls, into the queues that their events have now."""
         for key in keys:
-            rows = self._event_of.get(key)
-            if rows is not None and (queue := self._queues.get(rows.name)) is not None:
-                queue.put(rows.name, key, None, 0)
+            self._put(key, None)
 
     def bridge_is_ready(self) -> None:
         """Report rows that cannot be sent: of events without a queue, and once those that cannot be read."""
-        for (route, event), rows in self._events.items():
-            if rows.sizes and (route, event) not in self._queues:
-                log.warning(
-                    "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does",
-                    len(rows.sizes),
-                    route,
-                    event,
-                )
+        for name, count in self._rows.by_event():
+            if name not in self._queues:
+                gone = "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does"
+                log.warning(gone, count, *name)
         unreadable, self._unreadable = self._unreadable, []
         for row in unreadable:
             self._report_unreadable(row, row.route, row.event)
@@ -249,25 +225,28 @@ class Lossless:
     def offer(self, topic: str, payload: bytes, hops: int, taken: Collection[EventName]) -> None:
         """Keep a message that amqtt passes on for the events that have not `taken` it from its packet.
 
-        No packet brings wills, results of routes, and what plugins publish. The ACL has been asked where it is to be.
+        Wills, results of routes and publications of plugins come in no packet. The ACL is not asked: amqtt has done so.
         """
         found = [one for one in self._find(topic) if one.event.name not in taken]
         if found:
             self._keep_and_put(found, Message(topic, bytes(payload), self._clock()), hops)
 
     def read(self, key: str) -> Kept | None:
-        """Return a row whose turn has come; None where it is gone, or cannot be read any more, which is reported."""
+        """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.
+
+        None too for a row that cannot be read any more. It is reported, stays in the file, and counts no longer.
+        """
         row = self._spool.read(key)
         if isinstance(row, Unreadable):
-            rows = self._remove(key)
-            if rows is not None:
-                self._report_unreadable(row, *rows.name)
+            name = self._rows.remove(key)
+            if name is not None:
+                self._report_unreadable(row, *name)
             return None
         return row
 
     def acknowledged(self, key: str) -> None:
         """Forget a row whose call has ended."""
-        if self._remove(key) is not None:
+        if self._rows.remove(key) is not None:
             self._spool.forget(key)
 
     async def run(self) -> None:
@@ -293,10 +272,7 @@ class Lossless:
         self._note_decided(undecided)
         for key in undecided.keys:
             self._spool.permit(key)
-            name = self._event_of[key].name
-            queue = self._queues.get(name)
-            if queue is not None:
-                queue.put(name, key, undecided.message, 0)
+            self._put(key, undecided.message)
 
     def forbidden(self, undecided: Undecided) -> None:
         """Remove the rows of a message."""
@@ -306,7 +282,8 @@ class Lossless:
 
     def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
         """Report an ACL that does not answer to the routes of a message."""
-        for route in {self._event_of[key].name[0] for key in undecided.keys}:
+        names = map(self._rows.name_of, undecided.keys)
+        for route in {name[0] for name in names if name is not None}:
             self._report_error(route, code, what)
 
     def _take_left_over(self, row: Kept | Unreadable) -> None:
@@ -317,7 +294,7 @@ class Lossless:
         if isinstance(row, Unreadable):
             self._unreadable.append(row)
             return
-        self._note(row.key, (row.route, row.event), len(row.message.payload))
+        self._rows.add(row.key, (row.route, row.event), len(row.message.payload))
         if row.client_id is not None:
             publisher = publisher_of(row.client_id, row.username)
             self._ask(Undecided(publisher, row.username, row.message.topic, None, (row.key,)))
@@ -330,13 +307,20 @@ class Lossless:
     def _put_rows(self, name: EventName, queue: RowQueue) -> None:
         """Give an event a queue; a new one gets the event's rows, but for those that the ACL has not decided."""
         before, self._queues[name] = self._queues.get(name), queue
-        if before is queue or name not in self._events:
+        if before is queue:
             return
-        keys = [key for key in self._events[name].sizes if key not in self._undecided]
+        keys = [key for key in self._rows.keys(name) if key not in self._undecided]
         if keys:
             log.info("route %s, event %s: sending %d message(s) that the spool holds", *name, len(keys))
         for key in keys:
             queue.put(name, key, None, 0)
+
+    def _put(self, key: str, message: Message | None) -> None:
+        """Put a row that a client's packet has brought, unless it is gone or its event has no queue."""
+        name = self._rows.name_of(key)
+        queue = None if name is None else self._queues.get(name)
+        if name is not None and queue is not None:
+            queue.put(name, key, message, 0)
 
     def _keep_and_put(self, found: Iterable[_Subscription], message: Message, hops: int) -> None:
         for one in found:
@@ -363,7 +347,7 @@ class Lossless:
             except SpoolFullError as error:
                 failure = disk_full(error)
             else:
-                self._note(key, name, size)
+                self._rows.add(key, name, size)
                 return key
         one.queue.refuse(name, message, hops, failure)
         return None
@@ -376,8 +360,8 @@ class Lossless:
         if size > self._largest:
             what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
             return catalogue.MESSAGE_TOO_LARGE.error(what)
-        rows = self._routes.get(event.route)
-        if rows is None or not rows.count:
+        rows = self._rows.of_route(event.route)
+        if not rows.count:
             return None
         if rows.count >= event.most:
             used_up = f"its OVERLOAD_CAPACITY of {event.most} messages is used up"
@@ -387,23 +371,6 @@ class Lossless:
             what = f"the route is overloaded: {bound} for a payload of {size_text(size)}"
             return catalogue.ROUTE_BYTES_FULL.error(what)
         return None
-
-    def _note(self, key: str, name: EventName, size: int) -> None:
-        rows = self._events.get(name)
-        if rows is None:
-            rows = self._events[name] = _EventRows(name, self._routes.setdefault(name[0], _RouteRows()))
-        rows.sizes[key] = size
-        rows.of_route.count += 1
-        rows.of_route.size += size
-        self._event_of[key] = rows
-
-    def _remove(self, key: str) -> _EventRows | None:
-        """Count a row no longer, and return the rows that it was one of; None where it is gone."""
-        rows = self._event_of.pop(key, None)
-        if rows is not None:
-            rows.of_route.count -= 1
-            rows.of_route.size -= rows.sizes.pop(key)
-        return rows
 
     def _ask(self, undecided: Undecided) -> None:
         self._undecided.update(undecided.keys)

@@ -54,7 +54,7 @@ class SpoolFullError(OSError):
 
 
 class Spool:
-    """The open file. Every method blocks for one small disk operation at most.
+    """The open file. Methods block for one small disk operation at most, `left_over` and `close` until all is done.
 
     Args:
         path: Of the file; SQLite's other files lie beside it.
