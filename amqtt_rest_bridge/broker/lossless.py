@@ -175,7 +175,7 @@ class Lossless:
         self._put_rows(wanted.name, queue)
 
     def adopt(self, name: EventName, queue: RowQueue) -> None:
-        """Keep no more messages for an event, which is not lossless any more; `queue` gets the rows that it has left."""
+        """Keep no more messages for an event that is not lossless any more; `queue` gets the rows that it has left."""
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._put_rows(name, queue)
@@ -250,11 +250,8 @@ class Lossless:
             self._spool.forget(key)
 
     async def run(self) -> None:
-        """Have the ACL decide, until cancelled; may be run again after an error."""
-        try:
-            await self._acl.run()
-        finally:
-            self._acl.cancel()
+        """Have the ACL decide, until cancelled; may be run again."""
+        await self._acl.run()
 
     async def tidy(self) -> None:
         """Remove the rows of ended calls from disk, and keep the spool's files small, until cancelled."""
