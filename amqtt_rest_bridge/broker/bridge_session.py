@@ -100,9 +100,10 @@ class BridgeSession:
         client_id: Its name.
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
+        keys: Of messages on disk that are in flight, in whichever session.
     """
 
-    def __init__(self, client_id: str, is_kept: bool, lossless: Lossless | None) -> None:
+    def __init__(self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str]) -> None:
         self.client_id = client_id
         self.is_kept = is_kept
         self.connection: BridgeConnection | None = None
@@ -116,6 +117,7 @@ class BridgeSession:
         self.in_flight: dict[int, Entry] = {}
         """Messages that were sent and not acknowledged, by packet identifier, in order."""
         self._lossless = lossless
+        self._keys = keys
         self._last_id = 0
         self._most_in_flight = 0
 
@@ -130,13 +132,19 @@ class BridgeSession:
     def disconnected(self) -> None:
         """Let what was sent and not acknowledged wait for the next connection, before all else."""
         self.connection = None
+        elsewhere = []
         for entry in reversed(self.in_flight.values()):
-            if entry.key is not None and entry.subscriptions[0].key not in self.subscriptions:
-                continue  # it stays on disk
             entry.was_sent = entry.is_late = True
+            if entry.key is not None:
+                self._keys.discard(entry.key)
+                if entry.subscriptions[0].key not in self.subscriptions:
+                    elsewhere.append(entry.key)
+                    continue
             self.waiting.appendleft(entry)
             self.waiting_bytes += entry.size
         self.in_flight.clear()
+        if self._lossless is not None:
+            self._lossless.put_again(reversed(elsewhere))
 
     # Messages.
 
@@ -169,6 +177,7 @@ class BridgeSession:
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
         ))  # fmt: skip
         if entry.key is not None:
+            self._keys.add(entry.key)
             entry.message = None  # it is read again, should it be sent again
         self.in_flight[packet_id] = entry
 
@@ -194,6 +203,7 @@ class BridgeSession:
         """Forget a message that the bridge has done with, and send the next one."""
         entry = self.in_flight.pop(packet_id, None)
         if entry is not None and entry.key is not None and self._lossless is not None:
+            self._keys.discard(entry.key)
             self._lossless.acknowledged(entry.key)
         if self.waiting:
             self.resume()
@@ -202,6 +212,8 @@ class BridgeSession:
 
     def put(self, name: EventName, key: str, message: Message | None, hops: int) -> None:
         """Send a message of a lossless event, or let it wait on disk; None: it is read when its turn comes."""
+        if key in self._keys:
+            return
         entry = Entry(message, (self.subscriptions["event", *name],), hops, key)
         if self.takes_at_once:
             self.send(entry)
@@ -224,7 +236,12 @@ class BridgeSession:
         self._keep(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
     def hand_over(self, subscription: Subscription, wanted: Subscription) -> None:
-        """Give the messages that wait for a subscription to the one, of another session, that takes its place."""
+        """Give the messages that wait for a subscription to the one, of another session, that takes its place.
+
+        Those on disk are forgotten here: `Lossless` puts them there.
+        """
+        self.subscriptions.pop(subscription.key, None)
+        self.forget(subscription)
         for entry in self.waiting:
             if subscription in entry.subscriptions:
                 wanted.session.wait(replace(entry, subscriptions=(wanted,)))

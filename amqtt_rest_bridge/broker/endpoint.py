@@ -90,6 +90,7 @@ class Endpoint:
         self._max_message_bytes = max_message_bytes
         self._lossless = lossless
         self._sessions: dict[str, BridgeSession] = {}
+        self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
@@ -174,11 +175,6 @@ class Endpoint:
             self._numbers.errors.append((route, code, message))
         self._tell_soon()
 
-    def report_refusing(self, why: str | None) -> None:
-        """Tell the bridge why the spool refuses messages; None: it has kept one again."""
-        self._numbers.refusing = why
-        self._tell_soon()
-
     # What the broker asks.
 
     def has_heard(self) -> bool:
@@ -260,7 +256,9 @@ class Endpoint:
         session = self._sessions.get(packet.client_id)
         is_there = session is not None
         if session is None:
-            session = self._sessions[packet.client_id] = BridgeSession(packet.client_id, packet.is_kept, self._lossless)
+            session = self._sessions[packet.client_id] = BridgeSession(
+                packet.client_id, packet.is_kept, self._lossless, self._keys
+            )
         if (before := session.connection) is not None:
             session.disconnected()
             before.abort()
@@ -270,18 +268,21 @@ class Endpoint:
 
     def _subscribe(self, session: BridgeSession, packet: served.Subscribe) -> None:
         key = _key_of(session, packet)
-        name, lossless = (key[1], key[2]) if len(key) == 3 else None, packet.user.get(LOSSLESS)
-        wanted = Subscription(session, packet.topic_filter, packet.identifier or 1, name, lossless)
+        name = (key[1], key[2]) if len(key) == 3 else None
+        wanted = Subscription(session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS))
         before = self._by_key.get(key)
         if before is not None and wanted.is_like(before):
             wanted = before
         else:
-            if before is not None:
-                self._replace(before, wanted)
             self._by_key[key] = session.subscriptions[key] = wanted
             self._changed()
-            if name is not None and lossless is not None and self._lossless is not None:
-                self._lossless.subscribe(_lossless_event(name, packet.topic_filter, lossless), session)
+            if before is not None and before.session is not session:
+                before.session.hand_over(before, wanted)
+            if name is not None and self._lossless is not None:
+                if wanted.lossless is None:
+                    self._lossless.adopt(name, session)
+                else:
+                    self._lossless.subscribe(_lossless_event(name, wanted), session)
         if packet.retained:
             self._wants_retained.append(wanted)
             if self._looking is None:
@@ -290,29 +291,15 @@ class Endpoint:
             self._numbers.told = {}
             self._tell_soon()
 
-    def _replace(self, before: Subscription, wanted: Subscription) -> None:
-        """Let an event be served by another subscription: what waits for it goes there."""
-        moves = before.session is not wanted.session
-        if before.lossless is not None and (moves or wanted.lossless is None):
-            self._end_lossless(before)
-        elif moves:
-            before.session.hand_over(before, wanted)
-        if moves:
-            before.session.subscriptions.pop(before.key, None)
-
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
         subscription = session.subscriptions.pop(key, None)
         if subscription is None:  # another session has the event by now
             return
         del self._by_key[key]
         self._changed()
-        if subscription.lossless is not None:
-            self._end_lossless(subscription)
-
-    def _end_lossless(self, subscription: Subscription) -> None:
-        if self._lossless is not None and subscription.name is not None:
+        if subscription.name is not None and self._lossless is not None:
             self._lossless.unsubscribe(subscription.name)
-            subscription.session.forget(subscription)
+            session.forget(subscription)
 
     def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
         packet_id = packet.packet_id or 0
@@ -400,14 +387,19 @@ class Endpoint:
 
     def _tell(self) -> None:
         self._telling = None
-        numbers, rows = self._numbers, {} if self._lossless is None else dict(self._lossless.rows)
-        told = numbers.members(self.dropped, rows)
+        numbers, lossless = self._numbers, self._lossless
+        told = {
+            "dropped": self.dropped, "restarts": numbers.restarts,
+            "spool": {} if lossless is None else dict(lossless.rows),
+            "refusing": None if lossless is None else lossless.refusing,
+            "errors": numbers.errors[:],
+        }  # fmt: skip
         receivers = self._receivers_of(BROKER_TOPIC)
         if told != numbers.told and receivers:
             numbers.told, numbers.told_at = {**told, "errors": []}, time.monotonic()
             numbers.errors.clear()
             self.offer(BROKER_TOPIC, json.dumps(told).encode())
-        if rows and receivers:
+        if lossless is not None and receivers:  # whose numbers change by themselves
             self._tell_soon()
 
 
@@ -416,17 +408,9 @@ class _Numbers:
 
     def __init__(self) -> None:
         self.restarts = 0
-        self.refusing: str | None = None
         self.errors: list[tuple[str, str, str]] = []
         self.told: dict[str, Any] = {}
         self.told_at = 0.0
-
-    def members(self, dropped: int, rows: dict[str, int]) -> dict[str, Any]:
-        """Return the payload's members."""
-        return {
-            "dropped": dropped, "restarts": self.restarts, "spool": rows, "refusing": self.refusing,
-            "errors": self.errors[:],
-        }  # fmt: skip
 
     def seconds_left(self) -> float:
         """Return the seconds until the bridge may be told again."""
@@ -439,9 +423,9 @@ def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscrib
     return (session.client_id, packet.topic_filter) if route is None else ("event", route, packet.user[EVENT])
 
 
-def _lossless_event(name: EventName, topic_filter: str, numbers: str) -> LosslessEvent:
-    most, most_bytes, batch_size, batch_seconds = numbers.split()
-    return LosslessEvent(*name, topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
+def _lossless_event(name: EventName, wanted: Subscription) -> LosslessEvent:
+    most, most_bytes, batch_size, batch_seconds = (wanted.lossless or "").split()
+    return LosslessEvent(*name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
 
 
 def _bound() -> tuple[socket.socket, PrivateAddress]:

@@ -367,8 +367,18 @@ class Rows:
         """Note its end."""
         del self.queues[name]
 
+    refusing = None
+
     def offer(self, *_: Any) -> None:
         """Take nothing."""
+
+    def adopt(self, name: EventName, queue: Any) -> None:
+        """Note the queue of an event that is not lossless."""
+        self.queues[name] = queue
+
+    def put_again(self, keys: Any) -> None:
+        """Put nothing: the events of these tests are gone."""
+        assert all(key in self.kept for key in keys)
 
     def bridge_is_ready(self) -> None:
         """Do nothing."""
@@ -394,7 +404,7 @@ async def test_rows_beyond_the_window_are_read_when_their_turn_comes_and_end_wit
     rows = Rows()
     async with serving(lossless=rows) as rig:
         client = await rig.client("lossless:Route", receive_maximum=1)
-        await client.subscribe("t", 7, A, "100 1000.0 0 1.0")
+        await client.subscribe("t", 7, A, "100 1000 0 1.0")
         for number in range(3):
             rows.kept[f"k{number}"] = Row(Message("t", b"%d" % number, 5.0))
             rows.queues[A].put(A, f"k{number}", rows.kept[f"k{number}"].message, 0)
@@ -405,7 +415,7 @@ async def test_rows_beyond_the_window_are_read_when_their_turn_comes_and_end_wit
             client.acknowledge(come)
         assert [payload for payload, _ in seen] == [b"0", b"1", b"2"]
         assert seen[2][1] == {"rest-bridge-time": "5.0", "idempotency-key": "k2"}
-        await client.subscribe("t", 7, A, "100 1000.0 0 1.0")
+        await client.subscribe("t", 7, A, "100 1000 0 1.0")
         assert rows.kept == {}
         assert len(rows.events) == 1
 
@@ -415,8 +425,8 @@ async def test_rows_in_flight_come_again_first_and_those_of_a_removed_event_stay
     rows = Rows()
     async with serving(lossless=rows) as rig:
         client = await rig.client("lossless:Route", receive_maximum=2)
-        await client.subscribe("a", 7, A, "100 1000.0 0 1.0")
-        await client.subscribe("b", 8, B, "100 1000.0 0 1.0")
+        await client.subscribe("a", 7, A, "100 1000 0 1.0")
+        await client.subscribe("b", 8, B, "100 1000 0 1.0")
         for number, (name, topic) in enumerate([(A, "a"), (B, "b"), (A, "a"), (B, "b")]):
             rows.kept[f"k{number}"] = Row(Message(topic, b"%d" % number, 5.0))
             rows.queues[name].put(name, f"k{number}", None, 0)
