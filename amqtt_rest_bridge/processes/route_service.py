@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Capture, EventName, OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool

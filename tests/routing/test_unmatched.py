@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.bridge.server.broker_access import Answers
-from amqtt_rest_bridge.link.admin_frames import UnmatchedPath
+from amqtt_rest_bridge.engine.server.unmatched import UnmatchedPath
 from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.model import RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.routing.unmatched import MOST_SHOWN, Unmatched
