@@ -116,7 +116,7 @@ class RouteService:
         self._sockets = ListeningSockets(settings.server_host, shared=settings.is_mqtt_5)
         with contextlib.ExitStack() as opened:
             opened.callback(self._sockets.close)
-            loaded = load_first(settings, code.check_routes)
+            loaded = load_first(settings, lambda routes: code.check_routes(routes, bridge_settings(settings)))
             self._sockets.open(server_ports(loaded.routes))
             self.spool: Spool | None = None
             if settings.spool is not None:
