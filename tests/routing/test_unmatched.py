@@ -21,7 +21,8 @@ from tests.support.admin_client import admin_of, server_route
 from tests.support.clock import Clock
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.http_ports import Raw, get, post
-from tests.support.server_mode import event, port
+from tests.support.old_server_mode import port
+from tests.support.server_mode import event
 from tests.support.waiting import eventually
 
 PORT = 8080
