@@ -19,6 +19,7 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import Any, Final
 
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.admin.parts import Admin
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
@@ -36,7 +37,6 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address

@@ -8,15 +8,14 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Final
 
-from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.admin.numbers import BridgeNumbers, EventCounts, GroupNumbers, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import StatusReporter
-from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, EventCounts, GroupNumbers, RouteNumbers, UnmatchedPath
 from amqtt_rest_bridge.model import OverloadPolicy
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
@@ -90,7 +89,7 @@ class Figures:
             self._reporter.status(statistics) if statuses else None,
         )
 
-    def _whole(self) -> BrokerNumbers:
+    def _whole(self) -> BridgeNumbers:
         reporter, failure = self._reporter, self._reporter.reload_failure
         reasons = [] if reporter.fault is None else [reporter.fault.message]
         if failure is not None:
@@ -98,9 +97,8 @@ class Figures:
         reasons += self._troubles()
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
-        paths = cast("list[UnmatchedPath]", self._unmatched.most())
         errors = 0 if failure is None else max(1, failure.errors)
-        return BrokerNumbers(
-            0, errors, reasons, self._unmatched.totals(), paths, False, problems, self._group(),
+        return BridgeNumbers(
+            0, errors, reasons, self._unmatched.totals(), self._unmatched.most(), False, problems, self._group(),
             {"main": os.getpid()},
         )  # fmt: skip
