@@ -26,7 +26,8 @@ from amqtt_rest_bridge.group.overview import Warnings, event_name, every
 from amqtt_rest_bridge.group.own_session import OwnSession, Watches
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
 from amqtt_rest_bridge.model import EventName, Message, Publication, Route
-from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
+from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.supervisor import Supervisor

@@ -14,7 +14,8 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.records import lease_topic, presence_topic
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.intake import Feed, carried, size_of
+from amqtt_rest_bridge.mqtt.delivery import carried, size_of
+from amqtt_rest_bridge.mqtt.intake import Feed
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
@@ -100,7 +101,7 @@ class OwnSession:
         with self._watches.asking_again() as again:
             missing = (wanted.keys() - self._subscribed) | set(again)
             await connection.subscribe(Subscription(one, wanted[one], True) for one in wanted if one in missing)
-        await connection.unsubscribe(self._subscribed - set(wanted))
+        await connection.unsubscribe(Subscription(one) for one in self._subscribed - set(wanted))
         self._subscribed = set(wanted)
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
