@@ -113,6 +113,12 @@ class Unacknowledged:
         if delivery.received.packet_id is not None:
             self._by_id[delivery.received.packet_id] = delivery
 
+    def remove(self, delivery: MqttDelivery) -> None:
+        """Remove a message that is never acknowledged: it comes again as another one."""
+        packet_id = delivery.received.packet_id
+        if packet_id is not None and self._by_id.get(packet_id) is delivery:
+            del self._by_id[packet_id]
+
     def goes_on(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message came on an earlier connection, and its calls go on or have ended."""
         if not received.duplicate or received.packet_id is None:
@@ -126,11 +132,9 @@ class Unacknowledged:
 
     def acknowledge(self, delivery: MqttDelivery) -> None:
         """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
-        packet_id = delivery.received.packet_id
-        if packet_id is not None and delivery.connection.is_open:
-            if self._by_id.get(packet_id) is delivery:
-                del self._by_id[packet_id]
-            delivery.connection.acknowledge(packet_id)
+        if delivery.received.packet_id is not None and delivery.connection.is_open:
+            self.remove(delivery)
+            delivery.connection.acknowledge(delivery.received.packet_id)
 
     def forget(self) -> None:
         """Forget all: the broker has forgotten the session."""
