@@ -29,7 +29,7 @@ from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
-from amqtt_rest_bridge.group.commands import GroupCommands
+from amqtt_rest_bridge.group.commands import MqttCommands, group_session
 from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.http.client import client_for, tls_of
@@ -143,8 +143,8 @@ class Program:
         self.member = Member(settings, broker, self.publisher, self._client_mode, self._server_mode, self.supervisor)
         """The worker's place in its group."""
         if settings.coreflux is not None:
-            self.member.commands = GroupCommands(
-                settings.coreflux, settings, broker, self.publisher, self, self.member.connected.wait
+            self.member.commands = MqttCommands(
+                settings.coreflux, group_session(settings), broker, self.publisher, self, self.member.connected.wait
             )
         topic = partial(worker_status_topic, settings.group, self.member.leases.worker)
         self.reporter = StatusReporter(self._outcomes.statistics, self._announce, topic)

@@ -20,13 +20,14 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator,
 from functools import partial
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.group.commands import FIRST_SLOT, GroupCommands
+from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands
 from amqtt_rest_bridge.group.leases import Leases, PublishRecord
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
 from amqtt_rest_bridge.group.own_session import OwnSession, Watches
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
 from amqtt_rest_bridge.model import EventName, Message, Publication, Route
-from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
+from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.supervisor import Supervisor
@@ -88,7 +89,7 @@ class Member:
         """Set once this worker serves the slots of its share."""
         self.connected = asyncio.Event()
         """Set while there is a connection on which all records have come."""
-        self.commands: GroupCommands | None = None
+        self.commands: MqttCommands | None = None
         """Takes commands while this worker holds the first slot."""
         self._settings = settings
         self._broker = broker

@@ -1,6 +1,7 @@
 """What the bridge and the private endpoint of its broker tell each other, where MQTT 5 has no word for it. Names only.
 
-Most are user properties. `broker.endpoint` is the broker's side, `group.alone` and `mqtt.intake` are the bridge's.
+`broker.endpoint` is the broker's side; `group.alone`, `mqtt.event_intake` and `mqtt.publisher` are the bridge's. No
+other client sees any of it.
 """
 
 from dataclasses import dataclass, field
@@ -8,6 +9,8 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.mqtt.values import Address
+
+# User properties.
 
 ROUTE: Final = "rest-bridge-route"
 EVENT: Final = "rest-bridge-event"
@@ -32,10 +35,14 @@ OWN: Final = "rest-bridge-own"
 QOS: Final = "rest-bridge-qos"
 """In PUBLISH of the bridge: the QOS of its event. The packet itself always has QoS 1."""
 
+# Topics.
+
 ENDPOINT_TOPICS: Final = "$rest-bridge/"
+"""What the topics begin with that only the two of them see."""
 READY_TOPIC: Final = f"{ENDPOINT_TOPICS}ready"
+"""The bridge publishes here once all is subscribed: a JSON array with `[route, event]` of each client event."""
 BROKER_TOPIC: Final = f"{ENDPOINT_TOPICS}broker"
-"""Topics that only the two of them see."""
+"""The endpoint publishes what the bridge has to know of the broker process: `group.alone.BrokerState` as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,5 +62,5 @@ class PrivateAddress:
     def address(self) -> Address:
         """Return the address for a client."""
         if self.socket is not None:
-            return Address("", 0, None, None, None, "of this process", socket=str(self.socket))
-        return Address("127.0.0.1", self.port, "rest-bridge", self.password, None, "of this process")
+            return Address("", 0, None, None, None, "the private endpoint of the broker", socket=str(self.socket))
+        return Address("127.0.0.1", self.port, None, self.password, None, "the private endpoint of the broker")

@@ -75,7 +75,7 @@ def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(BrokerError, match=r"does not answer SUBSCRIBE$"):
             await connection.subscribe([Subscription("a")])
         with pytest.raises(BrokerError, match=r"does not answer UNSUBSCRIBE$"):
-            await connection.unsubscribe(["a"])
+            await connection.unsubscribe([Subscription("a")])
         await connection.disconnect()
 
     run(script, use)
