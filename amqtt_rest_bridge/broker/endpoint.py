@@ -306,10 +306,7 @@ class Endpoint:
         acknowledgement = packets.acknowledgement(wire.PUBACK, packet_id)
         if packet.topic.startswith(ENDPOINT_TOPICS):
             if packet.topic == READY_TOPIC:
-                self._own = self._connections[connection]
-                self.ready.set()
-                if self._lossless is not None:
-                    self._lossless.bridge_is_ready()
+                self._bridge_is_ready(connection, {(route, event) for route, event in json.loads(packet.payload)})
             connection.write(acknowledgement)
             return
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
@@ -321,6 +318,16 @@ class Endpoint:
             connection.resume()
 
         self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)
+
+    def _bridge_is_ready(self, connection: BridgeConnection, events: Collection[EventName]) -> None:
+        """Note that the bridge has subscribed these events; those that an earlier one had beside them are gone."""
+        for subscription in list(self._by_key.values()):
+            if subscription.name is not None and subscription.name not in events:
+                self._unsubscribe(subscription.session, subscription.key)
+        self._own = self._connections[connection]
+        self.ready.set()
+        if self._lossless is not None:
+            self._lossless.bridge_is_ready()
 
     # Messages on their way to sessions.
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.private import OWN
+from amqtt_rest_bridge.mqtt.private import OWN, QOS
 from amqtt_rest_bridge.mqtt.values import BrokerError
 from amqtt_rest_bridge.mqtt.wire import Property, write_properties
 from amqtt_rest_bridge.times import LineLimit
@@ -202,11 +202,15 @@ class Publisher:
                 self._drop(sending, f"the broker answers {why}")
             self.resume()
 
+        qos = 1 if publication.qos is None else publication.qos
+        if self._is_private:
+            properties, qos = _private(sending.hops, publication.qos, is_own=sending.is_own), 1
+        else:
+            properties = _written(publication.properties, sending.hops, sending.retained_for)
         try:
             connection.publish(
-                publication.topic, publication.payload, answered,
-                qos=1 if publication.qos is None else publication.qos, retain=publication.retain,
-                properties=_written(publication.properties, sending.hops, sending.retained_for, is_own=sending.is_own),
+                publication.topic, publication.payload, answered, qos=qos, retain=publication.retain,
+                properties=properties,
             )  # fmt: skip
         except (BrokerError, ValueError) as error:  # properties that MQTT has no room for
             self._suspects = max(0, self._suspects - 1)
@@ -240,14 +244,12 @@ class Publisher:
 
 
 @lru_cache(maxsize=64)
-def _written(properties: MessageProperties | None, hops: int, expires: int, *, is_own: bool) -> bytes:
+def _written(properties: MessageProperties | None, hops: int, expires: int) -> bytes:
     """Return the encoded properties of a publication; cached, since most have the same.
 
     `hops` are the routes that its message has passed through, `expires` seconds until the broker drops it, 0 for never.
     """
     found: dict[Property, Any] = {Property.USER_PROPERTY: ((HOPS, str(hops)),)}
-    if is_own:
-        found[Property.USER_PROPERTY] += ((OWN, ""),)
     if properties is not None:
         found[Property.USER_PROPERTY] += properties.user
         if properties.response_topic is not None:
@@ -257,3 +259,14 @@ def _written(properties: MessageProperties | None, hops: int, expires: int, *, i
     if expires:
         found[Property.MESSAGE_EXPIRY_INTERVAL] = expires
     return write_properties(found)
+
+
+@lru_cache(maxsize=64)
+def _private(hops: int, qos: int | None, *, is_own: bool) -> bytes:
+    """Return the encoded properties of a publication for the private endpoint; those of MQTT 5 end there anyway."""
+    pairs = [(HOPS, str(hops))]
+    if qos is not None:
+        pairs.append((QOS, str(qos)))
+    if is_own:
+        pairs.append((OWN, ""))
+    return write_properties({Property.USER_PROPERTY: pairs})

@@ -272,7 +272,7 @@ async def test_the_bridge_is_ready_when_it_says_so_and_away_when_that_connection
         rig.endpoint.on_away = away.set
         client = await rig.client("own", is_kept=False)
         assert not rig.endpoint.ready.is_set()
-        await client.publish(READY_TOPIC)
+        await client.publish(READY_TOPIC, b"[]")
         assert rig.endpoint.ready.is_set()
         await client.close()
         await away.wait()
@@ -285,7 +285,7 @@ async def test_a_disconnect_is_no_loss_of_the_bridge() -> None:
     async with serving() as rig:
         rig.endpoint.on_away = lambda: pytest.fail("it was announced")
         client = await rig.client("own", is_kept=False)
-        await client.publish(READY_TOPIC)
+        await client.publish(READY_TOPIC, b"[]")
         client.write(packets.disconnect())
         with pytest.raises(EOFError):
             await client.next()
