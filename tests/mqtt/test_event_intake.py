@@ -227,6 +227,24 @@ def test_an_event_that_a_reload_removes_leaves_its_messages_with_the_endpoint_an
     run(use, tmp_path, is_lossless=True)
 
 
+def test_an_event_that_is_removed_while_the_connection_is_lost_is_given_up_on_the_next_one(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        endpoint = rig.endpoint
+        endpoint.cut("lossless:R")
+        await until(lambda: rig.intake.client.connection is None)
+        rig.calls.present = {A}
+        gone = rig.intake.prepare(subscriptions(A, is_lossless=True), {A})
+        await rig.intake.subscribe()
+        giving_up = asyncio.create_task(rig.intake.give_up(gone))
+        await until(lambda: endpoint.connects == ["lossless:R"] * 2)
+        endpoint.send("lossless:R", b"1", 7, B, duplicate=True)
+        await giving_up
+        await until(lambda: endpoint.connects == ["lossless:R"] * 3)
+        assert (list(endpoint.subscriptions["lossless:R"]), endpoint.acknowledged) == ([A], [])
+
+    run(use, tmp_path, is_lossless=True)
+
+
 def test_an_event_that_another_session_takes_over_is_not_unsubscribed_and_what_has_come_is_called(
     tmp_path: Path,
 ) -> None:
