@@ -205,9 +205,9 @@ class EventIntake:
         for delivery in left:
             delivery.is_dropped = not delivery.has_ended
         self._calls.withdraw()
-        while not all(delivery.has_ended for delivery in left):
+        while self.client.connection is None or not all(delivery.has_ended for delivery in left):
             await asyncio.sleep(_LOOK_SECONDS)
-        if self.client.connection is not None and self._has_given_back:
+        if self._has_given_back:
             await self.client.connect_again(self.client.connection)
 
 
