@@ -16,6 +16,8 @@ from amqtt_rest_bridge.mqtt.wire import PacketError
 log = logging.getLogger(__name__)
 
 _UNSENT_BYTES: Final = 1 << 20  # in the buffer of the socket; beyond it messages wait in their session
+_MOST_WRITTEN: Final = 64  # packets written in one iteration of the loop ...
+_MOST_WRITTEN_BYTES: Final = 64 << 10  # ... and their bytes; the last one may exceed them
 _MOST_PACKETS: Final = 32  # taken in one iteration of the loop, which has clients to serve
 
 
@@ -45,15 +47,21 @@ class BridgeConnection(asyncio.Protocol):
     def __init__(self, endpoint: TakesPackets) -> None:
         self.on_writable: Callable[[], None] = lambda: None
         """Called when the socket takes more again."""
-        self.is_full = False
-        """Whether the socket takes no more at present."""
         self.is_leaving = False
         """Whether the bridge has said that it ends the connection."""
         self._endpoint = endpoint
         self._decoder = served.decoder()
         self._unsent: list[bytes] = []
+        self._unsent_bytes = 0
+        self._is_full = False
         self._is_reading = True
         self._take_due = False
+
+    @property
+    def takes_more(self) -> bool:
+        """Return whether a message may be written now; else `on_writable` is called once one may."""
+        is_room = len(self._unsent) < _MOST_WRITTEN and self._unsent_bytes < _MOST_WRITTEN_BYTES
+        return is_room and not self._is_full
 
     @property
     def is_reading(self) -> bool:
@@ -65,6 +73,7 @@ class BridgeConnection(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(packet)
+        self._unsent_bytes += len(packet)
 
     def take(self) -> None:
         """Take packets that have come, some at a time, while the bridge may publish."""
@@ -116,11 +125,11 @@ class BridgeConnection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Let messages wait in their session."""
-        self.is_full = True
+        self._is_full = True
 
     def resume_writing(self) -> None:
         """Send them."""
-        self.is_full = False
+        self._is_full = False
         self.on_writable()
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -128,9 +137,11 @@ class BridgeConnection(asyncio.Protocol):
         self._endpoint.ended(self)
 
     def _flush(self) -> None:
-        if self._unsent and not self._transport.is_closing():
-            self._transport.write(b"".join(self._unsent))
-        self._unsent.clear()
+        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        if unsent and not self._transport.is_closing():
+            self._transport.write(b"".join(unsent))
+            if not self._is_full:
+                self.on_writable()
 
     def _take_soon(self) -> None:
         if not self._take_due:

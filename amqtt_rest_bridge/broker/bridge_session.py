@@ -118,6 +118,7 @@ class BridgeSession:
         """Messages that were sent and not acknowledged, by packet identifier, in order."""
         self._lossless = lossless
         self._keys = keys
+        self._again: deque[int] = deque()  # what is to be sent again, by packet identifier, before all else
         self._last_id = 0
         self._most_in_flight = 0
 
@@ -130,56 +131,58 @@ class BridgeSession:
         self.resume()
 
     def disconnected(self) -> None:
-        """Let what was sent and not acknowledged wait for the next connection, before all else."""
+        """Send what was not acknowledged again on the next connection, with the same packet identifiers."""
         self.connection = None
         elsewhere = []
-        for entry in reversed(self.in_flight.values()):
+        for packet_id, entry in list(self.in_flight.items()):
             entry.was_sent = entry.is_late = True
-            if entry.key is not None:
+            if entry.key is not None and entry.subscriptions[0].key not in self.subscriptions:
+                del self.in_flight[packet_id]
                 self._keys.discard(entry.key)
-                if entry.subscriptions[0].key not in self.subscriptions:
-                    elsewhere.append(entry.key)
-                    continue
-            self.waiting.appendleft(entry)
-            self.waiting_bytes += entry.size
-        self.in_flight.clear()
+                elsewhere.append(entry.key)
+        self._again = deque(self.in_flight)
         if self._lossless is not None:
-            self._lossless.put_again(reversed(elsewhere))
+            self._lossless.put_again(elsewhere)
 
     # Messages.
 
     @property
     def takes_at_once(self) -> bool:
         """Return whether the next message can be sent at once."""
-        return not self.waiting and self._may_send
+        return not (self.waiting or self._again) and self._may_send
 
     def send(self, entry: Entry) -> None:
         """Send a message now."""
+        packet_id = self._free_id()
+        self.in_flight[packet_id] = entry
+        if entry.key is not None:
+            self._keys.add(entry.key)
+        self._write(packet_id, entry)
+
+    def _write(self, packet_id: int, entry: Entry) -> None:
         message, connection = entry.message, self.connection
         if message is None and entry.key is not None and self._lossless is not None:
             kept = self._lossless.read(entry.key)
-            if kept is None:
+            if kept is None:  # it cannot be read
+                self.in_flight.pop(packet_id)
+                self._keys.discard(entry.key)
                 return
             message, entry.hops = kept.message, kept.hops
         if message is None or connection is None:
-            return
-        packet_id = self._free_id()
+            raise AssertionError("a message is sent on a connection")
         identifiers = tuple([one.identifier for one in entry.subscriptions])
         more: list[tuple[str, str]] = []
         if entry.is_late or entry.key is not None:
             more.append((TIME, repr(message.timestamp)))
         if entry.key is not None:
             more.append((KEY, entry.key))
+            entry.message = None  # it is read again, should it be sent again
         if entry.refused is not None:
             more.append((REFUSED, entry.refused))
         connection.write(packets.publish(
             message.topic, message.payload, packet_id, retain=entry.retain, duplicate=entry.was_sent,
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
         ))  # fmt: skip
-        if entry.key is not None:
-            self._keys.add(entry.key)
-            entry.message = None  # it is read again, should it be sent again
-        self.in_flight[packet_id] = entry
 
     def wait(self, entry: Entry) -> list[Entry]:
         """Let a message wait; return those that were dropped for it: the oldest of a session that is not kept."""
@@ -194,7 +197,11 @@ class BridgeSession:
 
     def resume(self) -> None:
         """Send what waits, as far as the bridge takes it."""
-        while self.waiting and self._may_send:
+        while self._again and self.connection is not None and self.connection.takes_more:
+            packet_id = self._again.popleft()
+            if packet_id in self.in_flight:  # it may have been acknowledged meanwhile
+                self._write(packet_id, self.in_flight[packet_id])
+        while self.waiting and not self._again and self._may_send:
             entry = self.waiting.popleft()
             self.waiting_bytes -= entry.size
             self.send(entry)
@@ -257,7 +264,7 @@ class BridgeSession:
     @property
     def _may_send(self) -> bool:
         connection = self.connection
-        return connection is not None and not connection.is_full and len(self.in_flight) < self._most_in_flight
+        return connection is not None and len(self.in_flight) < self._most_in_flight and connection.takes_more
 
     def _free_id(self) -> int:
         while True:
