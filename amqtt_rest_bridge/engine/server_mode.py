@@ -39,7 +39,7 @@ class ServerMode:
     """
 
     def __init__(self, host: Host, outcomes: Outcomes, *, is_mqtt_5: bool = True, openapi: bool = False) -> None:
-        self.reads = Reads()
+        self.reads = Reads(outcomes.statistics)
         """The messages of read events, and the streams that follow them."""
         self.unmatched = Unmatched(host.clock)
         """The requests that led to no endpoint."""

@@ -1,25 +1,15 @@
 """Retries: the message of a failure goes through its event again, for those that may, as a new run."""
 
-import asyncio
-import itertools
 import json
 import time
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from amqtt_rest_bridge import program
-from amqtt_rest_bridge.link.admin_frames import Retried, WantRetry
-from amqtt_rest_bridge.model import EventName, Message, RunIds
-from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.processes.supervisor import Times
-from amqtt_rest_bridge.records.broker_records import BrokerRecords
-from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.records.values import Record
-from amqtt_rest_bridge.routing.calls import Delivery
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -201,51 +191,6 @@ def test_a_retry_of_a_lossless_route_is_on_disk_with_a_key_of_its_own(target: Re
         client.message()
         eventually(lambda: outcome(admin, started["id"]) == "succeeded")
         admin.await_value(0, "rest_bridge_spool_messages", route="Orders")
-
-
-def test_a_thousand_are_retried_at_once_at_most_and_none_of_them_twice() -> None:
-    loop, begun = asyncio.new_event_loop(), list[str]()
-    records, numbers = BrokerRecords(RunIds()), itertools.count(1)
-    for number in range(1200):
-        record = Record(float(number), "call", str(number), f"R{number // 100}", "E", "in", code="http_status")
-        records.kept.add(KeptRun(record, f"in/{number}", 0.0, b"1", None))
-
-    def run(_: EventName, message: Message, delivery: Delivery) -> Any:
-        begun.append(message.topic)
-        delivery.hold()  # as a call does that has not ended
-        return SimpleNamespace(run=next(numbers), key=None)
-
-    retries, answers = FailureRetries(records, run, lambda *_: None, RunIds(), loop), list[Retried]()
-    for number in range(2):  # twice at once
-        retries.take(WantRetry(number, None, code="http_status"), answers.append)
-    while len(answers) < 2:
-        loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    assert sum(len(answer.started) for answer in answers) == 1000
-    assert len(set(begun)) == len(begun) == 1000
-
-
-def test_none_that_is_named_is_lost_to_those_that_fail_again_at_once() -> None:
-    loop, answers = asyncio.new_event_loop(), list[Retried]()
-    records, numbers = BrokerRecords(RunIds()), itertools.count(100)
-
-    def keep(number: int, topic: str) -> None:
-        record = Record(float(number), "refused", str(number), "R", "E", "in", code="overloaded")
-        records.kept.add(KeptRun(record, topic, 0.0, b"1", None))
-
-    def run(_: EventName, message: Message, __: Delivery) -> Any:
-        keep(number := next(numbers), message.topic)
-        return SimpleNamespace(run=number, key=None)
-
-    for number in range(100):
-        keep(number, f"in/{number}")
-    retries = FailureRetries(records, run, lambda *_: None, RunIds(), loop)
-    retries.take(WantRetry(1, [str(number) for number in reversed(range(100))]), answers.append)  # the newest first
-    while not answers:
-        loop.run_until_complete(asyncio.sleep(0))
-    loop.close()
-    assert (len(answers[0].started), answers[0].refused) == (100, [])
-    assert {kept.topic for kept in records.kept.newest()} == {f"in/{number}" for number in range(100)}
 
 
 @pytest.mark.parametrize("hosting", DOORS)

@@ -13,13 +13,14 @@ import contextlib
 import json
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
 from amqtt_rest_bridge.engine.server.event_request import EventRequest
 from amqtt_rest_bridge.engine.server.newest import MOST_TOPICS, Newest, TopicPayload
+from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.event_stream import HEADERS, RETRY, Pulse, event_of
 from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Response, overloaded, refuse
 from amqtt_rest_bridge.model import EventName, RestApiConfig, Route, ServerEvent
@@ -36,9 +37,14 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 
 class Reads:
-    """The newest messages of all read events, by the topic filters of the events, and the streams that follow them."""
+    """The newest messages of all read events, by the topic filters of the events, and the streams that follow them.
 
-    def __init__(self) -> None:
+    Args:
+        statistics: Those of the routes by name, which show how many streams are open.
+    """
+
+    def __init__(self, statistics: Mapping[str, RouteStatistics]) -> None:
+        self._statistics = statistics
         self.readers: Counter[str] = Counter()
         """How many streams are open, by route."""
         self._newest: dict[str, Newest] = {}
@@ -90,7 +96,7 @@ class Reads:
         if not self._takes_streams or len(self._streams) >= MOST_STREAMS:
             raise RefusedError(overloaded("The bridge has as many streams open as it can serve"))
         self._streams.add(stream)
-        self.readers[stream.name[0]] += 1
+        self._count(stream.name[0], 1)
 
     def sleep(self, stream: "Reader") -> None:
         """Wake a stream, which has sent all that there is, with the next message on one of its topics.
@@ -102,12 +108,17 @@ class Reads:
     def remove(self, stream: "Reader") -> None:
         """Forget a stream."""
         self._streams.remove(stream)
-        self.readers[stream.name[0]] -= 1
+        self._count(stream.name[0], -1)
         by_topics = self._asleep.get(stream.topic_filter, {})
         if (asleep := by_topics.get(stream.topics)) is not None:
             asleep.discard(stream)
             if not asleep:
                 del by_topics[stream.topics]
+
+    def _count(self, route: str, change: int) -> None:
+        self.readers[route] += change
+        if (statistics := self._statistics.get(route)) is not None:
+            statistics.note_readers(self.readers[route])
 
     def end_streams(self, present: Iterable[Route] = ()) -> None:
         """End the streams of events that are not defined like this any more; without routes all, and take no others."""

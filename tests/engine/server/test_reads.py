@@ -437,10 +437,10 @@ def test_open_streams_are_counted_by_route() -> None:
         stream_of(made).close()
     (route,) = made.routes
     kept = [stream_of(made) for _ in range(3)]
-    assert made.mode.reads.readers[route.name] == 3
+    assert made.mode.reads.readers[route.name] == made.broker.statistics.statistics[route.name].readers == 3
     for stream in kept:
         stream.close()
-    assert made.mode.reads.readers.total() == 0
+    assert (made.mode.reads.readers.total(), made.broker.statistics.statistics[route.name].readers) == (0, 0)
 
 
 def test_a_stop_ends_all_streams_and_a_reload_those_whose_definition_has_changed() -> None:
