@@ -1,12 +1,12 @@
-"""What this package uses of amqtt 0.12.1 without being promised it: every private name, in this one module.
+"""The private names of amqtt 0.12.1 that this package uses: all of them are in this module.
 
 An upgrade of amqtt begins here: look each name up in the new `amqtt/broker.py` and `amqtt/plugins/manager.py`, and run
-the tests of the broker; those of `repairs` say which defects are mended upstream. Functions take a broker whose
-constructor runs, or has run. Its loop alone, unless they say so.
+the tests of the broker; those of `repairs` say which defects are mended upstream. The functions take a broker whose
+constructor runs, or has run, and are called in its loop unless they say otherwise.
 
-amqtt has hooks for what a client publishes, in a task for each message, and none for last wills, `$SYS` topics and what
-plugins publish; none before a CONNECT has its session, and none where connections come in. There a function of ours
-takes the place of one of amqtt's `Steps`.
+amqtt has hooks for messages of clients, and runs them in a task for each message. It has none for last wills, `$SYS`
+topics and messages of plugins, none for a new connection, and none before a CONNECT gets its session. In these places a
+function of this package replaces one of amqtt's `Steps`.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ Step = Callable[..., Coroutine[Any, Any, Any]]
 
 
 class Steps(StrEnum):
-    """What a broker does by a coroutine function that another can replace, with the function's arguments."""
+    """The broker's coroutine functions that `replace` replaces; each says what it does, and its arguments."""
 
     SERVE_STREAM = "stream_connected"
     """Serve a TCP connection: reader, writer, name of the listener."""
@@ -54,7 +54,7 @@ class Steps(StrEnum):
     STOP_HANDLER = "_stop_handler"
     """Stop the handler of a connection: handler."""
     BROADCAST = "_broadcast_message"
-    """Send a message to the subscribers; all pass it, after the ACL: session, topic, payload, QoS or None."""
+    """Send a message to the subscribers, whatever its source, after the ACL: session, topic, payload, QoS or None."""
     RETAIN = "retain_message"
     """Retain a message: session, topic, payload, QoS."""
     SUBSCRIBE = "add_subscription"
@@ -62,7 +62,7 @@ class Steps(StrEnum):
     PUBLISH_RETAINED = "_publish_retained_messages_for_subscription"
     """Send a session what is retained for a filter: filter and QoS, session."""
     DELIVER = "_handle_message_delivery"
-    """Take a message that a client has published, and return whether to go on: session, handler, future of it."""
+    """Ask the ACL about a client's message, broadcast it; False ends the connection: session, handler, its future."""
     DECIDE = "_topic_filtering"
     """Return whether a client may, by the topic plugins: session, topic or filter, action."""
     LISTEN = "_create_server_instance"
@@ -79,7 +79,7 @@ MayPublish = Callable[[Session, str], Awaitable[bool]]
 PACKET_RECEIVED: Final = MQTTEvents.PACKET_RECEIVED
 """The event with the arguments `packet` and, unless it is the CONNECT, `session`."""
 DiscardedPacketError: Final = MQTTError
-"""Discards the packet for which `replace_packet_event` raises it."""
+"""Raised for a packet by a step of `replace_packet_event`, it discards the packet."""
 
 
 LOST_ERRORS: Final = (OSError, RuntimeError, adapters.ConnectionClosed)  # type: ignore[attr-defined]  # its import
@@ -87,7 +87,7 @@ LOST_ERRORS: Final = (OSError, RuntimeError, adapters.ConnectionClosed)  # type:
 
 
 def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
-    """Replace a step by what `make` makes of the present one, and return that."""
+    """Replace a step by the result of `make`, which is given the present one; return the present one."""
     own: Step = getattr(broker, step)
     setattr(broker, step, make(own))
     return own
@@ -174,7 +174,7 @@ def broadcast_at_most(broker: Any, session: Session | None, topic: str, payload:
 
 
 class _AtMost(dict[str, Any]):
-    """A message as amqtt queues it; asked for its QoS, amqtt hands in that of the subscription as the default."""
+    """A message as amqtt queues it; amqtt asks for its QoS with the subscription's QoS as the default."""
 
     def get(self, key: str, default: Any = None) -> Any:
         return min(self[key], default) if key == "qos" else super().get(key, default)
@@ -188,14 +188,14 @@ class _Zero(int):
 
 
 RETAINED_QOS_0: Final = _Zero()
-"""QoS 0 of a retained message: amqtt reads a false one as that of the subscription."""
+"""QoS 0 of a retained message; in place of a plain 0, which is false, amqtt uses the QoS of the subscription."""
 
 
 def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
-    """Replace the step that tells plugins of what happens, and return amqtt's own: event, and its arguments.
+    """Replace the step that fires events at plugins, and return amqtt's own; its arguments are the event and its own.
 
-    The reader of a client awaits it between packets: what takes its time there keeps that client alone from being read,
-    and `DiscardedPacketError` raised there for a packet ends what becomes of it.
+    The reader of a client awaits this step for each packet. A step that waits stops the reading of that client only,
+    and one that raises `DiscardedPacketError` discards the packet.
     """
     own: Step = broker.plugins_manager.fire_event
     broker.plugins_manager.fire_event = make(own)
@@ -203,7 +203,7 @@ def replace_packet_event(broker: Any, make: Callable[[Step], Step]) -> Step:
 
 
 def ends_something(packet: Any) -> bool:
-    """Return whether a packet is an acknowledgement of what its client was sent, or DISCONNECT."""
+    """Return whether a client's packet acknowledges a message (PUBACK, PUBREC, PUBCOMP) or is a DISCONNECT."""
     return isinstance(packet, (PubackPacket, PubrecPacket, PubcompPacket, DisconnectPacket))
 
 
@@ -225,7 +225,7 @@ def note_authentication(broker: Any, note: Callable[[Session, bool], None]) -> N
 
 
 async def publish_retained_without(broker: Any, prefix: str, subscription: tuple[str, int], session: Session) -> None:
-    """Send a session what is retained for a filter, but on topics that begin so."""
+    """Send a session the messages retained for a filter, except those whose topics begin with a prefix."""
     view = cast("Broker", _Hiding(broker, prefix))
     await Broker._publish_retained_messages_for_subscription(view, subscription, session)
 
@@ -249,10 +249,10 @@ def replace_subscriptions(
 
 
 async def forwarded(broker: Any) -> None:
-    """Wait until the delivery of every message that waits to be forwarded has begun.
+    """Wait until every queued message has been forwarded, that is, its deliveries have begun.
 
-    One of our own follows them, on a topic that nothing subscribes to. amqtt lets go of it once it has looked for its
-    subscribers, which ends it: CPython counts references.
+    This queues a message on a topic without subscribers, and waits until it is freed: amqtt drops the message after it
+    has looked for its subscribers, and CPython frees it at once, by its reference count.
     """
     passed = asyncio.Event()
     last = _Last(session=None, topic=f"$rest-bridge/{uuid.uuid4()}", data=b"")
@@ -263,13 +263,13 @@ async def forwarded(broker: Any) -> None:
 
 
 class _Last(dict[str, Any]):
-    """A message as amqtt queues it, whose end can be noticed."""
+    """A message as amqtt queues it, to which a weak reference is possible."""
 
 
 def unsent(broker: Any) -> Iterator[tuple[int, bool]]:
-    """Yield how many bytes wait to be written to the socket of each connected client, and whether a delivery waits.
+    """Yield for each connected client the bytes that its socket has not taken, and whether a delivery waits for it.
 
-    With QoS 0 none does for up to 64 KiB.
+    Deliveries with QoS 0 do not wait for up to 64 KiB.
     """
     for session, handler in list(sessions(broker).values()):
         transport = transport_of(getattr(handler, "writer", None))
@@ -279,7 +279,7 @@ def unsent(broker: Any) -> Iterator[tuple[int, bool]]:
 
 
 def forward_next(broker: Any) -> Callable[[], Coroutine[Any, Any, None]]:
-    """Return a function that waits for a message and for the topic plugins, and starts the deliveries."""
+    """Return a function that takes the next queued message, asks the topic plugins, and starts the deliveries."""
     return partial(broker._run_broadcast, broker._tasks_queue)
 
 
@@ -297,7 +297,10 @@ def deliveries(broker: Any) -> "deque[asyncio.Task[Any]]":
 
 
 def read_connects_as_of_newcomers(broker: Any, make: Callable[[Any], BrokerProtocolHandler]) -> None:
-    """Read each CONNECT as if no client had a session; `make` makes its handler, with the broker's plugin manager."""
+    """Read each CONNECT as if its client had no session yet, so that none is changed before the authentication.
+
+    `make` is given the broker's plugin manager, and returns the handler of the connection.
+    """
 
     async def read_connect(reader: Any, writer: Any, address: str, port: int) -> Any:
         empty = cast("Broker", _NoSessions(broker))
@@ -326,9 +329,9 @@ def sessions(broker: Any) -> dict[str, tuple[Session, Any]]:
 
 
 def copy_of(session: Session) -> Session:
-    """Return what a session has of its present connection, for the ACL and the will; they share what can be changed.
+    """Return a shallow copy of a session, which keeps user and will when another connection continues the session.
 
-    `Session()` would make a state machine of its own, 23 kB for each connection.
+    `Session()` is not called: it would make a state machine, 23 kB for each connection.
     """
     copy = Session.__new__(Session)
     vars(copy).update(vars(session))
@@ -346,7 +349,7 @@ async def stop_handler(broker: Any, handler: Any) -> None:
 
 
 def end_reading(handler: Any) -> None:
-    """Cut off the connection of a handler that is being stopped and still reads packets."""
+    """Abort the connection of a handler that still reads packets, and cancel the task that reads them."""
     if handler._reader_task is None or handler._reader_stopped.is_set():
         return
     transport = transport_of(handler.writer)
@@ -356,7 +359,7 @@ def end_reading(handler: Any) -> None:
 
 
 def transport_of(writer: Any) -> asyncio.WriteTransport | None:
-    """Return the transport behind amqtt's writer, or one that has it as `inner`; None for a WebSocket."""
+    """Return the transport of amqtt's writer, or of a writer that wraps it as `inner`; None for a WebSocket."""
     stream = getattr(getattr(writer, "inner", writer), "_writer", None)
     return None if stream is None else cast("asyncio.WriteTransport", stream.transport)
 
@@ -365,7 +368,7 @@ def transport_of(writer: Any) -> asyncio.WriteTransport | None:
 
 
 def is_run_by_amqtt() -> bool:
-    """Return whether this process is that of amqtt's own command, which nothing else imports."""
+    """Return whether this process runs the `amqtt` command: nothing else imports the command's module."""
     return "amqtt.scripts.broker_script" in sys.modules
 
 

@@ -28,9 +28,9 @@ from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
-# Between two publications, in iterations of the loop: one is forwarded in the first of them and written to its
-# subscribers in the second, and the third is that of everybody else. A client, too, gets one message into the queue in
-# about three, since amqtt takes so many from its packet to the queue.
+# Iterations of the loop between two publications. In the first a publication is forwarded, in the second it is written
+# to its subscribers, and the third is left to others. So the bridge is as fast as a client that sends without a pause:
+# amqtt needs about three iterations from a client's packet to its message in the queue.
 _ITERATIONS: Final = 3
 _QUIET_SECONDS: Final = 1.0
 _LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop

@@ -1,4 +1,4 @@
-"""A broker that has its process to itself freezes what its start has left; one in another program does not."""
+"""A broker with a process of its own freezes the objects of its start; one in another program does not."""
 
 import gc
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.support.embedded_broker import hosting
 
 
 class Looking(BasePlugin[Any]):
-    """Prints, for each client, whether a full round of the garbage collector comes past this plugin."""
+    """Prints for each client whether the garbage collector visits this plugin, that is, whether it is not frozen."""
 
     async def on_broker_client_connected(self, **_: Any) -> None:
         print("visited:", is_visited(self), flush=True)
@@ -23,7 +23,7 @@ def is_visited(wanted: object) -> bool:
     return any(one is wanted for one in gc.get_objects())
 
 
-def test_serve_freezes_what_its_start_has_left(tmp_path: Path) -> None:
+def test_serve_freezes_the_objects_of_its_start(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     place.add_plugin(
         "    async def on_broker_client_connected(self, **_):\n"
@@ -36,7 +36,7 @@ def test_serve_freezes_what_its_start_has_left(tmp_path: Path) -> None:
         client.close()
 
 
-def test_amqtts_command_with_the_plugin_freezes_what_its_start_has_left(
+def test_amqtts_command_with_the_plugin_freezes_the_objects_of_its_start(
     tmp_path: Path, processes: list[BrokerProcess]
 ) -> None:
     broker = BrokerProcess(tmp_path, SERVER_ROUTE, {f"{__name__}.Looking": {}}, processes=0)

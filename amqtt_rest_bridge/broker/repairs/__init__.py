@@ -1,8 +1,11 @@
-"""One module for each defect of amqtt that is mended, and `mend`, which mends all that a broker needs of them.
+"""Repairs of amqtt: one module for each defect, and `mend`, which applies them to a broker.
 
-Each module opens with the defect, the version of amqtt it was seen in, what is done about it, and the upstream issue
-where there is one. The tests show each defect in a plain amqtt: one that fails with a newer amqtt says which module can
-be removed, and its line below. Private names of amqtt are in `amqtt_broker` only. The broker's loop alone.
+Each module opens with the defect, the version of amqtt in which it was seen, the repair, and the upstream issue if
+there is one. `tests/broker/repairs/test_defects.py` shows each defect in a plain amqtt. If such a test fails with a
+newer amqtt, amqtt has mended the defect: remove the module and its line below. `wills` is called by `connections`,
+`start_hooks` by `rest-bridge serve`, and `shutdown.Draining` by the plugin.
+
+All of it runs in the broker's loop. Private names of amqtt are in `amqtt_broker` only.
 """
 
 from typing import Any
@@ -24,14 +27,14 @@ from amqtt_rest_bridge.broker.repairs import (
 
 
 def mend(broker: Any) -> None:
-    """Mend an amqtt broker whose constructor runs, or has run; before it starts, once or more."""
+    """Mend an amqtt broker before it starts; its constructor may still run. A second call changes nothing."""
     if isinstance(broker.subscriptions, subscriptions.CopiedWhenRead):
         return
     subscriptions.mend(broker)
     retained.mend(broker)
     wildcards.mend(broker)
     acknowledged.mend(broker)
-    connections.mend(broker)  # by `wills`, too
+    connections.mend(broker)
     flooding.mend(broker)
     resets.mend(broker)
     forwarding.mend(broker)

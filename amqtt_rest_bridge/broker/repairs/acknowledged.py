@@ -1,12 +1,12 @@
-"""Defect, amqtt 0.12.1: messages that it has acknowledged are dropped when their publisher's connection ends.
+"""Defect, amqtt 0.12.1: acknowledged messages are dropped when the connection of their publisher ends.
 
-amqtt answers a PUBLISH as soon as it has read it, and passes messages on one after the other. It handles a DISCONNECT,
-or the end of the stream, before the messages in front of it: of 500 that were acknowledged 3 are passed on. The end of
-the stream also cancels what has begun with the packets before it, a DISCONNECT too, whose client's will is then sent;
-and so does a failed write, which logs a stack trace for each PUBACK.
+amqtt acknowledges a PUBLISH as soon as it has read it, and queues the message. It passes queued messages on one after
+the other, to routes and subscribers. A DISCONNECT, or the end of the stream, overtakes this queue: of 500 acknowledged
+messages 3 are passed on. The end of the stream also cancels the handling of the last packets; if a DISCONNECT is among
+them, the client's will is sent all the same. A write that fails does the same, and logs a stack trace for each PUBACK.
 
-Mended: `ClientHandler` tells that its connection has ended once all that came has been handled, and keeps the messages
-that have not been passed on; `connections` ends it when there are none left.
+Mended: `ClientHandler` reports the end of its connection after it has handled all packets, and keeps its queue.
+`connections` ends the connection when the queue is empty.
 
 Upstream: no issue is known.
 """
@@ -27,13 +27,18 @@ from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
 
-_BEGUN: Final = 2  # iterations of the loop in which what has been read is queued: a PUBREL's message in the second
+_QUEUING_ITERATIONS: Final = 2  # of the loop, from a packet to its message in the queue: a PUBREL takes two
 _LOOK_SECONDS: Final = 1.0
-_LOOKS: Final = 10  # in which no message was passed on; a process that was stopped for longer counts one
+# Looks in a row that see no progress before messages are given up. They are counted, not timed, so that a process that
+# was suspended for a minute has lost one look.
+_LOOKS: Final = 10
 
 
 def mend(broker: Any) -> None:
-    """Pass on each message by the rights of its publisher, also those behind one for which amqtt ends a connection."""
+    """Pass on each message with the rights of its publisher.
+
+    amqtt ends a connection for a message on a topic that clients may not use. The messages behind it are passed on too.
+    """
 
     def by_publishers(deliver: amqtt_broker.Step) -> amqtt_broker.Step:
         async def pass_on(_: Session, handler: ClientHandler, waiter: "asyncio.Future[Any]") -> bool:
@@ -47,19 +52,22 @@ def mend(broker: Any) -> None:
 
 
 class ClientHandler(BrokerProtocolHandler):
-    """The handler of a client's connection, which keeps what the client has published until it is passed on."""
+    """The handler of a client's connection, which keeps the client's messages until they have been passed on."""
 
     def __init__(self, plugins_manager: Any) -> None:
         super().__init__(plugins_manager)
         loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[DisconnectPacket | None] = loop.create_future()
-        """Done when no more is read, with the DISCONNECT; None when there was none."""
+        """Done when nothing more is read; the result is the client's DISCONNECT, or None without one."""
         self.served = asyncio.Event()
-        """Set for amqtt to end what serves the connection, once it has done what it is at."""
+        """Set to end amqtt's task that serves the connection; the task finishes its present step first."""
         self.over = asyncio.Event()
-        """Set when all that follows from the end has been done."""
+        """Set when the connection has ended and its will, if one is due, has been sent."""
         self.publisher: Session | None = None
-        """The session as it is with this connection; messages are passed on by its rights."""
+        """A copy of the session with this connection's user and will; its rights apply to the messages.
+
+        A later connection may continue the session with another user.
+        """
         self.passed = 0
         """How many messages have been passed on."""
         self._unpassed: asyncio.Queue[ApplicationMessage] = asyncio.Queue()
@@ -73,23 +81,23 @@ class ClientHandler(BrokerProtocolHandler):
         return self._unpassed.qsize() + self._in_hand
 
     def attach(self, session: Session, reader: ReaderAdapter, writer: WriterAdapter) -> None:
-        """Begin with the connection of a session, which has a queue of its own."""
-        super().attach(session, _ToTheEnd(reader), _Writer(writer))
+        """Attach a session to its connection; the messages that it receives enter the queue of this handler."""
+        super().attach(session, _PatientReader(reader), _Writer(writer))
         session.delivered_message_queue = self._unpassed
 
     async def stop(self) -> None:
-        """Stop reading and close the connection; what has been acknowledged stays."""
+        """Stop reading and close the connection; keep the messages that have not been passed on."""
         await self.handle_disconnect(None)
         await super().stop()
         if self.session is not None and self.session.delivered_message_queue is self._unpassed:
-            self.session.delivered_message_queue = asyncio.Queue()  # amqtt may clear that one
+            self.session.delivered_message_queue = asyncio.Queue()  # one that amqtt may clear
 
     async def wait_disconnect(self) -> None:
-        """Wait until amqtt has passed on all."""
+        """Wait for `served`: amqtt ends its task that serves the connection when this returns."""
         await self.served.wait()
 
     async def handle_disconnect(self, disconnect: DisconnectPacket | None) -> None:
-        """Note that the connection has ended."""
+        """Set the result of `ended`; the first call counts."""
         if not self.ended.done():
             self.ended.set_result(disconnect)
 
@@ -104,12 +112,15 @@ class ClientHandler(BrokerProtocolHandler):
             await super().handle_publish(publish_packet)
 
     async def handle_pingreq(self, pingreq: PingReqPacket) -> None:
-        """Answer unless the connection ends meanwhile."""
+        """Answer a PINGREQ, unless the connection ends meanwhile."""
         with contextlib.suppress(ProtocolHandlerError):
             await super().handle_pingreq(pingreq)
 
     async def mqtt_deliver_next_message(self) -> ApplicationMessage:
-        """Return the next message to pass on: amqtt asks for it when the one before has been passed on, or refused."""
+        """Return the next message to pass on.
+
+        amqtt calls this when it has finished the message before: passed it on, or dropped it because the ACL refused.
+        """
         if self._in_hand:
             self._in_hand = 0
             self.passed += 1
@@ -119,7 +130,10 @@ class ClientHandler(BrokerProtocolHandler):
         return message
 
     async def all_passed(self) -> str:
-        """Wait until all messages have been passed on, or will not be; return why not."""
+        """Wait until no message is left, or until they are given up; return the reason for that.
+
+        Messages are given up when the broker ends, or when the ACL answers about none of them for ten seconds.
+        """
         waiting = self._waiting = asyncio.ensure_future(self._unpassed.join())
         looks, passed = _LOOKS, self.passed
         while looks and not (self._is_given_up or waiting.done()):
@@ -129,27 +143,27 @@ class ClientHandler(BrokerProtocolHandler):
         return "the broker ends" if self._is_given_up else f"the ACL has not answered for {_LOOKS * _LOOK_SECONDS:g} s"
 
     def give_up(self) -> None:
-        """Pass on no more: the broker ends."""
+        """End `all_passed` although messages are left: the broker ends."""
         self._is_given_up = True
         if self._waiting is not None:
             self._waiting.cancel()
 
 
-class _ToTheEnd(ReaderAdapter):
-    """A connection's reader, which ends once what is done with the packets before has begun."""
+class _PatientReader(ReaderAdapter):
+    """A connection's reader that reports the end of the stream when the packets before it have been queued."""
 
     def __init__(self, inner: ReaderAdapter) -> None:
         self._inner = inner
 
     async def read(self, n: int = -1) -> bytes:
-        """Read so many bytes."""
+        """Return the next `n` bytes."""
         try:
             data = await self._inner.read(n)
         except (EOFError, OSError):
-            await _begun()
+            await _queuing()
             raise
         if n and not data:  # the end of a WebSocket
-            await _begun()
+            await _queuing()
         return data
 
     def feed_eof(self) -> None:
@@ -157,15 +171,16 @@ class _ToTheEnd(ReaderAdapter):
         self._inner.feed_eof()
 
 
-async def _begun() -> None:
-    for _ in range(_BEGUN):
+async def _queuing() -> None:
+    for _ in range(_QUEUING_ITERATIONS):
         await asyncio.sleep(0)
 
 
 class _Writer(WriterAdapter):
-    """A connection's writer, which drops what cannot be sent any more: that a connection has ended its reader tells.
+    """A connection's writer that raises no error when the connection is lost, and drops what cannot be sent.
 
-    There may be more to read: asyncio closes a connection when its first PUBACK cannot be sent.
+    Only the reader reports the end of a connection. asyncio closes a connection when its first PUBACK cannot be sent,
+    and there may be more to read then.
     """
 
     def __init__(self, inner: WriterAdapter) -> None:
@@ -174,7 +189,7 @@ class _Writer(WriterAdapter):
         self._is_lost = False
 
     def write(self, data: bytes) -> None:
-        """Write some data."""
+        """Write data, or drop it if the connection is lost."""
         if self._transport is not None and self._transport.is_closing():
             self._is_lost = True
         if not self._is_lost:
@@ -194,7 +209,7 @@ class _Writer(WriterAdapter):
         return self.inner.get_peer_info()
 
     def get_ssl_info(self) -> ssl.SSLObject | None:
-        """Return what is known of a TLS connection."""
+        """Return the TLS state of the connection; None without TLS."""
         return self.inner.get_ssl_info()
 
     async def close(self) -> None:

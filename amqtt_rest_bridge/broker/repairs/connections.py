@@ -1,12 +1,14 @@
-"""Defect, amqtt 0.12.1: a client that is refused has changed the session of the client whose id it names.
+"""Defect, amqtt 0.12.1: a client with a wrong password changes the session of the client whose id it uses.
 
-amqtt gives a CONNECT the session of its client id (subscriptions, will, credentials), then authenticates it; one that
-it refuses has changed them all, and has ended the connection of the client whose id it is. A connection that takes a
-session over also sends its own will for that of the connection that it ends. One with a new session does not end the
-earlier connection at all (MQTT-3.1.4-2), and drops the messages that amqtt has acknowledged to it.
+amqtt first gives a CONNECT the session of its client id, with subscriptions, will and credentials, and authenticates it
+then. A client that is refused has overwritten them by that time, and has ended the connection of the rightful client.
 
-Mended: a CONNECT is authenticated with a new session; only then it gets the old one, as in amqtt, and the earlier
-connection ends. A connection ends when its messages have been passed on (see `acknowledged`), whatever ends it.
+Two more defects concern a client id that connects again. With the session that is there, amqtt ends the earlier
+connection, but sends the will of the later one. With a new session, amqtt leaves the earlier connection open
+(MQTT-3.1.4-2), and drops the messages that it has acknowledged there.
+
+Mended: a CONNECT is authenticated with a new session. Only then does the earlier connection end, and the client gets
+the old session if it wants it. Every connection ends after its messages have been passed on (see `acknowledged`).
 
 Upstream: https://github.com/Yakifo/amqtt/pull/89 brought the take-over; no issue about its order is known.
 """
@@ -28,9 +30,9 @@ from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
 
-_TAKE_OVER_SECONDS: Final = 2.0  # what a connection gets to end, before the next one has its session
-_END_SECONDS: Final = 1.0  # what a connection gets to end once its messages are given up
-# The attributes of a session that are those of its present connection.
+_TAKE_OVER_SECONDS: Final = 2.0  # how long a new connection waits for the end of the earlier one of its client id
+_END_SECONDS: Final = 1.0  # how long the end of a connection waits for amqtt's task that serves it
+# The attributes that a session takes from its present connection.
 _OF_THE_CONNECTION: Final = (
     "will_flag", "will_topic", "will_message", "will_qos", "will_retain", "keep_alive", "username", "password",
     "is_anonymous", "remote_address", "remote_port", "ssl_object",
@@ -45,18 +47,18 @@ def mend(broker: Any) -> None:
 
 
 def handlers(broker: Any) -> list[ClientHandler]:
-    """Return the handlers of a mended broker's connections, also of those that have ended with messages left."""
+    """Return the handlers of a mended broker's connections; an ended connection counts until no message is left."""
     return list(_handlers.get(broker, ()))
 
 
 class _Connections:
-    """The steps of a broker that begin and end a connection; it keeps `handlers` up to date."""
+    """Begins and ends the connections of a broker in place of amqtt's steps, and keeps the set `handlers`."""
 
     def __init__(self, broker: Any, handlers: set[ClientHandler]) -> None:
         self._broker = broker
         self._handlers = handlers
         self._latest: dict[str | None, ClientHandler] = {}  # by client id
-        self._admitted: set[int] = set()  # ids of the sessions that are authenticated, and not yet asked for by amqtt
+        self._admitted: set[int] = set()  # `id()` of each authenticated session about which amqtt will ask
         amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
         self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, lambda _: self._receive)
         self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, lambda _: self._is_admitted)
@@ -66,7 +68,7 @@ class _Connections:
     async def _receive(
         self, reader: Any, writer: Any, session: Session, handler: ClientHandler, server: Any, listener_name: str
     ) -> None:
-        """Authenticate a connection, serve it until it has ended, and end it."""
+        """Authenticate a client, serve its connection, and end it."""
         if not await self._authenticate(session, self._broker.listeners_config[listener_name]):
             handler.attach(session, reader, writer)
             await handler.mqtt_connack_authorize(False)
@@ -77,7 +79,7 @@ class _Connections:
         self._admitted.add(id(session))
         self._handlers.add(handler)
         self._latest[session.client_id] = handler
-        # A task of its own: amqtt resumes what serves a connection with each message, and all that waits for it.
+        # A task of its own, since each message resumes amqtt's coroutine by way of all coroutines that await it.
         serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
         try:
             await asyncio.wait((serving, handler.ended), return_when=asyncio.FIRST_COMPLETED)
@@ -93,14 +95,14 @@ class _Connections:
             serving.result()
 
     async def _is_admitted(self, session: Session, listener: Any) -> bool:
-        """Return to amqtt, which authenticates each connection, the result of `_receive`."""
+        """Return whether a client may connect; amqtt asks again about clients that `_receive` has authenticated."""
         if id(session) in self._admitted:
             self._admitted.discard(id(session))
             return True
         return bool(await self._authenticate(session, listener))
 
     async def _session_of(self, newcomer: Session) -> Session:
-        """Return the session that an authenticated client continues; an earlier connection of the client ends."""
+        """End the earlier connection of an authenticated client, and return the session for the new one."""
         sessions, client_id = amqtt_broker.sessions(self._broker), newcomer.client_id
         await self._take_over(client_id)
         if newcomer.clean_session:
@@ -116,9 +118,10 @@ class _Connections:
         return session
 
     async def _take_over(self, client_id: str | None) -> None:
-        """End a connection as if its client had gone: its will is sent, by its own rights (Decision).
+        """End the earlier connection of a client id as if its client had gone, and wait for its end.
 
-        What it has acknowledged is passed on first, for two seconds before that of the newcomer, then beside it.
+        Decision: its will is sent, with the rights of its own user. Its messages are passed on before those of the new
+        connection. If that takes more than two seconds, the new connection is served beside it.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_TAKE_OVER_SECONDS):
@@ -127,10 +130,10 @@ class _Connections:
                     await earlier.over.wait()
 
     async def _end(self, session: Session, handler: ClientHandler, serving: "asyncio.Task[Any]") -> None:
-        """End a connection when its messages are passed on; then its will is sent where its client might publish."""
+        """End a connection after its messages have been passed on, and send its will without a DISCONNECT."""
         await amqtt_broker.stop_handler(self._broker, handler)
-        if not self._is_another_ones(session, handler):
-            session.transitions.disconnect()  # first, since what is sent to its client from now on has to be kept
+        if not self._is_taken_over(session, handler):
+            session.transitions.disconnect()  # first: amqtt then keeps what is published for the client
         reason = "its connection failed" if serving.done() else await handler.all_passed()
         handler.served.set()
         if not (await asyncio.wait((serving,), timeout=_END_SECONDS))[0]:
@@ -139,20 +142,20 @@ class _Connections:
         if handler.left:
             client = loggable(session.client_id or "")
             log.warning("%s: %d acknowledged message(s) are dropped: %s", client, handler.left, reason)
-        if not self._is_another_ones(session, handler):
+        if not self._is_taken_over(session, handler):
             session.will_flag = False
             await self._end_as_amqtt(session, handler, handler.ended)
         publisher = handler.publisher
         if publisher is not None and publisher.will_flag and not isinstance(handler.ended.result(), DisconnectPacket):
             await wills.send(self._broker, publisher)
 
-    def _is_another_ones(self, session: Session, handler: ClientHandler) -> bool:
-        """Return whether a later connection has the session, since this one did not end in time."""
+    def _is_taken_over(self, session: Session, handler: ClientHandler) -> bool:
+        """Return whether a later connection has the session; it got it when this one did not end in time."""
         present, its_handler = amqtt_broker.sessions(self._broker).get(session.client_id or "", (None, None))
         return present is session and its_handler is not handler
 
     async def _give_up(self) -> None:
-        """End all connections: the broker ends."""
+        """Drop the messages of all connections, wait for the ends of these, and end forwarding."""
         left = list(self._handlers)
         for handler in left:
             handler.give_up()
@@ -164,4 +167,4 @@ class _Connections:
 
 
 async def _ended_later(*_: Any) -> None:
-    """End nothing: `_Connections` does, once amqtt has ended what serves a connection."""
+    """Do nothing: `_Connections` ends the connection later, when amqtt's task that serves it has ended."""

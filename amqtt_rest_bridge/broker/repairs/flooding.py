@@ -1,10 +1,11 @@
-"""Defect, amqtt 0.12.1: a client that sends all the time keeps everything else of the broker waiting.
+"""Defect, amqtt 0.12.1: a client that sends without a pause keeps all others waiting.
 
-amqtt reads all that has come of it, 128 KiB or more, in one iteration of the loop when it has no keep-alive, and from
-Python 3.12 on in any case. That may be 10,000 packets, and everything else, SIGTERM too, waits for seconds on a busy
-machine. amqtt also reads a PUBLISH in five steps, each with the cost of a `StreamReader`.
+amqtt reads everything that a client has sent, 128 KiB or more, in one iteration of the loop: always from Python 3.12
+on, before that if the client has no keep-alive. These may be 10,000 packets. All else, SIGTERM too, waits for them, for
+seconds on a busy machine.
 
-Mended: reading pauses after a dozen packets.
+Mended: the reader pauses after about twelve packets. It also has a buffer of its own: amqtt reads a PUBLISH in five
+steps, which take half as long there as in a `StreamReader`, and that pays for the pauses.
 
 Upstream: no issue is known.
 """
@@ -15,26 +16,22 @@ from typing import Any, Final
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.repairs.resets import Stream
 
-_READS: Final = 64  # of a connection in one iteration of the loop; about twelve packets, two milliseconds
-_CHUNK: Final = 16 << 10  # bytes that are taken out of a stream at once
+_READS: Final = 64  # calls of `readexactly` between two pauses; about twelve packets, two milliseconds
+_CHUNK: Final = 16 << 10  # bytes that are moved from the stream to the buffer at once
 
 
 def mend(broker: Any) -> None:
     """Pause between the packets of a TCP connection."""
 
     def pausing(serve: amqtt_broker.Step) -> amqtt_broker.Step:
-        # No coroutine of its own: amqtt resumes what serves a connection with each message.
+        # Not a coroutine that awaits amqtt's own: each message would resume both.
         return lambda reader, *arguments: serve(_Reader(reader), *arguments)
 
     amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, pausing)
 
 
 class _Reader:
-    """A stream as amqtt reads it: what has come is taken out of it at once, with a pause after some reads.
-
-    amqtt reads a PUBLISH in five steps. Out of a buffer of its own they take half as long as out of a `StreamReader`,
-    which pays for the pauses. In a pause the loop does everything else.
-    """
+    """A buffered stream that yields to the loop after each `_READS` reads."""
 
     __slots__ = ("_at", "_buffer", "_reader", "_reads")
 
@@ -45,7 +42,7 @@ class _Reader:
         self._reads = 0
 
     async def readexactly(self, size: int) -> bytes:
-        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end. Cancelled, it takes none."""
+        """Return `size` bytes; raise `asyncio.IncompleteReadError` at the end. A cancelled call consumes none."""
         self._reads += 1
         if self._reads == _READS:
             self._reads = 0
@@ -78,7 +75,7 @@ class _Reader:
         return bytes(data)
 
     async def read(self, size: int = -1) -> bytes:
-        """Read up to so many bytes, or all."""
+        """Return up to `size` bytes; all until the end if it is negative."""
         if not self._buffer:
             return await self._reader.read(size)
         end = len(self._buffer) if size < 0 else self._at + size

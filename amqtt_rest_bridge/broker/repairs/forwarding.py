@@ -1,13 +1,14 @@
-"""Defect, amqtt 0.12.1: the broker forwards one message in three iterations of the loop.
+"""Defect, amqtt 0.12.1: the broker takes three iterations of the loop to forward one message.
 
-amqtt starts a task for each message, and waits for it beside the shutdown. Each client can put a message into the queue
-just as often, so two clients that send without a pause make the queue grow, and every other message waits behind it.
+amqtt forwards each message in a task, and waits for the end of that task or of the broker. Each client can queue a
+message in three iterations too. So with two clients that send without a pause the queue grows, and every other message
+waits behind it.
 
-amqtt also keeps the deliveries that have ended until those before them have ended too. One client that does not read
-makes it keep every message that any client is sent from then on.
+amqtt starts a delivery, a task, for each subscriber of a message, and drops ended deliveries only from the front of
+their list. So while one client does not read, amqtt keeps every message that is sent to any client.
 
-Mended: the messages that wait are forwarded one after the other in one iteration, for a millisecond at most, and
-deliveries that have ended are let go of. A delivery stays a task, which waits alone for a client that does not read.
+Mended: queued messages are forwarded one after the other in one iteration, for a millisecond at most. Ended deliveries
+are dropped wherever they are in the list.
 
 Upstream: no issue is known.
 """
@@ -23,7 +24,7 @@ from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
 
-_FORWARDING_SECONDS: Final = 0.001  # in one iteration of the loop, whose next one then has the deliveries to make
+_FORWARDING_SECONDS: Final = 0.001  # in one iteration of the loop; the next one runs the deliveries
 _QUIET_SECONDS: Final = 1.0
 
 
@@ -37,12 +38,12 @@ def mend(broker: Any) -> None:
                 shutdown = amqtt_broker.forwarding_shutdown(broker)
                 await asyncio.wait((forwarding, shutdown), return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
-                log.error("forwarding was cancelled")  # noqa: TRY400  # the broker ends, and says that the log says why
+                log.error("forwarding was cancelled")  # noqa: TRY400  # `serve` ends, and refers to the log for the reason
                 raise
             finally:
                 forwarding.cancel()
                 await asyncio.gather(forwarding, return_exceptions=True)
-            await own()  # amqtt's own ends at once, as the shutdown has begun, and cancels the deliveries
+            await own()  # as the shutdown has begun, amqtt's step only cancels the deliveries
 
         return forward_until_shutdown
 
@@ -50,7 +51,7 @@ def mend(broker: Any) -> None:
 
 
 class _Forwarding:
-    """The messages of a broker on their way to its subscribers."""
+    """Forwards the queued messages of a broker to its subscribers."""
 
     def __init__(self, broker: Any) -> None:
         self._forward = amqtt_broker.forward_next(broker)
@@ -79,12 +80,12 @@ class _Forwarding:
                 raise
             if count := self._failed.count():
                 log.exception("%d message(s) did not reach all subscribers; the last one failed so", count)
-        self._let_go(2 * (len(self._deliveries) - before) + 1)
+        self._drop_ended(2 * (len(self._deliveries) - before) + 1)
 
-    def _let_go(self, looks: int) -> None:
-        """Look at so many deliveries, and drop those that have ended.
+    def _drop_ended(self, looks: int) -> None:
+        """Look at the first `looks` deliveries: drop those that have ended, and move the others to the end.
 
-        With two looks for each new delivery, at most half of those that are kept have ended.
+        With two looks for each new delivery, at most half of the deliveries in the list have ended.
         """
         for _ in range(min(looks, len(self._deliveries))):
             delivery = self._deliveries.popleft()

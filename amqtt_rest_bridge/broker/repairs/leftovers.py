@@ -1,10 +1,10 @@
-"""Defect, amqtt 0.12.1: a TCP connection on which no CONNECT came, or whose CONNECT was refused, is left open.
+"""Defect, amqtt 0.12.1: a TCP connection without a CONNECT, or whose CONNECT was refused, is left open.
 
-Each port scan then costs a file descriptor for ever. From Python 3.12.1 on (seen in 3.12.1 and 3.13.0) asyncio's
-`Server.wait_closed` waits until every connection is gone, where it returned at once before: one such connection, or a
-client that reads nothing, keeps `Broker.shutdown` from ending. uvloop 0.23 does not wait.
+So each port scan costs a file descriptor for ever. From Python 3.12.1 on (seen in 3.12.1 and 3.13.0) asyncio's
+`Server.wait_closed` waits until every connection is closed; before, and with uvloop 0.23, it returns at once. So one
+such connection, or one client that reads nothing, keeps `Broker.shutdown` from ending.
 
-Mended: a connection is closed once amqtt is done with it, and cut off when the broker ends.
+Mended: a connection is closed when amqtt has finished with it, and aborted when the broker ends.
 
 Upstream: https://github.com/python/cpython/issues/104344 is the change of `wait_closed`; of amqtt no issue is known.
 """
@@ -19,12 +19,12 @@ from amqtt_rest_bridge.broker import amqtt_broker
 
 log = logging.getLogger(__name__)
 
-_KEPT: Final = "_kept_writer"  # an attribute of protocols
+_KEPT: Final = "_kept_writer"  # the attribute by which a connection's protocol keeps its writer
 
 
 def mend(broker: Any) -> None:
-    """Close and cut off connections."""
-    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # each is kept by its protocol while its connection is open
+    """Close connections that amqtt has finished with, and abort the others when the broker ends."""
+    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of the connections that are open; see `_KEPT`
     amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_closing, writers))
     amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_cutting_off, writers))
 
@@ -34,15 +34,15 @@ def _closing(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step)
 
     async def serve_and_close(reader: Any, writer: asyncio.StreamWriter, listener_name: str) -> None:
         writers.add(writer)
-        # From Python 3.12 on a protocol does not keep its writer; the connection may outlive what serves it.
+        # From Python 3.12 on nothing else keeps the writer after `serve`, and the connection may still be open.
         setattr(writer.transport.get_protocol(), _KEPT, writer)
         try:
             await serve(reader, writer, listener_name)
         except asyncio.CancelledError:
-            # At the loop's end, of a connection on which no CONNECT came. Python 3.11's asyncio would ask this task for
-            # its exception, and log a stack trace where there is none.
+            # The loop ends, and no CONNECT has come. asyncio of Python 3.11 logs a stack trace for a task that ends as
+            # cancelled here.
             pass
-        except (OSError, RuntimeError) as error:  # the latter is uvloop's, of a transport that is closed
+        except (OSError, RuntimeError) as error:  # RuntimeError: uvloop, when the transport is closed
             if not writer.transport.is_closing():
                 raise
             log.debug("a client of listener %s has gone while its CONNECT was answered: %s", listener_name, error)

@@ -1,10 +1,11 @@
-"""Defect, amqtt 0.12.1: what a client has sent before its connection is reset is dropped, read or not.
+"""Defect, amqtt 0.12.1: packets that arrived before their connection was reset are dropped.
 
-The kernel resets the connection of a client that closes it with PUBACKs unread, as many do. It still has what came
-before, but asyncio's streams, in which amqtt reads, raise the error in front of what they have, and close the socket.
+Many clients close their connection while PUBACKs are unread, and the kernel then resets it. The packets before that are
+in asyncio's stream and in the kernel's buffer. But the stream raises the error before it returns what it holds, and
+asyncio closes the socket, and the kernel's buffer with it.
 
-Mended: the stream of a connection that is reset ends as any other; behind its end `flooding`, which reads it, goes on
-with what the kernel has. With TLS that is not readable any more, what asyncio has read is.
+Mended: a reset ends the stream without an error, and a duplicate of the socket keeps the kernel's buffer. `flooding`
+reads the stream to its end, then that buffer. With TLS only the stream can be read.
 
 Upstream: none of amqtt; https://github.com/python/cpython/issues/75044 is that of the streams.
 """
@@ -22,7 +23,7 @@ from amqtt_rest_bridge.broker import amqtt_broker
 
 
 def mend(broker: Any) -> None:
-    """Read TCP connections to their ends."""
+    """Make TCP connections readable up to their reset."""
 
     def listening(listen: amqtt_broker.Step) -> amqtt_broker.Step:
         async def listen_for_streams(
@@ -51,7 +52,7 @@ def mend(broker: Any) -> None:
 
 
 class Stream(asyncio.StreamReader):
-    """A stream, and what the kernel has of a connection that was reset behind what asyncio has read."""
+    """A stream, and the bytes of a reset connection that are still in the kernel's buffer."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(loop=loop)
@@ -59,21 +60,21 @@ class Stream(asyncio.StreamReader):
         self._rest: socket.socket | None = None
 
     def keep_rest(self, sock: Any) -> None:
-        """Keep the rest of a socket that asyncio is about to close."""
+        """Keep a duplicate of a socket that asyncio is about to close."""
         if not self._is_closed:
             with contextlib.suppress(OSError):  # too many open files
                 self._rest = socket.socket(fileno=os.dup(sock.fileno()))
                 self._rest.setblocking(False)
 
     def read_rest(self, size: int) -> bytes:
-        """Read up to so many bytes behind the end; returns none when there are no more, and never blocks."""
+        """Return up to `size` bytes from behind the end of the stream, b"" when there are none; never blocks."""
         if self._rest is not None:
             with contextlib.suppress(OSError):
                 return self._rest.recv(size)
         return b""
 
     def close(self) -> None:
-        """Close what is kept."""
+        """Close the duplicate of the socket."""
         self._is_closed = True
         if self._rest is not None:
             self._rest.close()
@@ -81,20 +82,20 @@ class Stream(asyncio.StreamReader):
 
 
 class _Protocol(asyncio.StreamReaderProtocol):
-    """The protocol of a stream, for which a connection that is reset ends as any other."""
+    """The protocol of a `Stream`, which ends the stream without an error when the connection is reset."""
 
     def __init__(self, stream: Stream, serve: Any, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(stream, serve, loop=loop)
         self._stream = stream
-        self._of: asyncio.BaseTransport | None = None
+        self._connection: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin to serve a connection."""
-        self._of = transport
+        self._connection = transport
         super().connection_made(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the stream."""
-        if exc is not None and self._of is not None and self._of.get_extra_info("sslcontext") is None:
-            self._stream.keep_rest(self._of.get_extra_info("socket"))
+        if exc is not None and self._connection is not None and self._connection.get_extra_info("sslcontext") is None:
+            self._stream.keep_rest(self._connection.get_extra_info("socket"))
         super().connection_lost(None)

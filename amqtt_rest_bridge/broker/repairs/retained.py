@@ -1,9 +1,9 @@
 """Defect, amqtt 0.12.1: a client that connects is sent the retained messages of other clients' subscriptions.
 
-It goes through the filters of all clients without asking the topic plugins, so any client reads what is retained on
-topics that the ACL closes to it.
+amqtt uses the filters of all clients, and does not ask the topic plugins. So any client can read messages that are
+retained on topics that the ACL forbids it.
 
-Mended: a client is sent what is retained for filters that it has subscribed to.
+Mended: a client is sent the messages that are retained for its own subscriptions.
 
 Upstream: no issue is known.
 """
@@ -21,7 +21,7 @@ def mend(broker: Any) -> None:
     def own_filters(publish: amqtt_broker.Step) -> amqtt_broker.Step:
         async def publish_for_own(subscription: tuple[str, int], session: Session) -> None:
             subscribers = broker.subscriptions.get(subscription[0], ())
-            # A client that has just subscribed is the last one.
+            # From the end: a client that has just subscribed is there.
             if any(subscriber.client_id == session.client_id for subscriber, _ in reversed(subscribers)):
                 await publish(subscription, session)
 

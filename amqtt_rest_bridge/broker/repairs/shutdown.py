@@ -1,12 +1,13 @@
 """Defect, amqtt 0.12.1: a shutdown drops the messages that are on their way to subscribers.
 
-It ends the connections of its clients at once, drops what it has acknowledged to them, and cancels what it is sending:
+amqtt ends the connections of its clients at once, drops the messages that it has acknowledged, and cancels deliveries:
 of 16 results 12 arrived. It also logs a stack trace for each message that a client has not read.
 
-Mended: the plugin first waits until they have arrived (`Draining`). Meanwhile amqtt goes on reading, and one client
-that sends all the time keeps the loop busy. While requests end it is read, for a packet may be the reply that one waits
-for; then clients are read only for their acknowledgements. What clients do not read is dropped, with one line, and with
-one for each publisher what is still not passed on.
+Mended: the plugin waits for deliveries before amqtt shuts down (`Draining`). While HTTP requests are still running,
+clients are read as usual, since a packet may be the reply that a request waits for. After that only acknowledgements
+and DISCONNECT are taken from clients, so that a client that sends without a pause does not keep the loop busy. In the
+end, messages that clients have not read are dropped with one line in the log, and acknowledged messages that have not
+been passed on with one line for each publisher.
 
 Upstream: no issue is known.
 """
@@ -21,27 +22,27 @@ from amqtt_rest_bridge.broker.repairs import connections
 
 log = logging.getLogger(__name__)
 
-_PASS_SECONDS: Final = 1.0  # what acknowledged messages get to be passed on
-_STUCK_SECONDS: Final = 1.0  # a delivery in which nothing moves for so long has a client that does not read
+_PASS_SECONDS: Final = 1.0  # how long acknowledged messages may take to be passed on
+_STUCK_SECONDS: Final = 1.0  # without progress for so long, the clients that are left count as not reading
 _LOOK_SECONDS: Final = 0.005
-_UNREAD_SECONDS: Final = 0.05
-_END_SECONDS: Final = 1.0  # what a delivery that was cancelled gets to end
+_UNREAD_SECONDS: Final = 0.05  # between two packets of a client that has nothing to acknowledge
+_END_SECONDS: Final = 1.0  # how long a cancelled delivery may take to end
 
 
 def mend(broker: Any) -> None:
-    """Drop what clients have not read before forwarding ends."""
+    """Cancel the deliveries that clients have not read before amqtt ends forwarding."""
     deliveries = amqtt_broker.deliveries(broker)
 
     def dropping_unread(end: amqtt_broker.Step) -> amqtt_broker.Step:
         async def drop_and_end() -> None:
             unread = [delivery for delivery in deliveries if not delivery.done()]
             for delivery in unread:
-                deliveries.remove(delivery)  # first: forwarding goes on, and logs those that have failed
+                deliveries.remove(delivery)  # before it fails: forwarding still runs, and logs failed deliveries
                 delivery.cancel()
             if unread:
                 ended, _ = await asyncio.wait(unread, timeout=_END_SECONDS)
                 for delivery in ended:
-                    delivery.cancelled() or delivery.exception()  # else asyncio logs that nothing has asked for it
+                    delivery.cancelled() or delivery.exception()  # retrieved, else asyncio logs it
                 log.warning("%d message(s) are dropped: their clients had not read them at the shutdown", len(unread))
             await end()
 
@@ -51,7 +52,7 @@ def mend(broker: Any) -> None:
 
 
 class Draining:
-    """The shutdown of an amqtt broker until its sessions end.
+    """Waits at the shutdown of an amqtt broker for messages and results, before amqtt ends its sessions.
 
     Args:
         broker: A broker whose constructor runs, or has run.
@@ -62,23 +63,27 @@ class Draining:
         self._own: amqtt_broker.Step | None = None
 
     def end(self) -> None:
-        """Read clients as amqtt does: it may be started again."""
+        """Read clients as usual again, since a broker can be started again after its shutdown."""
         if self._own is not None:
             own, self._own = self._own, None
             amqtt_broker.replace_packet_event(self._broker, lambda _: own)
 
     async def passed_on(self, seconds: float = _PASS_SECONDS) -> None:
-        """Wait until the messages that clients have published by now are passed on, for so many seconds at most."""
+        """Wait until the messages that clients have published so far are passed on, for `seconds` at most."""
         deadline = asyncio.get_running_loop().time() + seconds
         last = [(one, one.passed + one.left) for one in connections.handlers(self._broker)]
         while asyncio.get_running_loop().time() < deadline and any(one.left and one.passed < end for one, end in last):
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def delivered(self, waiting: Callable[[], int], seconds: float) -> int:
-        """Wait until what waits for the broker, and what it was given, is delivered; return how much is not.
+        """Wait until the bridge's publications and the broker's messages are delivered; return how many are not.
 
         Decision: with QoS 1 and 2 a message is delivered when its client has acknowledged it, with QoS 0 when it has
-        been written to the socket. A client that does not read is waited for until nothing has moved for a second.
+        been written to the socket. The wait ends early when no delivery has made progress for a second.
+
+        Args:
+            waiting: Returns how many publications the bridge has not given to the broker yet.
+            seconds: How long to wait at most.
         """
         broker, loop = self._broker, asyncio.get_running_loop()
         deadline = loop.time() + seconds
@@ -100,24 +105,24 @@ class Draining:
             if left != before:
                 moved, before = loop.time(), left
             await asyncio.sleep(_LOOK_SECONDS)
-        # Of QoS 0 what amqtt has written and the system has not taken: one message for each client, or more.
+        # QoS 0: amqtt has written it, and the kernel has not taken it. Counted as one message for each client.
         unsent = sum(size > 0 and not waits for size, waits in amqtt_broker.unsent(broker))
-        # A delivery that was cancelled is that of a client that has gone.
+        # A cancelled delivery does not count: its client has gone.
         failed = sum(not one.done() or (not one.cancelled() and one.exception() is not None) for one in begun)
         return waiting() + failed + unsent
 
 
 def _discarding(fire: amqtt_broker.Step) -> amqtt_broker.Step:
-    """Return the step between two packets of a client, in which packets are discarded.
+    """Return a `fire_event` that discards the packets of clients, except acknowledgements and DISCONNECT.
 
-    Decision: a message that comes once all requests have ended is not acknowledged, so that a publisher of QoS 1
-    or 2 sends it again, where it would be lost.
+    Decision: a message that comes after all requests have ended is not acknowledged. It would be lost; so a publisher
+    with QoS 1 or 2 sends it again after the start.
     """
 
     async def fire_or_discard(event: Any, **arguments: Any) -> None:
         received = event is amqtt_broker.PACKET_RECEIVED and "session" in arguments
         if received and not amqtt_broker.ends_something(arguments["packet"]):
-            # A client that has nothing to acknowledge is left unread.
+            # The reader of this client waits here. A client that has something to acknowledge is read without a pause.
             await asyncio.sleep(0 if arguments["session"].inflight_out else _UNREAD_SECONDS)
             raise amqtt_broker.DiscardedPacketError("the broker shuts down")
         await fire(event, **arguments)

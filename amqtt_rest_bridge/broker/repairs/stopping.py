@@ -1,9 +1,9 @@
-"""Defect, amqtt 0.12.1 before Python 3.12: a client that sends all the time keeps the broker from shutting down.
+"""Defect, amqtt 0.12.1 before Python 3.12: a client that sends without a pause keeps the broker from shutting down.
 
-amqtt cancels once the task that reads a connection, and waits for its end. `asyncio.wait_for`, in which that task
-waits, drops a cancellation that comes together with a packet, so the shutdown waits until the client ends by itself.
+amqtt cancels the task that reads a connection, and waits for its end. That task is in `asyncio.wait_for`, which loses a
+cancellation that comes together with a packet. So the shutdown waits until the client ends the connection.
 
-Mended: a connection that is read on is cut off.
+Mended: the connection is aborted, and the task cancelled again, until the task ends.
 
 Upstream: none of amqtt; https://github.com/python/cpython/issues/86296 is that of `wait_for`.
 """
@@ -13,11 +13,11 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.broker import amqtt_broker
 
-_STOP_SECONDS: Final = 0.05  # what the reading of a connection that was cancelled gets to end before it is cut off
+_STOP_SECONDS: Final = 0.05  # how long the task that reads may take to end
 
 
 def mend(broker: Any) -> None:
-    """Cut off a connection that is being stopped and reads on."""
+    """Abort a connection that is still read while amqtt waits for its handler to stop."""
 
     def cutting_off(stop: amqtt_broker.Step) -> amqtt_broker.Step:
         async def stop_reading(handler: Any) -> None:

@@ -1,9 +1,9 @@
-"""Defect, amqtt 0.12.1: clients that subscribe or go break what goes through the subscriptions meanwhile.
+"""Defect, amqtt 0.12.1: a loop over the subscriptions fails when a client subscribes or leaves meanwhile.
 
-amqtt awaits the ACL, and the delivery of retained messages, in between: "dictionary changed size during iteration" then
-keeps a message from its subscribers, or ends the connection of a client that has just connected.
+amqtt awaits the ACL, and the delivery of retained messages, inside such loops. With "dictionary changed size during
+iteration" a message does not reach its subscribers, or the connection of a client that has just connected ends.
 
-Mended: the subscriptions are read as a copy, which serves until they change.
+Mended: a loop goes over a copy of the subscriptions; the copy is used until they change.
 
 Upstream: no issue is known.
 """
@@ -17,15 +17,15 @@ from amqtt_rest_bridge.broker import amqtt_broker
 
 
 def mend(broker: Any) -> None:
-    """Replace the subscriptions by a mapping that is read as a copy."""
+    """Replace the mapping of subscriptions by `CopiedWhenRead`."""
     amqtt_broker.replace_subscriptions(broker, CopiedWhenRead)
 
 
 class CopiedWhenRead(dict[str, list[tuple[Session, int]]]):
-    """Subscribers by filter; what goes through them sees those that there were when it began.
+    """Subscribers by filter; a loop over them sees those that there were when it began.
 
-    amqtt goes through them for each message, and looks up those of a filter right before it changes them. So the copy
-    of all is made by the first message that follows a look-up.
+    amqtt calls `items` for each message, so the copy is kept for the next one. amqtt changes the list of a filter right
+    after it has looked it up, so each look-up drops the copy.
     """
 
     def __iter__(self) -> Iterator[str]:
@@ -34,7 +34,7 @@ class CopiedWhenRead(dict[str, list[tuple[Session, int]]]):
     def items(self) -> Any:
         """Return each filter and its subscribers."""
         copy = [(topic_filter, subscribers[:]) for topic_filter, subscribers in super().items()]
-        self.items = copy.__iter__  # type: ignore[method-assign]  # instead of this method, until something changes
+        self.items = copy.__iter__  # type: ignore[method-assign]  # in place of this method, until `vars(self).clear()`
         return iter(copy)
 
     def __getitem__(self, topic_filter: str) -> list[tuple[Session, int]]:

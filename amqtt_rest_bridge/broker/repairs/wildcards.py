@@ -1,11 +1,11 @@
 """Defect, amqtt 0.12.1: an entry of an ACL that ends in `+` permits subscriptions that end in `#`.
 
-`TopicAccessControlListPlugin` compares a filter with an entry as if it were a topic, in which `#` is one more text that
-`+` matches. A client that may subscribe `ann/+` subscribes `ann/#`, and is sent all that is published below; with
-the entry `+` it is all topics.
+`TopicAccessControlListPlugin` compares the filter of a subscription with an entry as if the filter were a topic: its
+`#` is then the text of a level, which `+` matches. So a client with the entry `ann/+` can subscribe `ann/#`, and with
+the entry `+` it can subscribe all topics.
 
-Mended: a subscription that ends in `#` is refused unless the plugin permits one of a hundred levels in its place, as an
-entry that ends in `#` does.
+Mended: a subscription that ends in `#` has to be permitted with a hundred levels in place of the `#`, too. Of all
+entries only one that ends in `#` does that.
 
 Upstream: no issue is known.
 """
@@ -23,7 +23,7 @@ _REFUSED: Final = 0x80  # in SUBACK, MQTT 3.1.1 section 3.9.3
 
 
 def mend(broker: Any) -> None:
-    """Ask the plugin twice about a subscription that ends in `#`."""
+    """Ask the plugin about a subscription that ends in `#` with many levels in place of the `#`, too."""
 
     def asking_deeper(subscribe: amqtt_broker.Step) -> amqtt_broker.Step:
         async def subscribe_if_deep(subscription: tuple[str, int], session: Session) -> Any:

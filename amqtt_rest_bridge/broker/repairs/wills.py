@@ -1,6 +1,6 @@
-"""Defect, amqtt 0.12.1: a last will is sent to any topic, those of the broker (`$SYS`) too; the ACL is not asked.
+"""Defect, amqtt 0.12.1: a last will is sent to any topic, even below `$SYS`, without asking the ACL.
 
-Mended: a will is sent only where its client might publish, as the ACL says of a publish.
+Mended: a will is sent if its client is permitted to publish on its topic.
 
 Upstream: no issue is known.
 """
@@ -16,11 +16,11 @@ from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
-_ACL_SECONDS: Final = 10.0  # what the ACL gets to answer, for which the end of the connection waits
+_ACL_SECONDS: Final = 10.0  # how long the end of a connection waits for the ACL
 
 
 async def send(broker: Any, owner: Session) -> None:
-    """Send the will of a client whose connection ended without DISCONNECT, and retain it where it says so."""
+    """Send the will of a client whose connection ended without DISCONNECT; retain it if the client asked for that."""
     if not await _is_permitted(broker, owner):
         log.info("%s may not publish on %s: its will is not sent", _name(owner), loggable(owner.will_topic or ""))
         return

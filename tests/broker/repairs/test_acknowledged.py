@@ -1,4 +1,4 @@
-"""What a client was acknowledged is passed on, in order, however its connection ends and whatever else goes on."""
+"""Acknowledged messages are passed on, in order, however the connection of their publisher ends."""
 
 import asyncio
 import contextlib
@@ -55,7 +55,7 @@ class Names(BaseAuthPlugin):
 
 
 class Rights(BaseTopicPlugin):
-    """Users may publish on topics that end in their names; the ACL answers about `ann` when it `may`."""
+    """An ACL: users may publish on topics that end in their names. It answers about `ann` once `may` is set."""
 
     may = threading.Event()
     asked = threading.Event()
@@ -92,7 +92,7 @@ def host(target: Recorder) -> Iterator[Host]:
 
 @pytest.fixture
 def named(target: Recorder) -> Iterator[Host]:
-    """A broker with `Rights`, which do not answer yet."""
+    """A broker with users and the ACL `Rights`, which does not answer about `ann` yet."""
     Rights.may.clear()
     Rights.asked.clear()
     with hosting(route(target), NAMED) as running:
@@ -107,7 +107,7 @@ def user(host: Host, name: str, client_id: str, **options: Any) -> Wire:
 
 
 def publish_acknowledged(wire: Wire, payloads: list[bytes], topic: str) -> None:
-    """Publish and have all acknowledged; the connection stays."""
+    """Publish and wait for each PUBACK; keep the connection open."""
     wire.send(packets(payloads, topic=topic))
     await_answers(wire, PUBACK, len(payloads))
 
@@ -125,7 +125,7 @@ def publish_acknowledged(wire: Wire, payloads: list[bytes], topic: str) -> None:
 )
 @pytest.mark.parametrize("end", End)
 @pytest.mark.parametrize("qos", [1, 2])
-def test_what_was_acknowledged_reaches_routes_and_subscribers_in_order(
+def test_acknowledged_messages_reach_routes_and_subscribers_in_order(
     host: Host, target: Recorder, qos: int, end: End, count: int, flooders: int
 ) -> None:
     payloads = numbered(count)
@@ -136,7 +136,7 @@ def test_what_was_acknowledged_reaches_routes_and_subscribers_in_order(
 
 
 @pytest.mark.parametrize("last", [DISCONNECT, b""], ids=["DISCONNECT", "close"])
-def test_what_was_read_of_qos_0_before_the_end_reaches_routes_and_subscribers(
+def test_messages_of_qos_0_before_the_end_reach_routes_and_subscribers(
     host: Host, target: Recorder, last: bytes
 ) -> None:
     payloads = numbered(100)
@@ -148,7 +148,7 @@ def test_what_was_read_of_qos_0_before_the_end_reaches_routes_and_subscribers(
         await_requests(target, payloads)
 
 
-def test_what_was_released_of_qos_2_before_the_end_reaches_routes_and_subscribers(host: Host, target: Recorder) -> None:
+def test_messages_of_qos_2_released_before_the_end_reach_routes_and_subscribers(host: Host, target: Recorder) -> None:
     payloads = numbered(100)
     with listening(host.mqtt_port) as listener:
         wire = Wire(host.mqtt_port, "publisher")
@@ -182,7 +182,7 @@ def test_a_publisher_that_closes_at_once_with_unread_pubacks_loses_nothing(
 
 @contextlib.contextmanager
 def hosting_also(folder: Path, target: Recorder, **listener: Any) -> Iterator[tuple[Host, int]]:
-    """Run a broker with a second listener; give its port, too."""
+    """Run a broker with a second listener; yield it and the port of that listener."""
     (folder / "routes.lot").write_text(route(target))
     config = configuration(folder / "routes.lot")
     config["listeners"]["second"] = {"bind": "127.0.0.1:0", **listener}
@@ -194,7 +194,7 @@ def hosting_also(folder: Path, target: Recorder, **listener: Any) -> Iterator[tu
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-def test_what_came_over_tls_before_a_close_with_unread_pubacks_is_passed_on(
+def test_messages_over_tls_before_a_close_with_unread_pubacks_are_passed_on(
     tmp_path: Path, target: Recorder, monkeypatch: pytest.MonkeyPatch, loop: str
 ) -> None:
     if loop == "uvloop":
@@ -210,12 +210,12 @@ def test_what_came_over_tls_before_a_close_with_unread_pubacks_is_passed_on(
             peer.sendall(connect_packet("publisher"))
             assert peer.recv(4) == CONNECTED
             peer.sendall(packets(payloads))
-            peer.recv(1)  # all is one record, which the broker has read
+            peer.recv(1)  # after the first PUBACK the broker has all: they are one TLS record
         listener.await_messages(payloads)
         await_requests(target, payloads)
 
 
-def test_what_a_websocket_was_acknowledged_is_passed_on(tmp_path: Path, target: Recorder) -> None:
+def test_acknowledged_messages_of_a_websocket_are_passed_on(tmp_path: Path, target: Recorder) -> None:
     payloads = numbered(100)
     with (
         hosting_also(tmp_path, target, type="ws") as (host, port),
@@ -234,7 +234,7 @@ def test_what_a_websocket_was_acknowledged_is_passed_on(tmp_path: Path, target: 
 
 
 @pytest.mark.parametrize("qos", [0, 1], ids=["a close", "a close with unread PUBACKs"])
-def test_a_will_is_not_sent_where_a_disconnect_came_together_with_the_end(host: Host, qos: int) -> None:
+def test_a_will_is_not_sent_after_a_disconnect_that_comes_together_with_the_end(host: Host, qos: int) -> None:
     payloads = numbered(100)
     with listening(host.mqtt_port) as listener:
         wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
@@ -244,8 +244,8 @@ def test_a_will_is_not_sent_where_a_disconnect_came_together_with_the_end(host: 
         listener.await_messages([*payloads, b"last"])
 
 
-def test_a_connection_that_sends_all_at_once_is_served_to_its_end(host: Host) -> None:
-    """Even its DISCONNECT comes before amqtt begins to serve it."""
+def test_a_client_that_sends_connect_messages_and_disconnect_at_once_is_served(host: Host) -> None:
+    """Its DISCONNECT has come before amqtt begins to serve the connection."""
     payloads = numbered(100)
     with listening(host.mqtt_port) as listener:
         with socket.create_connection(("127.0.0.1", host.mqtt_port)) as sock:
@@ -258,7 +258,7 @@ def test_a_connection_that_sends_all_at_once_is_served_to_its_end(host: Host) ->
         listener.await_messages([*payloads, b"last"])
 
 
-def test_a_subscription_that_came_right_before_a_disconnect_holds(named: Host) -> None:
+def test_a_subscription_right_before_a_disconnect_is_kept_in_the_session(named: Host) -> None:
     ann = user(named, "ann", "a", clean=False)
     with named.ending("a"):
         ann.send(subscribe_packet("out/#", 1) + DISCONNECT)
@@ -266,7 +266,7 @@ def test_a_subscription_that_came_right_before_a_disconnect_holds(named: Host) -
     assert "out/#" in named.broker.subscriptions
 
 
-def test_hardly_anything_is_read_behind_a_disconnect(host: Host) -> None:
+def test_reading_stops_soon_after_a_disconnect(host: Host) -> None:
     with listening(host.mqtt_port) as listener:
         wire = Wire(host.mqtt_port, "publisher")
         with host.ending("publisher"), contextlib.suppress(ConnectionError):
@@ -278,7 +278,7 @@ def test_hardly_anything_is_read_behind_a_disconnect(host: Host) -> None:
         assert len(listener.payloads) < 200
 
 
-def test_what_was_acknowledged_before_and_behind_a_topic_that_ends_the_connection_is_passed_on(host: Host) -> None:
+def test_messages_before_and_after_a_forbidden_topic_that_ends_the_connection_are_passed_on(host: Host) -> None:
     with listening(host.mqtt_port) as listener:
         wire = Wire(host.mqtt_port, "publisher", will=("in/will", b"gone"))
         wire.send(packets([b"1"]) + publish_packet("$forbidden", b"", 2) + packets([b"3"]))
@@ -289,7 +289,7 @@ def test_what_was_acknowledged_before_and_behind_a_topic_that_ends_the_connectio
         wire.sock.close()
 
 
-def test_messages_wait_for_a_slow_acl_and_their_will_behind_them(named: Host, target: Recorder) -> None:
+def test_messages_and_then_the_will_wait_for_a_slow_acl(named: Host, target: Recorder) -> None:
     payloads = numbered(20)
     with listening(named.mqtt_port, login=("bob", "bob")) as listener:
         ann = user(named, "ann", "a", will=("in/ann", b"gone"))
@@ -304,7 +304,7 @@ def test_messages_wait_for_a_slow_acl_and_their_will_behind_them(named: Host, ta
         bob.close()
 
 
-def test_an_acl_that_hangs_costs_its_publishers_messages_alone_and_the_log_counts_them(
+def test_an_acl_that_hangs_loses_the_messages_of_one_publisher_and_the_log_counts_them(
     named: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acknowledged, "_LOOK_SECONDS", 0.05)
@@ -320,7 +320,7 @@ def test_an_acl_that_hangs_costs_its_publishers_messages_alone_and_the_log_count
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
-def test_who_takes_over_waits_for_what_the_earlier_connection_was_acknowledged(named: Host, clean: bool) -> None:
+def test_a_take_over_waits_until_the_earlier_connections_messages_are_passed_on(named: Host, clean: bool) -> None:
     payloads, later = numbered(20), numbered(20, "later ")
     with listening(named.mqtt_port, login=("bob", "bob")) as listener:
         first = user(named, "ann", "a", clean=clean)
@@ -337,7 +337,7 @@ def test_who_takes_over_waits_for_what_the_earlier_connection_was_acknowledged(n
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
-def test_a_take_over_that_cannot_wait_drops_nothing_and_keeps_the_rights_of_each_publisher(
+def test_a_take_over_that_waits_too_long_drops_nothing_and_each_message_has_its_publishers_rights(
     named: Host, monkeypatch: pytest.MonkeyPatch, clean: bool
 ) -> None:
     monkeypatch.setattr(connections, "_TAKE_OVER_SECONDS", 0.1)
@@ -358,7 +358,7 @@ def test_a_take_over_that_cannot_wait_drops_nothing_and_keeps_the_rights_of_each
         bob.close()
 
 
-def test_what_comes_for_a_client_that_has_gone_waits_for_it_while_its_own_messages_are_passed_on(named: Host) -> None:
+def test_messages_for_a_client_that_has_gone_are_kept_while_its_own_are_passed_on(named: Host) -> None:
     with listening(named.mqtt_port, login=("bob", "bob")) as listener:
         ann = user(named, "ann", "a", clean=False)
         ann.subscribe("out/#", 1)
@@ -378,8 +378,8 @@ def test_what_comes_for_a_client_that_has_gone_waits_for_it_while_its_own_messag
         bob.close()
 
 
-def test_a_shutdown_passes_on_what_was_acknowledged(tmp_path: Path) -> None:
-    """What its route has no time to call is in the log."""
+def test_a_shutdown_passes_on_acknowledged_messages(tmp_path: Path) -> None:
+    """The log counts those that their route has no time to call."""
     payloads = numbered(200)
     with recording() as target:
         place = Workplace(tmp_path)

@@ -1,6 +1,6 @@
-"""Each defect of amqtt that `broker/repairs` mends is there in a plain amqtt, and gone in a mended one.
+"""Each defect that `broker/repairs` mends exists in a plain amqtt, and is gone in a mended one.
 
-A test that fails for "plain" says that amqtt has mended the defect itself: the module that it names can be removed.
+If a test fails for "plain", amqtt has mended the defect itself: remove the module that the test's docstring names.
 """
 
 import asyncio
@@ -42,10 +42,10 @@ from tests.support.waiting import SECONDS, eventually
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 HERE = __name__
-SOON = 0.5  # what is to be seen not to happen gets as long
+SOON = 0.5  # how long a test waits for something that must not happen
 
 LARGE = [payload.ljust(300) for payload in numbered(2000)]
-"""Payloads of which a part has not been read when the connection is reset."""
+"""So many payloads that the broker has not read all of them when their connection is reset."""
 
 BOTH = [pytest.param(False, id="plain"), pytest.param(True, id="mended")]
 
@@ -58,7 +58,10 @@ class Passwords(BaseAuthPlugin):
 
 
 class Rights(BaseTopicPlugin):
-    """Only who is called as the first level may publish; for `news` a subscriber has to wait for the answer."""
+    """An ACL: the first level of a topic is the user who may publish there, or `all`.
+
+    It answers about the first delivery of `all/news` once `may` is set.
+    """
 
     asked = threading.Event()
     may = threading.Event()
@@ -75,7 +78,7 @@ class Rights(BaseTopicPlugin):
 
 
 class Lists(TopicAccessControlListPlugin):
-    """Who may subscribe to what."""
+    """amqtt's ACL, with lists for subscriptions."""
 
     @dataclass
     class Config:
@@ -95,7 +98,7 @@ class Broken(BasePlugin[Any]):
 
 
 class Rounds(BasePlugin[Any]):
-    """Counts the packets that are read in one iteration of the loop, by the tasks that amqtt starts for them."""
+    """Counts the packets that amqtt reads in one iteration of the loop; `most` is the highest count."""
 
     most = now = 0
 
@@ -116,7 +119,15 @@ def running(
     stop: bool = True,
     mend: Callable[[Broker], None] = repairs.mend,
 ) -> Iterator[Host]:
-    """Run a broker without the bridge, with plugins of this module; who has a user name is authenticated."""
+    """Run a broker without the bridge, with `Passwords` and other plugins of this module.
+
+    Args:
+        mended: Whether to apply `mend`.
+        plugins: Names of classes.
+        bind: Address of the listener.
+        stop: Whether to shut the broker down at the end.
+        mend: The repairs.
+    """
     listeners = {"default": {"type": "tcp", "bind": bind}}
     listed: dict[str, Any] = {f"{HERE}.{name}": {} for name in ("Passwords", *plugins)}
 
@@ -143,7 +154,7 @@ def running(
 
 @pytest.fixture(autouse=True)
 def collected() -> Iterator[None]:
-    """Collect what a plain amqtt left open, once its test has returned: Python reports it here, not in a later test."""
+    """Collect the sockets that a plain amqtt has left open, so that Python warns of them here, not in a later test."""
     yield
     gc.collect()
 
@@ -153,7 +164,7 @@ def connect(host: Host, name: str, client_id: str | None = None, **options: Any)
 
 
 def is_closed(sock: socket.socket, seconds: float) -> bool:
-    """Return whether the broker ends a connection, after what it still sends."""
+    """Return whether the broker ends a connection within `seconds`; bytes that it sends before are dropped."""
     sock.settimeout(seconds)
     try:
         while sock.recv(1000):
@@ -188,7 +199,7 @@ def test_amqtt_lets_a_refused_client_end_the_session_whose_id_it_names(mended: b
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_leaves_the_earlier_connection_of_a_client_open_that_connects_with_a_new_session(mended: bool) -> None:
+def test_amqtt_leaves_a_clients_earlier_connection_open_when_it_connects_with_a_new_session(mended: bool) -> None:
     """See `connections`."""
     with running(mended) as host:
         first, second = connect(host, "ann"), connect(host, "ann")
@@ -198,7 +209,7 @@ def test_amqtt_leaves_the_earlier_connection_of_a_client_open_that_connects_with
 
 
 def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
-    """Return whether a listener was sent messages, and then a later one."""
+    """Publish a last message; return whether the listener was sent all payloads, in order, before it."""
     bob = connect(host, "bob")
     bob.send(publish_packet("in/x", b"later"))
     eventually(lambda: b"later" in listener.payloads, "a later message is not sent")
@@ -207,7 +218,7 @@ def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_drops_what_it_has_acknowledged_when_the_connection_ends(mended: bool) -> None:
+def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool) -> None:
     """See `acknowledged`."""
     payloads = numbered(100)
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
@@ -230,7 +241,7 @@ def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: boo
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_drops_what_came_before_a_connection_was_reset(mended: bool) -> None:
+def test_amqtt_drops_packets_that_came_before_a_reset(mended: bool) -> None:
     """See `resets`."""
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
         ann = connect(host, "ann")
@@ -240,7 +251,7 @@ def test_amqtt_drops_what_came_before_a_connection_was_reset(mended: bool) -> No
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_leaves_a_connection_open_on_which_no_connect_came(mended: bool) -> None:
+def test_amqtt_leaves_a_connection_without_a_connect_open(mended: bool) -> None:
     """See `leftovers`."""
     if not mended and sys.version_info >= (3, 13):
         pytest.skip("Python 3.13 closes a connection that nothing refers to")
@@ -251,7 +262,7 @@ def test_amqtt_leaves_a_connection_open_on_which_no_connect_came(mended: bool) -
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_reads_all_that_has_come_of_a_client_in_one_iteration_of_the_loop(mended: bool) -> None:
+def test_amqtt_reads_all_packets_of_a_client_in_one_iteration_of_the_loop(mended: bool) -> None:
     """See `flooding`."""
     Rounds.most = 0
     with running(mended, "Rounds") as host:
@@ -271,7 +282,7 @@ def test_amqtt_takes_three_iterations_of_the_loop_to_forward_a_message(mended: b
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_keeps_what_it_has_sent_while_one_client_does_not_acknowledge(mended: bool) -> None:
+def test_amqtt_keeps_delivered_messages_while_one_client_does_not_acknowledge(mended: bool) -> None:
     """See `forwarding`."""
     with running(mended) as host:
         ann, bob = connect(host, "ann"), connect(host, "bob")
@@ -287,7 +298,7 @@ def test_amqtt_keeps_what_it_has_sent_while_one_client_does_not_acknowledge(mend
 
 @pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_takes_a_plus_of_an_acl_for_any_number_of_levels(mended: bool) -> None:
+def test_amqtt_takes_a_plus_in_an_acl_for_any_number_of_levels(mended: bool) -> None:
     """See `wildcards`."""
     wanted = {
         "ann": ["ann/+", "ann/#", "deep/#"],
@@ -308,7 +319,7 @@ def test_amqtt_takes_a_plus_of_an_acl_for_any_number_of_levels(mended: bool) -> 
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_sends_a_client_what_is_retained_for_filters_of_others(mended: bool) -> None:
+def test_amqtt_sends_a_client_retained_messages_for_the_filters_of_others(mended: bool) -> None:
     """See `retained`."""
     with running(mended) as host:
         host.wait(host.broker.retain_message(None, "kept/1", b"x"))
@@ -348,7 +359,7 @@ def test_amqtt_keeps_a_message_from_its_subscribers_when_another_subscribes_mean
 
 
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_drops_messages_that_are_on_their_way_at_a_shutdown(mended: bool) -> None:
+def test_amqtt_drops_messages_on_their_way_at_a_shutdown(mended: bool) -> None:
     """See `shutdown`."""
     with running(mended, stop=False) as host:
         ann = connect(host, "ann")
@@ -396,7 +407,7 @@ def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
         socket.create_connection(("::1", host.mqtt_port)).close()
 
 
-def test_amqtt_starts_although_a_start_hook_failed() -> None:
+def test_amqtt_starts_although_a_start_hook_fails() -> None:
     """See `start_hooks`."""
     with running(False, "Broken") as host:
         assert host.broker.transitions.state == "started"
@@ -407,7 +418,7 @@ def test_amqtt_starts_although_a_start_hook_failed() -> None:
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio.wait_for keeps cancellations")
 @pytest.mark.parametrize("mended", BOTH)
-def test_amqtt_does_not_stop_a_connection_on_which_a_packet_comes_meanwhile(mended: bool) -> None:
+def test_amqtt_does_not_stop_a_connection_if_a_packet_comes_meanwhile(mended: bool) -> None:
     """See `stopping`."""
     with running(mended, mend=stopping.mend) as host:
 

@@ -1,4 +1,4 @@
-"""Messages are forwarded in their order, each for itself: no subscriber and no plugin holds up those of others."""
+"""Messages are forwarded in order, and no subscriber or topic plugin delays the messages of others."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ COUNT = 200
 
 
 class Failing(BaseTopicPlugin):
-    """An ACL that fails for what subscribers are sent on two topics."""
+    """An ACL that raises when messages of two topics are sent to subscribers."""
 
     async def topic_filtering(
         self, *, session: Any = None, topic: str | None = None, action: Action | None = None
@@ -44,7 +44,7 @@ def received(wire: Wire, count: int) -> list[bytes]:
 
 
 def iterations(host: Host, count: int) -> int:
-    """Return how many iterations of the loop so many messages take that are put into the queue at once."""
+    """Queue `count` messages at once; return in how many iterations of the loop they are forwarded."""
 
     async def forward() -> int:
         for number in range(count):
@@ -102,14 +102,14 @@ def test_subscribers_that_are_slow_read_nothing_or_vanish_delay_no_others() -> N
             wire.close()
 
 
-def test_a_topic_plugin_that_fails_costs_its_message_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_topic_plugin_that_fails_loses_that_message_only(caplog: pytest.LogCaptureFixture) -> None:
     with hosting(SERVER_ROUTE, {f"{__name__}.Failing": {}}) as host:
         client = connect(host, "ann", "failing", "cancelled", "other")
         for topic in ("failing", "cancelled", "failing", "other"):
             client.send(publish_packet(topic, topic.encode()))
         assert received(client, 1) == [b"other"]
         client.close()
-        assert iterations(host, 300) <= 300, "amqtt's own way"
+        assert iterations(host, 300) <= 300, "amqtt's own loop forwards"
     (record,) = (one for one in caplog.records if "did not reach all subscribers" in one.message)
     assert record.exc_info is not None
 

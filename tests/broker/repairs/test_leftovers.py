@@ -1,4 +1,4 @@
-"""Connections of MQTT clients that come, go, stay or say nothing keep neither descriptors nor the broker's end."""
+"""Connections are closed when amqtt has finished with them, and none keeps the broker from ending."""
 
 import signal
 import socket
@@ -23,7 +23,7 @@ from tests.support.waiting import SECONDS
         pytest.param(publish_packet("t", b"x"), id="a PUBLISH before the CONNECT"),
     ],
 )
-def test_a_connection_that_amqtt_is_done_with_is_closed(sent: bytes) -> None:
+def test_a_connection_that_amqtt_has_finished_with_is_closed(sent: bytes) -> None:
     with hosting(SERVER_ROUTE) as host, socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS) as peer:
         peer.sendall(sent)
         peer.shutdown(socket.SHUT_WR)
@@ -45,7 +45,7 @@ def test_a_connection_whose_connect_is_refused_is_closed(tmp_path: Path) -> None
         assert peer.recv(100) == b""
 
 
-def test_a_broker_in_a_loop_of_its_own_ends_with_silent_and_deaf_clients() -> None:
+def test_a_broker_in_another_program_ends_although_clients_send_or_read_nothing() -> None:
     with hosting(SERVER_ROUTE) as host:
         silent = socket.create_connection(("127.0.0.1", host.mqtt_port), SECONDS)
         deaf = Wire(host.mqtt_port, "deaf")
@@ -63,7 +63,7 @@ def come_and_go(port: int) -> list[socket.socket]:
     for data in (b"", b"garbage"):
         with socket.create_connection(("127.0.0.1", port)) as peer:
             peer.sendall(data)
-    with socket.create_connection(("127.0.0.1", port)) as peer:  # goes within its CONNECT, with a reset
+    with socket.create_connection(("127.0.0.1", port)) as peer:  # resets the connection in the middle of its CONNECT
         peer.sendall(connect_packet("c")[:12])
         Wire(port, "meanwhile").close()  # so that the broker has read these
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

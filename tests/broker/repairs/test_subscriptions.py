@@ -1,4 +1,4 @@
-"""Clients subscribe while amqtt goes through the subscriptions: that breaks no connection and costs no message."""
+"""Clients that subscribe or leave while amqtt loops over the subscriptions break no connection and lose no message."""
 
 import asyncio
 import threading
@@ -11,11 +11,11 @@ from tests.benchmarks.mqtt_wire import Wire
 from tests.support.commands import SERVER_ROUTE
 from tests.support.embedded_broker import hosting
 
-LARGE = bytes(4_000_000)  # more than sockets take
+LARGE = bytes(4_000_000)  # more than the buffers of two sockets hold
 
 
 class Asking(BaseTopicPlugin):
-    """An ACL that takes its time for what a subscriber is sent."""
+    """An ACL that answers about the first delivery of `news` once `may` is set."""
 
     asked = threading.Event()
     may = threading.Event()

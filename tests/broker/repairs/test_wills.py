@@ -1,4 +1,4 @@
-"""Last wills: sent for clients that were let in, where they might publish; status topics belong to the bridge."""
+"""Last wills are sent for admitted clients, on topics where these may publish; status topics are the bridge's."""
 
 import asyncio
 import contextlib
@@ -112,7 +112,7 @@ def test_the_will_of_a_client_that_may_publish_reaches_subscribers_and_routes_an
 
 @pytest.mark.parametrize("retain", [True, False], ids=["retained", "not retained"])
 @pytest.mark.parametrize("topic", [STATUS, "$SYS/broker/clients", "$other", "bob/gone", "ann/+", "ann/#", "ann/broken"])
-def test_a_will_goes_nowhere_its_client_might_not_publish(
+def test_a_will_is_not_sent_on_a_topic_where_its_client_may_not_publish(
     host: Host, target: Recorder, topic: str, retain: bool
 ) -> None:
     listener = Listener(host)
@@ -125,7 +125,7 @@ def test_a_will_goes_nowhere_its_client_might_not_publish(
 
 
 @pytest.mark.parametrize("topic", ["$SYS/broker/clients", "$SYS/gone", "$other/gone", "$other"])
-def test_a_will_goes_to_no_topic_of_the_broker_even_where_the_acl_permits_it(
+def test_a_will_is_not_sent_on_a_topic_of_the_broker_even_if_the_acl_permits_it(
     host: Host, target: Recorder, topic: str
 ) -> None:
     listener = Listener(host)
@@ -177,7 +177,7 @@ def test_clients_that_are_refused_leave_nothing_in_the_broker(host: Host) -> Non
     eventually(lambda: host.broker._servers["default"].conn_count == 0, "a connection counts although it has ended")
 
 
-def test_who_takes_a_session_over_ends_the_earlier_connection_with_its_own_will(host: Host) -> None:
+def test_a_take_over_ends_the_earlier_connection_and_sends_the_will_of_that_connection(host: Host) -> None:
     listener = Listener(host)
     ann = user(host, "ann", "a", will=("ann/gone", b"first"), clean=False)
     ann.subscribe("all/news", 1)
@@ -193,7 +193,7 @@ def test_who_takes_a_session_over_ends_the_earlier_connection_with_its_own_will(
     listener.close()
 
 
-def test_a_will_is_asked_for_by_the_rights_of_the_connection_that_left_it(host: Host) -> None:
+def test_a_will_needs_the_rights_of_the_user_who_left_it(host: Host) -> None:
     listener = Listener(host)
     bob = user(host, "bob", "a", will=("ann/gone", b"forged"), clean=False)
     ann = user(host, "ann", "a", clean=False)
@@ -243,7 +243,7 @@ def test_a_route_does_not_publish_on_status_topics_either(target: Recorder) -> N
         assert STATUS not in host.broker.retained_messages
 
 
-def test_a_will_that_a_slow_acl_keeps_waiting_is_sent_with_its_own_topic(
+def test_a_will_that_waits_for_a_slow_acl_is_sent_on_its_own_topic_although_a_later_connection_has_another(
     host: Host, target: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ask, asked, may = Rights.topic_filtering, threading.Event(), threading.Event()
