@@ -1,18 +1,21 @@
 """The bridge of the plugin: `Program`, with the private endpoint of its broker for a broker.
 
-`main` runs it as a child process, which `broker.child` starts and talks to by `processes.control`. `BridgeTasks` runs it
-as tasks of the broker's own loop (`processes: 0`). Both have the same methods, so the plugin need not know.
+`main` runs it as a child process, which `broker.child` starts and talks to by `processes.control`. `BridgeTasks` runs
+it as tasks of the broker's own loop (`processes: 0`), and has the methods of `BridgeChild`, so that the plugin need not
+know.
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import pickle
 import signal
 import socket
 import sys
-from collections.abc import Callable
-from typing import Final
+import threading
+from functools import partial
+from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BridgeError, reason
 from amqtt_rest_bridge.group.alone import Alone
@@ -21,9 +24,9 @@ from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Re
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import loop_factory
-from amqtt_rest_bridge.program import PlaceParts, Program, check_routes
+from amqtt_rest_bridge.program import Program, check_routes
 from amqtt_rest_bridge.settings import Settings
-from amqtt_rest_bridge.system import leave_no_core_file, return_large_blocks, use_all_descriptors
+from amqtt_rest_bridge.system import leave_no_core_file
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +48,11 @@ class BridgeTasks:
     """
 
     def __init__(self, settings: Settings, address: PrivateAddress, run_loader: RunLoader = run_loader) -> None:
-        self._program = program = _program(settings, address, run_loader, owns_process=False)
-        self._is_started = False
+        self._program = program = Program(
+            settings, partial(Alone, settings, address), run_loader=run_loader, owns_process=False
+        )  # fmt: skip
+        self._starting: asyncio.Future[None] | None = None
+        self._is_stopped = False
         try:
             program.use_first(load_first(settings, lambda routes, _: check_routes(routes, settings)))
         except BaseException:
@@ -56,7 +62,7 @@ class BridgeTasks:
     @property
     def server_ports(self) -> dict[int, int]:
         """Return the bound port for each SERVER_PORT."""
-        return program_ports(self._program)
+        return dict(self._program.server_ports)
 
     @property
     def admin_port(self) -> int | None:
@@ -64,10 +70,14 @@ class BridgeTasks:
         return self._program.admin_port
 
     async def run(self) -> None:
-        """Start, and raise an error once a task of the bridge keeps failing."""
-        if not self._is_started:
-            self._is_started = True
-            await self._program.start()
+        """Connect to the endpoint and serve, until cancelled.
+
+        Raises:
+            RuntimeError: A task of the bridge keeps failing; raised again at each call until it has recovered.
+        """
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._program.start())
+        await asyncio.shield(self._starting)
         raise RuntimeError(await self._program.supervisor.broken())
 
     async def reload(self) -> None:
@@ -76,14 +86,161 @@ class BridgeTasks:
 
     async def stop(self, grace: float) -> None:
         """Take no more messages, give running requests `grace` seconds, and end."""
-        if self._is_started:
+        if self._starting is not None and not self._is_stopped:
+            self._is_stopped = True
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
             await self._program.stop(grace)
 
     async def close(self) -> None:
-        """Close files and ports of a bridge that was not started."""
-        if not self._is_started:
-            self.release()
+        """End, if that is not done yet, and close ports and files."""
+        await self.stop(0.0)
+        self.release()
 
     def release(self) -> None:
-        """Close files and ports of a bridge that was not started; blocks."""
+        """Close ports and files; blocks for some seconds at most."""
         self._program.release()
+
+
+class BridgeProcess:
+    """The bridge in a process of its own.
+
+    Args:
+        start: What the broker has said first.
+        writer: The control socket.
+        run_loader: Loads route files.
+    """
+
+    def __init__(self, start: Start, writer: asyncio.StreamWriter, run_loader: RunLoader) -> None:
+        self._start = start
+        self._writer = writer
+        self._run_loader = run_loader
+        self._program: Program | None = None
+        self._may_connect = asyncio.Event()
+        self._stop: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Serve until the broker says that it stops; return early, with the reason sent, where that is impossible."""
+        serving: asyncio.Future[Any] = asyncio.ensure_future(self._serve())
+        await asyncio.wait([serving, self._stop], return_when=asyncio.FIRST_COMPLETED)
+        if self._stop.done():
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            if self._program is not None:
+                await self._program.stop(self._stop.result())
+
+    async def obey(self, reader: asyncio.StreamReader) -> None:
+        """Do what the broker says, until it is gone."""
+        while (message := await read(reader)) is not None:
+            match message:
+                case Connect():
+                    self._may_connect.set()
+                case Reload():
+                    if self._program is not None:
+                        self._program.reload_soon()
+                case Stop(grace):
+                    if not self._stop.done():
+                        self._stop.set_result(grace)
+
+    def release(self) -> None:
+        """Close ports and files; blocks for some seconds at most."""
+        if self._program is not None:
+            self._program.release()
+
+    async def _serve(self) -> None:
+        try:
+            pids = {"main": os.getppid(), "bridge-0": os.getpid()}
+            settings, place = self._start.settings, partial(Alone, self._start.settings, self._start.address)
+            self._program = program = Program(
+                settings, place, run_loader=self._run_loader, on_reload=self._tell_loaded, pids=pids
+            )  # fmt: skip
+            if self._start.first is None:
+                self._tell_loaded(await program.load())
+            else:
+                program.use_first(pickle.loads(self._start.first))  # noqa: S301  # of the bridge before this one
+                self._tell_loaded(None)
+            await self._may_connect.wait()
+            await program.start()
+            self._tell(Failed(await program.supervisor.broken()))
+        except BridgeError as error:
+            self._tell(Failed.because_of(error))
+        except Exception as error:
+            log.exception("the bridge cannot go on")
+            self._tell(Failed(reason(error)))
+
+    def _tell_loaded(self, first: FirstLoad | None) -> None:
+        if self._program is not None:
+            known = None if first is None else pickle.dumps(first)
+            self._tell(Loaded(dict(self._program.server_ports), self._program.admin_port, known))
+
+    def _tell(self, message: object) -> None:
+        self._writer.write(written(message))
+
+
+class ControlHandler(logging.Handler):
+    """Sends log records to the broker's logging, from any thread. What is beyond a bound is dropped, and counted.
+
+    Args:
+        writer: The control socket.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        super().__init__()
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record."""
+        message = Log(record.levelno, record.name, self.format(record))
+        if threading.get_ident() == self._thread:
+            self._write(message)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._write, message)
+
+    def _write(self, message: Log) -> None:
+        if self._writer.transport.get_write_buffer_size() > _MOST_LOG_BYTES:
+            self._dropped += 1
+            return
+        if self._dropped:
+            lost = f"{self._dropped} log record(s) of the bridge are lost: too many came at once"
+            self._dropped = 0
+            self._writer.write(written(Log(logging.WARNING, __name__, lost)))
+        self._writer.write(written(message))
+
+
+async def serve(sock: socket.socket, run_loader: RunLoader = run_loader) -> None:
+    """Run the bridge at its end of a control socket, until the broker stops it or is gone."""
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    start = await read(reader)
+    if start is None:
+        return
+    logging.basicConfig(level=start.level, handlers=[ControlHandler(writer)], format="%(message)s", force=True)
+    process = BridgeProcess(start, writer, run_loader)
+    running, obeying = asyncio.ensure_future(process.run()), asyncio.ensure_future(process.obey(reader))
+    await asyncio.wait([running, obeying], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():  # the broker is gone: nobody waits for what goes on, nor for threads
+        process.release()
+        os._exit(1)
+    obeying.cancel()
+    writer.close()
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(_FLUSH_SECONDS):
+            await writer.wait_closed()
+    await running  # raises what nobody has expected
+
+
+def main() -> None:
+    """Run as a process: `python -m amqtt_rest_bridge.plugin_bridge DESCRIPTOR`."""
+    # Ctrl-C, a hang-up and a supervisor's SIGTERM reach the whole group; the broker says when to stop.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    leave_no_core_file()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,12 +6,14 @@ nothing. One that is silent for 30 s hangs, and is killed. The broker's loop onl
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -28,6 +30,7 @@ from amqtt_rest_bridge.processes.control import (
     read_now,
     written,
 )
+from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import MOST_UNANSWERED, Times
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.times import woken
@@ -61,6 +64,14 @@ def spawn_bridge(theirs: socket.socket) -> RunningProcess:
     return ChildProcess(_MODULE, [str(theirs.fileno())], [theirs.fileno()])
 
 
+@dataclass(frozen=True, slots=True)
+class BridgeCode:
+    """How the code of the bridge is run in processes: the bridge itself, and what loads changed route files."""
+
+    spawn: Spawn = spawn_bridge
+    load: RunLoader = run_loader
+
+
 class _EndedError(ConfigurationError):
     """The bridge ended during the start, as one does that is killed: another may start."""
 
@@ -84,10 +95,8 @@ class _Child:
 
     def disconnect(self) -> None:
         """Close the control socket, so that the process ends."""
-        try:
+        with contextlib.suppress(OSError):  # of a process that has ended
             self.socket.shutdown(socket.SHUT_RDWR)
-        except OSError:  # it has gone
-            log.debug("the bridge has closed its control socket")
 
     def end(self) -> int:
         """Wait a second at most for the end of the process, then kill it, and return its status; blocks."""
@@ -124,8 +133,7 @@ class BridgeChild:
         self._writer: asyncio.StreamWriter | None = None
         self._reloading: asyncio.Future[None] | None = None
         self._failure: str | None = None
-        self._is_stopping = False
-        self._wake = asyncio.Event()  # once it stops
+        self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
         self._child: _Child | None = self._start(time.monotonic() + settings.start_seconds)
 
@@ -188,13 +196,13 @@ class BridgeChild:
 
     async def run(self) -> None:
         """Have the bridge connect, watch it, and start it again whenever it ends; return once it was stopped."""
-        while not self._is_stopping:
+        while not self._stopping.is_set():
             if self._child is None:
                 self._child = await self._started_again()
                 continue
             child = self._child
             await self._talk(child)
-            if self._is_stopping:
+            if self._stopping.is_set():
                 break
             status = await asyncio.to_thread(child.end)
             self._child = None
@@ -203,7 +211,7 @@ class BridgeChild:
                 "the bridge process (pid %d) ended%s; it is started again %s",
                 child.process.pid, _why(self._failure, status), _when(delay),
             )  # fmt: skip
-            await woken(self._wake, delay)
+            await self._pause(delay)
         self._ended.set()
 
     async def _started_again(self) -> _Child | None:
@@ -213,10 +221,16 @@ class BridgeChild:
         except OSError as error:  # processes or descriptors may have run out
             delay = self._restarts.ended()
             log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
-            await woken(self._wake, delay)
+            await self._pause(delay)
             return None
         self._endpoint.note_restart()
         return child
+
+    async def _pause(self, delay: float) -> None:
+        """Wait so many seconds, or until the bridge is stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
 
     async def _talk(self, child: _Child) -> None:
         """Have a bridge connect, and take what it says until its control socket ends."""
@@ -280,16 +294,14 @@ class BridgeChild:
 
     async def stop(self, grace: float) -> None:
         """Have the bridge take no more messages, and wait until it has ended; requests get `grace` seconds."""
-        self._is_stopping = True
-        self._wake.set()
+        self._stopping.set()
         if self._writer is not None:
             self._writer.write(written(Stop(grace)))
             await woken(self._ended, grace + _RESULTS_SECONDS)
 
     async def close(self) -> None:
         """End the process."""
-        self._is_stopping = True
-        self._wake.set()
+        self._stopping.set()
         await asyncio.to_thread(self.release)
 
     def release(self) -> None:
