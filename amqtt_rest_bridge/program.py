@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
 
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.admin.parts import Admin
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
@@ -37,9 +38,8 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
-from amqtt_rest_bridge.mqtt.broker_numbers import BrokerNumbers
+from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, reloading_on_sighup, usable_routes
@@ -222,7 +222,7 @@ class Program:
         self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
         self._reloader: Reloader | None = None
-        self._broker = BrokerNumbers()
+        self._broker = BrokerState()
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
         self.publisher = Publisher()
@@ -328,13 +328,13 @@ class Program:
         """Close ports and files; by itself for a program that was not started. Blocks for some seconds at most."""
         self._opened.close()
 
-    def note_broker(self, numbers: BrokerNumbers) -> None:
+    def note_broker(self, state: BrokerState) -> None:
         """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
-        before, self._broker = self._broker, numbers
-        for route, code, message in numbers.errors:
+        before, self._broker = self._broker, state
+        for route, code, message in state.errors:
             self._outcomes.error(route, code, message)
-        if numbers.refusing != before.refusing:
-            self.reporter.report_refusing(numbers.refusing)
+        if state.refusing != before.refusing:
+            self.reporter.report_refusing(state.refusing)
 
     # Routes.
 

@@ -14,9 +14,9 @@ from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.pages import SAFE
 from amqtt_rest_bridge.admin.queries import BadQueryError
+from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried
 from amqtt_rest_bridge.admin.shown import csv_text
 from amqtt_rest_bridge.http.exchange import Request, Response, refuse, refused
-from amqtt_rest_bridge.link.admin_frames import BROKER_FULL, NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried
 
 NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
 NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
@@ -26,7 +26,6 @@ _NOT_RETRIED: Final = {
     NOT_KEPT: catalogue.NO_RUN,
     ROUTE_GONE: catalogue.CANNOT_RETRY,
     RETRY_RUNS: catalogue.RETRY_RUNS,
-    BROKER_FULL: catalogue.BROKER_FULL,
 }
 _JSON: Final = ("Content-Type", "application/json")
 _COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway

@@ -35,6 +35,7 @@ from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS
 from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
 from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
+    RetryQuery,
     focus_of,
     page_query_of,
     query_of,
@@ -58,9 +59,9 @@ from amqtt_rest_bridge.http.exchange import (
 )
 from amqtt_rest_bridge.http.port import Limits
 from amqtt_rest_bridge.http.server import HttpServer
-from amqtt_rest_bridge.link.admin_frames import RunQuery, WantRetry
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import run_members
+from amqtt_rest_bridge.records.values import RunQuery
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.site.playground import Playground, Trial, trial_of
 from amqtt_rest_bridge.topics import check_topic_filter
@@ -167,7 +168,7 @@ class AdminPort:
             case ["metrics"]:
                 return metrics_answer(await self._figures.now(statuses=False))
             case ["readyz"]:
-                return readiness((await self._figures.now(statuses=False)).broker.reasons)
+                return readiness((await self._figures.now(statuses=False)).bridge.reasons)
             case ["api", *rest]:
                 return await self._find_api(rest, request)
         return await self._find_page(path, request)
@@ -278,9 +279,9 @@ class AdminPort:
             case ["api", "failures"]:
                 return retried(await self._retries.retry(retry_of(request.body)))
             case ["api", "runs", run]:
-                return retried_one(await self._retries.retry(WantRetry(0, [run])))
+                return retried_one(await self._retries.retry(RetryQuery([run])))
             case ["runs", run]:
-                answer = await self._retries.retry(WantRetry(0, [run]))
+                answer = await self._retries.retry(RetryQuery([run]))
                 page = f"/runs/{quote(run)}"
                 return see_other(page if answer.started else f"{page}?refused")
         return refused(NOT_FOUND, SAFE)

@@ -7,17 +7,16 @@ share them.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Final
 
-from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.admin.numbers import BridgeNumbers, EventCounts, GroupNumbers, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
-from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, EventCounts, GroupNumbers, RouteNumbers, UnmatchedPath
 from amqtt_rest_bridge.model import OverloadPolicy
-from amqtt_rest_bridge.mqtt.broker_numbers import BrokerNumbers as EndpointNumbers
+from amqtt_rest_bridge.mqtt.private import BrokerState
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
 _MOST_PROBLEMS: Final = 100
@@ -45,7 +44,7 @@ class Figures:
         unmatched: Unmatched,
         troubles: Callable[[], list[str]],
         group: Callable[[], GroupNumbers | None],
-        broker: Callable[[], EndpointNumbers],
+        broker: Callable[[], BrokerState],
         pids: Mapping[str, int],
     ) -> None:
         self._statistics = outcomes.statistics
@@ -103,7 +102,7 @@ class Figures:
         spool = self._broker().spool
         return statistics.admission.outstanding if spool is None else spool.get(statistics.name, 0)
 
-    def _whole(self) -> BrokerNumbers:
+    def _whole(self) -> BridgeNumbers:
         reporter, failure, broker = self._reporter, self._reporter.reload_failure, self._broker()
         reasons = [] if reporter.fault is None else [reporter.fault.message]
         if failure is not None:
@@ -113,9 +112,8 @@ class Figures:
         reasons += self._troubles()
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
-        paths = cast("list[UnmatchedPath]", self._unmatched.most())
         errors = 0 if failure is None else max(1, failure.errors)
-        return BrokerNumbers(
-            broker.restarts, errors, reasons, self._unmatched.totals(), paths, broker.refusing is not None, problems,
-            self._group(), self._pids, broker.dropped,
+        return BridgeNumbers(
+            broker.restarts, errors, reasons, self._unmatched.totals(), self._unmatched.most(),
+            broker.refusing is not None, problems, self._group(), self._pids, broker.dropped,
         )  # fmt: skip

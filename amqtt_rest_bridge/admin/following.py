@@ -13,10 +13,12 @@ import msgspec
 
 from amqtt_rest_bridge.admin.shown import shown
 from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
-from amqtt_rest_bridge.link.admin_frames import LIVE_SECONDS, MOST_LIVE, Record
+from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
+_MOST_WAITING: Final = 1000  # records that were noted since they were passed on last, and that wait for one follower
+_SECONDS: Final = 0.1  # from a record to when it, and those noted meanwhile, are passed on
 _PIECE_BYTES: Final = 65_536
 
 Kind = Literal["caller", "pages"]
@@ -66,7 +68,7 @@ class Follower:
 
     def put(self, events: list[bytes], dropped: int) -> None:
         """Queue events, as far as there is room; `dropped` more have been left out before."""
-        room = max(0, MOST_LIVE - len(self._events))
+        room = max(0, _MOST_WAITING - len(self._events))
         self._events.extend(events[:room])
         self._dropped += dropped + len(events[room:])
         self._wake()
@@ -98,7 +100,7 @@ class Followers:
         self._show = show
         self._followers: tuple[Follower, ...] = ()
         self._number = 0  # of the last record
-        self._noted: deque[Any] = deque(maxlen=MOST_LIVE)
+        self._noted: deque[Any] = deque(maxlen=_MOST_WAITING)
         self._count = 0  # that were noted since the last look
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
@@ -117,7 +119,7 @@ class Followers:
         self._noted.append(run)
         self._count += 1
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LIVE_SECONDS, self._pass_on)
+            self._timer = asyncio.get_running_loop().call_later(_SECONDS, self._pass_on)
 
     def _pass_on(self) -> None:
         self._timer = None

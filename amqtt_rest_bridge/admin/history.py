@@ -14,8 +14,7 @@ from itertools import accumulate
 from operator import sub
 from typing import Final, NamedTuple
 
-from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers
-from amqtt_rest_bridge.link.admin_frames import BUCKETS, RouteNumbers
+from amqtt_rest_bridge.admin.numbers import BUCKETS, SAMPLE_SECONDS, Numbers, RouteNumbers
 
 SAMPLES: Final = 60
 """Those of the last ten minutes, which pages draw."""

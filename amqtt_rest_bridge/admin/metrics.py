@@ -18,13 +18,13 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from amqtt_rest_bridge.admin.numbers import Numbers
-from amqtt_rest_bridge.link.admin_frames import (
+from amqtt_rest_bridge.admin.numbers import (
     BUCKETS,
-    BrokerNumbers,
+    BridgeNumbers,
     Durations,
     EventCounts,
     GroupNumbers,
+    Numbers,
     RouteNumbers,
 )
 from amqtt_rest_bridge.model import HEALTHS
@@ -78,7 +78,7 @@ def exposition(numbers: Numbers) -> bytes:
     """Return all metrics as one text."""
     registry = CollectorRegistry()
     registry.register(_Samples(numbers))
-    registry.register(_Processes(numbers.broker.pids))
+    registry.register(_Processes(numbers.bridge.pids))
     return generate_latest(registry) + _histograms(numbers).encode()
 
 
@@ -101,7 +101,7 @@ class _Samples(Collector):
         """Yield the metrics in the order of `METRICS`."""
         for route in self._numbers.routes.values():
             self._add_route(route)
-        self._add_broker(self._numbers.broker)
+        self._add_bridge(self._numbers.bridge)
         yield from self._metrics.values()
 
     def _add_route(self, route: RouteNumbers) -> None:
@@ -131,17 +131,17 @@ class _Samples(Collector):
             samples.append(_Sample("rest_bridge_wait_seconds_sum", labels, counts.waited.seconds))
             samples.append(_Sample("rest_bridge_wait_seconds_count", labels, sum(counts.waited.buckets)))
 
-    def _add_broker(self, broker: BrokerNumbers) -> None:
-        self._add("rest_bridge_spool_refusing", {}, broker.spool_refusing)
-        self._add("rest_bridge_restarts_total", {}, broker.restarts)
-        self._add("rest_bridge_dropped_total", {}, broker.dropped)
-        self._add("rest_bridge_reload_errors", {}, broker.reload_errors)
+    def _add_bridge(self, bridge: BridgeNumbers) -> None:
+        self._add("rest_bridge_spool_refusing", {}, bridge.spool_refusing)
+        self._add("rest_bridge_restarts_total", {}, bridge.restarts)
+        self._add("rest_bridge_dropped_total", {}, bridge.dropped)
+        self._add("rest_bridge_reload_errors", {}, bridge.reload_errors)
         self._add("rest_bridge_build_info", _BUILD, 1)
-        self._add("rest_bridge_ready", {}, not broker.reasons)
-        for port, count in broker.unmatched.items():
+        self._add("rest_bridge_ready", {}, not bridge.reasons)
+        for port, count in bridge.unmatched.items():
             self._add("rest_bridge_unmatched_requests_total", {"port": str(port)}, count)
-        if broker.group is not None:
-            self._add_group(broker.group)
+        if bridge.group is not None:
+            self._add_group(bridge.group)
 
     def _add_group(self, group: GroupNumbers) -> None:
         for slot, is_held in enumerate(group.held):

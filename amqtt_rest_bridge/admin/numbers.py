@@ -1,94 +1,116 @@
-"""The broker's numbers, asked for when a caller wants them. Any thread.
+"""The figures of a bridge, as pages, `/metrics` and `/readyz` show them: values alone. Pure."""
 
-One question is on its way at a time; callers meanwhile share its answer, so that many who look cost the broker no
-more than one. An answer comes in parts. They have the number of their question: a question that is asked again may be
-answered twice, and parts of two answers must never pass for a whole one.
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Any, Final
+
+from msgspec import Struct, field
+
+from amqtt_rest_bridge.engine.server.unmatched import UnmatchedPath
+from amqtt_rest_bridge.records.values import Problem
+
+SAMPLE_SECONDS: Final = 10.0
+"""From one sample of the figures, for the charts, to the next."""
+_STEPS: Final = (1000, 1250, 1550, 1900, 2350, 2900, 3600, 4500, 5600, 7000, 8500)
+BUCKETS: Final[tuple[float, ...]] = (
+    0.0008,
+    *(step * 10**power / 1e6 for power in range(5) for step in _STEPS if step * 10**power < 40_000_000),
+)
+"""The upper bounds of the histogram of what servers take, 0.8 ms to 36 s; one more counts what took longer.
+
+None is more than a quarter above the one before, so that no quantile is further off, however durations lie.
 """
 
-import threading
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final
 
-from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, NumbersPart, RouteNumbers, WantNumbers
+class EventCounts(Struct, array_like=True):
+    """What has been counted of an event since the start.
 
-REMIND_SECONDS: Final = 0.5
-SAMPLE_SECONDS: Final = 10.0
+    `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
+    `waited` how long they waited (one bucket). `statuses` are requests of server mode by the status of the answer; of a
+    server event `took` is the time until the answer, without callers that were refused and what WHEN skipped.
+    """
+
+    outcomes: dict[str, int]
+    took: "Durations"
+    waited: "Durations"
+    refused: int = 0
+    statuses: dict[str, int] = {}
+
+
+class Durations(Struct, array_like=True):
+    """Durations: their number by upper bounds, `BUCKETS` by default, not cumulated, and their sum in seconds."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+
+    def add(self, seconds: float, bounds: tuple[float, ...] = ()) -> None:
+        """Count one more."""
+        self.buckets[bisect_left(bounds, seconds)] += 1
+        self.seconds += seconds
+
+
+class RouteNumbers(Struct, frozen=True, array_like=True):
+    """The numbers of one route; `status` is what its status topic says, where that was asked for.
+
+    `spooled` is the number of its messages on disk, None for a route that is not lossless; `breaker` is `open` or
+    `closed`, None for a route without one; `readers` are those of its streams, None for a route without STREAM.
+    """
+
+    name: str
+    health: str
+    events: dict[str, EventCounts]
+    succeeded: int
+    failed: int
+    refused: int
+    retried: int
+    queued: int
+    held_bytes: int
+    in_flight: int
+    spooled: int | None
+    breaker: str | None
+    readers: int | None
+    status: dict[str, Any] | None
+
+
+class GroupNumbers(Struct, frozen=True, array_like=True):
+    """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it.
+
+    `route_sets` are the living workers by the hash of their route set.
+    """
+
+    held: list[bool]
+    unacknowledged: int
+    redelivered: int
+    reconnects: int
+    lease_changes: int
+    route_sets: dict[str, int]
+
+
+class BridgeNumbers(Struct, frozen=True, array_like=True):
+    """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
+
+    `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
+    `spool_refusing` is whether messages of lossless routes are refused for a full disk. `problems` are those of now.
+    `group` is that of a worker, None beside amqtt. `pids` are the process ids by name: `main`, `bridge-0` ...
+    `dropped` are messages that were dropped while the bridge was away.
+    """
+
+    restarts: int
+    reload_errors: int
+    reasons: list[str]
+    unmatched: dict[int, int] = {}
+    unmatched_paths: list[UnmatchedPath] = []
+    spool_refusing: bool = False
+    problems: list[Problem] = []
+    group: GroupNumbers | None = None
+    pids: dict[str, int] = {}
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """What the broker counted at `at` (monotonic seconds); the routes by name, in order."""
+    """The figures at `at` (monotonic seconds); the routes by name, in order."""
 
     at: float
     routes: dict[str, RouteNumbers]
-    broker: BrokerNumbers
-
-
-class NumbersCache:
-    """Ask the broker by `send`."""
-
-    def __init__(self, send: Callable[[WantNumbers], None], monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._send = send
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
-        self._asked: bool | None = None  # what is on its way: with statuses, without, or nothing
-        self._asked_at = 0.0
-        self._next: bool | None = None  # to be asked for after that
-        self._number = 0  # of the question
-        self._parts: dict[str, RouteNumbers] = {}
-        self._wakes: list[tuple[Callable[[], None], bool]] = []  # and whether with statuses
-        self._latest: Numbers | None = None
-        self._latest_with_statuses: Numbers | None = None
-
-    @property
-    def newest(self) -> Numbers | None:
-        """Return the last numbers, None before there are any."""
-        return self._latest
-
-    def fresh(self, since: float, *, statuses: bool) -> Numbers | None:
-        """Return numbers that arrived at `since` (monotonic seconds) or later; None without any."""
-        latest = self._latest_with_statuses if statuses else self._latest
-        return latest if latest is not None and latest.at >= since else None
-
-    def ask(self, wake: Callable[[], None], *, statuses: bool) -> None:
-        """Ask the broker; `wake` is called once it has answered, on the link's reader."""
-        with self._lock:
-            self._wakes.append((wake, statuses))
-            if self._asked is None:
-                self._send_question(statuses)
-            elif statuses and not self._asked:
-                self._next = True
-
-    def remind(self) -> None:
-        """Ask again when the answer takes long: the question, or a part of the answer, may be lost."""
-        with self._lock:
-            if self._asked is not None and self._monotonic() - self._asked_at > REMIND_SECONDS:
-                self._asked_at = self._monotonic()
-                self._send(WantNumbers(self._number, self._asked))
-
-    def take(self, part: NumbersPart) -> None:
-        """Take a part of the answer."""
-        with self._lock:
-            if part.number != self._number or self._asked is None:  # it has been answered
-                return
-            self._parts.update((route.name, route) for route in part.routes)
-            if part.broker is None:
-                return
-            routes = dict(sorted(self._parts.items(), key=lambda item: item[0].lower()))
-            self._latest = Numbers(self._monotonic(), routes, part.broker)
-            if self._asked:
-                self._latest_with_statuses = self._latest
-            answered = [wake for wake, statuses in self._wakes if self._asked or not statuses]
-            self._wakes = [] if self._asked else [entry for entry in self._wakes if entry[1]]
-            self._asked, self._next = self._next, None
-            if self._asked is not None:
-                self._send_question(self._asked)
-        for wake in answered:
-            wake()
-
-    def _send_question(self, statuses: bool) -> None:
-        self._asked, self._asked_at, self._parts = statuses, self._monotonic(), {}
-        self._number += 1
-        self._send(WantNumbers(self._number, statuses))
+    bridge: BridgeNumbers

@@ -27,9 +27,9 @@ from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, s
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import curl_line, json_lines, try_line, whole_run
 from amqtt_rest_bridge.http.exchange import Headers, Response
-from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
+from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.playground import Trial, Tried
 
@@ -103,7 +103,7 @@ class StatusPages:
 
     def _attention(self, numbers: Numbers) -> dict[str, Any]:
         return {
-            "reasons": numbers.broker.reasons,
+            "reasons": numbers.bridge.reasons,
             "problems": problem_rows(numbers),
             "unmatched": unmatched_rows(numbers),
             "may_retry": self._may_retry,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
@@ -14,9 +15,8 @@ from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.status import StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.ports import bound_socket
-from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Capture, Route, RunIds
-from amqtt_rest_bridge.mqtt.broker_numbers import BrokerNumbers
+from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import with_bound_ports
@@ -82,7 +82,7 @@ class Admin:
         routes: Callable[[], Sequence[Route]],
         troubles: Callable[[], list[str]],
         group: Callable[[], GroupNumbers | None],
-        broker: Callable[[], BrokerNumbers],
+        broker: Callable[[], BrokerState],
         keep: Keep,
     ) -> None:
         """Open the port.

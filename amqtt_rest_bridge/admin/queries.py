@@ -14,8 +14,8 @@ from amqtt_rest_bridge.admin.drawing.flow import Node
 from amqtt_rest_bridge.admin.history import RANGES
 from amqtt_rest_bridge.admin.rows import SORTS
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.link.admin_frames import MOST_RUNS, SHOWN_RUNS, RunQuery, WantRetry
 from amqtt_rest_bridge.records.runs import Outcome
+from amqtt_rest_bridge.records.values import MOST_RUNS, SHOWN_RUNS, RunQuery
 from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter
 
@@ -23,6 +23,18 @@ _AGE: Final = re.compile(r"([0-9]{1,6})([smhd])")
 _MOST_DIGITS: Final = 6  # of a number; Python refuses to read one of thousands
 MOST_PAGE_RUNS: Final = 500
 _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
+
+
+@dataclass(frozen=True, slots=True)
+class RetryQuery:
+    """Failures whose messages are to be sent again: those of these ids, or without `ids` those that match the others.
+
+    At most `MOST_RUNS`, the oldest first.
+    """
+
+    ids: list[str] | None
+    route: str | None = None
+    code: str | None = None
 
 
 class BadQueryError(BridgeError):
@@ -126,7 +138,7 @@ class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
     ids: list[str] | None = None
 
 
-def retry_of(body: bytes) -> WantRetry:
+def retry_of(body: bytes) -> RetryQuery:
     """Read the body of `/api/failures/retry`; raises `BadQueryError`."""
     try:
         wanted = msgspec.json.decode(body or b"{}", type=_Wanted)
@@ -138,13 +150,13 @@ def retry_of(body: bytes) -> WantRetry:
         raise BadQueryError("The body names ids, and a route or code beside them")
     if wanted.ids is not None and len(wanted.ids) > MOST_RUNS:
         raise BadQueryError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")
-    return WantRetry(0, wanted.ids, wanted.route, wanted.code)
+    return RetryQuery(wanted.ids, wanted.route, wanted.code)
 
 
-def retry_form_of(body: bytes) -> WantRetry:
+def retry_form_of(body: bytes) -> RetryQuery:
     """Read the form of a page that has failures of a route with one code sent again; raises `BadQueryError`."""
     form = parse_qs(body.decode("utf-8", "replace"))
     route, code = (form.get(name, [""])[-1] for name in ("route", "code"))
     if not route or not code:
         raise BadQueryError("The form names no route and code")
-    return WantRetry(0, None, route, code)
+    return RetryQuery(None, route, code)

@@ -17,24 +17,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.following import Followers
+from amqtt_rest_bridge.admin.numbers import BUCKETS, Durations, EventCounts
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.engine.results import masker_for
 from amqtt_rest_bridge.http.exchange import path_of
-from amqtt_rest_bridge.link.admin_frames import (
-    BUCKETS,
-    SHOWN_BYTES,
-    SHOWN_FAILURES,
-    SHOWN_RUNS,
-    Durations,
-    EventCounts,
-    Evidence,
-    Record,
-    RunQuery,
-    ShownResponse,
-)
-from amqtt_rest_bridge.link.frames import RequestCount
 from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
 from amqtt_rest_bridge.model import (
     Capture,
@@ -50,6 +38,15 @@ from amqtt_rest_bridge.model import (
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_wanted, shown_body
+from amqtt_rest_bridge.records.values import (
+    SHOWN_BYTES,
+    SHOWN_FAILURES,
+    SHOWN_RUNS,
+    Evidence,
+    Record,
+    RunQuery,
+    ShownResponse,
+)
 from amqtt_rest_bridge.route_set import event_names, with_bound_ports
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
@@ -195,8 +192,8 @@ class RunRecords:
         if run.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
             counts.took.add(run.took, BUCKETS)
         if failure is not None:
-            counted = RequestCount(route.name, event.name, str(status), 1, failure[0], failure[1], run.request.id)
-            self.problems.requests(counted, run.time)
+            code, message, _ = failure
+            self.problems.request((route.name, event.name), code, status, message, run.request.id, run.time)
         is_kept = failure[0] in NOT_SERVED_CODES if failure is not None else self._capture is Capture.ALL
         if run.retry_of is not None:
             self._keep_request(noted, run)
@@ -231,7 +228,7 @@ class RunRecords:
                 if query.id in (None, run.id) and is_wanted(query, run.time, run.kind, code, run.topic):
                     recent[id(run)] = run
         found = [self._shown(run) for run in nlargest(query.limit, recent.values(), key=attrgetter("time"))]
-        runs = Runs(query, lambda: None, found, awaited=0)
+        runs = Runs(query, found)
         if query.id is not None:
             self._find_kept(query, query.id, runs)
             return runs

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from amqtt_rest_bridge.admin.queries import RetryQuery
 from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE
 from amqtt_rest_bridge.engine.client_mode import ClientMode
@@ -23,23 +24,34 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.schedule import OwnDelivery
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response, refuse, refused
-from amqtt_rest_bridge.link.admin_frames import (
-    MOST_RUNS,
-    NOT_KEPT,
-    RETRY_RUNS,
-    ROUTE_GONE,
-    Retried,
-    WantRetry,
-)
 from amqtt_rest_bridge.model import Message, Publication, Route, RunIds, ServerEvent
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.runs import is_request
+from amqtt_rest_bridge.records.values import MOST_RUNS
 
 _AT_ONCE: Final = 10  # in one iteration of the loop
 _MOST_UNDER_WAY: Final = MOST_RUNS
 _NOT_PUBLISHED: Final[Refusal] = refuse(
     BROKER_UNAVAILABLE, "The MQTT broker is away or has not acknowledged the message"
 )
+
+
+NOT_KEPT: Final = "not_kept"
+"""Why a failure is not retried: its message is not kept. The others: its event is gone, or another retry runs."""
+ROUTE_GONE: Final = "route_gone"
+RETRY_RUNS: Final = "retry_runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """Retries that were asked for.
+
+    `started` are ids of new runs with those of the failures whose messages they send again; `refused` are ids of
+    failures that are not retried, each with the code and the sentence that says why.
+    """
+
+    started: list[tuple[str, str]]
+    refused: list[tuple[str, str, str]]
 
 
 class _RefusedError(BridgeError):
@@ -92,10 +104,10 @@ class Retries:
         self._under_way: set[str] = set()  # ids of failures
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def retry(self, wanted: WantRetry) -> Retried:
+    async def retry(self, wanted: RetryQuery) -> Retried:
         """Begin the retries that are asked for; return once all have begun, or been refused."""
         self._records.keep_waiting()
-        is_search, kept, done = wanted.ids is None, self._records.kept, Retried(0, [], [])
+        is_search, kept, done = wanted.ids is None, self._records.kept, Retried([], [])
         names = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
         # What is named is held: those that fail again at once may take its place before its turn comes.
         held = {} if is_search else {name: kept.get(name) for name in names}
@@ -111,7 +123,7 @@ class Retries:
                 await asyncio.sleep(0)
         return done
 
-    def _matching(self, wanted: WantRetry) -> list[str]:
+    def _matching(self, wanted: RetryQuery) -> list[str]:
         """Return the failures that are asked for, the oldest first, without those that have been sent again."""
         found = [
             kept.record.id

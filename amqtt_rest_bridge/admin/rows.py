@@ -8,9 +8,8 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.admin.drawing.charts import sparks
 from amqtt_rest_bridge.admin.history import SAMPLES, History
-from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers
+from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.shown import problem_members
-from amqtt_rest_bridge.link.admin_frames import RouteNumbers
 from amqtt_rest_bridge.model import HEALTHS, severity_of
 
 Row = Mapping[str, str]
@@ -84,7 +83,7 @@ def unmatched_rows(numbers: Numbers) -> list[Row]:
             "route": "" if one.nearest is None else one.nearest.route,
             "last": f"{datetime.fromtimestamp(one.last, UTC):%Y-%m-%dT%H:%M:%SZ}",
         }
-        for one in numbers.broker.unmatched_paths
+        for one in numbers.bridge.unmatched_paths
     ]
 
 

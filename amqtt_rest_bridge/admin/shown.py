@@ -19,11 +19,11 @@ from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.errors import CONTROL
 from amqtt_rest_bridge.failures import body_members
-from amqtt_rest_bridge.link.admin_frames import Evidence, Problem, Record, RunDetail, ShownBody
 from amqtt_rest_bridge.masking import masker_of
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.problems import LISTED_SECONDS
 from amqtt_rest_bridge.records.runs import run_members, shown_body
+from amqtt_rest_bridge.records.values import Evidence, Problem, Record, RunDetail, ShownBody
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
@@ -54,30 +54,30 @@ def problem_members(numbers: Numbers) -> list[dict[str, Any]]:
 
     Requests that led to no endpoint are among it where there is one that was probably meant.
     """
-    broker = numbers.broker
+    bridge = numbers.bridge
     unmatched = [
         Problem(
             (NOT_FOUND if one.status == 404 else METHOD_NOT_ALLOWED).code, f"{one.method} :{one.port}{one.path}",
             one.status, [one.nearest.route], one.count, one.first, one.last, "No endpoint has this method and path",
             f"The nearest endpoint is {one.nearest.method} {one.nearest.path} of route {one.nearest.route}", None,
         )
-        for one in broker.unmatched_paths
+        for one in bridge.unmatched_paths
         if one.nearest is not None and one.status in (404, 405) and time.time() - one.last < LISTED_SECONDS
     ]  # fmt: skip
     return [
         msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
-        for one in sorted([*broker.problems, *unmatched], key=lambda one: one.count, reverse=True)
+        for one in sorted([*bridge.problems, *unmatched], key=lambda one: one.count, reverse=True)
     ]
 
 
 def unmatched_members(numbers: Numbers) -> dict[str, Any]:
     """Return the requests that led to no endpoint as the members of a JSON object, by port and by path."""
-    broker = numbers.broker
+    bridge = numbers.bridge
     paths = [
         msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
-        for one in broker.unmatched_paths
+        for one in bridge.unmatched_paths
     ]
-    ports = [{"port": port, "count": count} for port, count in sorted(broker.unmatched.items())]
+    ports = [{"port": port, "count": count} for port, count in sorted(bridge.unmatched.items())]
     return {"ports": ports, "unmatched": paths}
 
 

@@ -20,19 +20,21 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
-from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, SAMPLE_SECONDS, Numbers, NumbersCache
+from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers
 from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
 from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
+    RetryQuery,
     focus_of,
     page_query_of,
     query_of,
     retry_form_of,
     retry_of,
 )
-from amqtt_rest_bridge.admin.runs import RunQuestions, Runs
+from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.bridge.live import Changes, Followers
+from amqtt_rest_bridge.bridge.questions import REMIND_SECONDS, NumbersCache, RunQuestions
 from amqtt_rest_bridge.http.exchange import refuse, too_large
 from amqtt_rest_bridge.http_server import HttpServer, Limits, Pending, Refusal, Request, Response, Stream, takes_gzip
 from amqtt_rest_bridge.http_server.exchange import refused
@@ -48,12 +50,11 @@ from amqtt_rest_bridge.link.admin_frames import (
     LiveRecords,
     NumbersPart,
     Retried,
-    RunQuery,
-    WantRetry,
 )
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.records.bridge_records import BridgeRecords
 from amqtt_rest_bridge.records.runs import run_members
+from amqtt_rest_bridge.records.values import RunQuery
 from amqtt_rest_bridge.settings import BridgeSettings
 from amqtt_rest_bridge.site.playground import WALL_SECONDS, Playground, Trial, Tried, trial_of
 from amqtt_rest_bridge.topics import check_topic_filter
@@ -197,7 +198,7 @@ class AdminServer:
             case ["readyz"]:
                 return self._with_numbers(
                     wake,
-                    lambda numbers: _readiness(numbers.broker.reasons),
+                    lambda numbers: _readiness(numbers.bridge.reasons),
                     lambda: _readiness(["the broker does not answer"]),
                 )
             case ["api", *rest]:
@@ -369,15 +370,17 @@ class AdminServer:
             case ["api", "failures"]:
                 return self._with_retries(retry_of(request.body), wake, _retried)
             case ["api", "runs", run]:
-                return self._with_retries(WantRetry(0, [run]), wake, _retried_one)
+                return self._with_retries(RetryQuery([run]), wake, _retried_one)
             case ["runs", run]:
                 page = f"/runs/{quote(run)}"
                 return self._with_retries(
-                    WantRetry(0, [run]), wake, lambda answer: _see_other(page if answer.started else f"{page}?refused")
+                    RetryQuery([run]), wake, lambda answer: _see_other(page if answer.started else f"{page}?refused")
                 )
         return refused(_NOT_FOUND, SAFE)
 
-    def _with_retries(self, wanted: WantRetry, wake: Wake, finish: Callable[[Retried], Response]) -> Response | Pending:
+    def _with_retries(
+        self, wanted: RetryQuery, wake: Wake, finish: Callable[[Retried], Response]
+    ) -> Response | Pending:
         number, answer = self._runs.retry(wanted, wake)
         return _Waiting(lambda: finish(answer[0]) if answer else None, end=lambda: self._runs.end(number))
 

@@ -12,12 +12,14 @@ from typing import Any, Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.history import History
-from amqtt_rest_bridge.admin.numbers import Numbers, NumbersCache
+from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.pages import CHANGE_SECONDS
 from amqtt_rest_bridge.admin.rows import Row, rows, summary
 from amqtt_rest_bridge.admin.shown import shown
+from amqtt_rest_bridge.bridge.questions import NumbersCache
 from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
-from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, LiveRecords, Record, WantLive
+from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, LiveRecords, WantLive
+from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind

@@ -1,4 +1,4 @@
-"""Messages of lossless routes whose publisher the ACL has not permitted yet: asked, then dispatched or removed.
+"""Messages of lossless routes that wait for the ACL: is their publisher permitted to publish on their topic?
 
 The broker's loop alone. Such a message is on disk already and acknowledged, so an ACL that fails is asked again, and
 one that does not answer holds up the messages of that publisher alone.
@@ -7,19 +7,15 @@ one that does not answer holds up the messages of that publisher alone.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from amqtt.session import Session
 from msgspec import Struct
 
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.routing.calls import Listening
-from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.spool import Spool
 from amqtt_rest_bridge.times import Backoff, LineLimit
 from amqtt_rest_bridge.topics import loggable
 
@@ -30,14 +26,9 @@ _QUIET_SECONDS: Final = 1.0  # an ACL that fails is logged at most this often
 
 @dataclass(frozen=True, slots=True)
 class AclTimes:
-    """How long the answers of the ACL may take, in seconds, and when one that failed is asked again.
+    """When an answer of the ACL is late and reported, in seconds, and when an ACL that failed is asked again."""
 
-    The ACL may answer for one publisher slowly, or never: what it has not answered when `prompt` has passed waits in a
-    queue of that publisher's own and delays no others. A task for every message would cost a tenth of the throughput.
-    """
-
-    prompt: float = 0.05
-    slow: float = 5.0  # an answer that takes longer is reported
+    slow: float = 5.0
     failed: Backoff = field(default_factory=partial(Backoff, first=0.5))
 
 
@@ -46,10 +37,10 @@ Publisher = tuple[str | None, str | None]
 
 
 class Undecided(Struct, gc=False, eq=False):
-    """An admitted message on disk, until the ACL has said whether its publisher may.
+    """A message whose rows are on disk, until the ACL has said whether its publisher may publish it.
 
-    `username` is that of the publisher: the session may be another user's by the time the ACL is asked. `keys` are the
-    message's in the spool, one for each of `listenings`, None for a call that was refused.
+    `username` is that of the publisher: the session may be another user's by the time the ACL is asked. `message` is
+    None where it has to be read from disk. `keys` are those of its rows.
 
     Tens of thousands may wait behind clients that publish faster than amqtt forwards. So nothing in it is tracked by
     the garbage collector, which took 5 us more of CPU time a message where each had three containers of its own.
@@ -57,155 +48,106 @@ class Undecided(Struct, gc=False, eq=False):
 
     session: Session
     username: str | None
-    message: Message
-    listenings: tuple[Listening, ...]
-    keys: tuple[str | None, ...]
-    hops: int = 0
+    topic: str
+    message: Message | None
+    keys: tuple[str, ...]
     failures: int = 0  # of the ACL, asked about this message
 
 
+class KeepsUndecided(Protocol):
+    """Where the messages are that the ACL decides about."""
+
+    def permitted(self, undecided: Undecided) -> None:
+        """Send the rows of a message: its publisher may publish it."""
+
+    def forbidden(self, undecided: Undecided) -> None:
+        """Remove the rows of a message: its publisher may not publish it."""
+
+    def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
+        """Report to the routes of a message that the ACL does not answer."""
+
+
 class AclQueue:
-    """The queue of messages that wait for the ACL.
+    """Messages that wait for the ACL: a queue for each publisher, and a task that asks about its messages in order.
+
+    So one publisher's messages keep their order, and those of two publishers do as far as the ACL answers both at once.
+    What the routes may hold bounds the queues. Each task asks about one message an iteration of the loop.
 
     Args:
-        dispatcher: Takes the permitted messages.
-        spool: Where they are kept.
+        keeper: Is told what the ACL has decided.
         may_publish: Asks the ACL.
-        is_asked: Returns whether there is an ACL.
         times: How long it may take.
     """
 
-    def __init__(
-        self,
-        dispatcher: Dispatcher,
-        spool: Spool,
-        may_publish: MayPublish,
-        is_asked: Callable[[], bool],
-        times: AclTimes,
-    ) -> None:
-        self._dispatcher = dispatcher
-        self._spool = spool
+    def __init__(self, keeper: KeepsUndecided, may_publish: MayPublish, times: AclTimes) -> None:
+        self._keeper = keeper
         self._may_publish = may_publish
-        self._is_asked = is_asked
         self._times = times
-        # Bounded by what the routes admit. Only the disk comes between a publisher and its PUBACK: what follows is done
-        # one message an iteration of the loop, as amqtt does it with its own part.
-        self._kept: deque[Undecided] = deque()
-        self._filled = asyncio.Event()
+        self._queues: dict[Publisher, deque[Undecided]] = {}
+        self._tasks: asyncio.TaskGroup | None = None  # one for each queue, while `run` does
         self._complaints = LineLimit(_QUIET_SECONDS)
-        # Behind a message that the ACL has not answered: those of the same publisher, in order of arrival.
-        self._behind: dict[Publisher, deque[Undecided]] = {}
-        self._slow: set[asyncio.Task[None]] = set()
-
-    def __len__(self) -> int:
-        """Return how many messages wait."""
-        return len(self._kept) + sum(map(len, self._behind.values()))
 
     def add(self, undecided: Undecided) -> None:
         """Queue a message."""
-        self._kept.append(undecided)
-        self._filled.set()
+        publisher = (undecided.session.client_id, undecided.username)
+        queue = self._queues.get(publisher)
+        if queue is not None:
+            queue.append(undecided)
+            return
+        self._queues[publisher] = deque([undecided])
+        if self._tasks is not None:
+            self._tasks.create_task(self._decide_all(publisher))
 
     async def run(self) -> None:
-        """Decide what is queued, until cancelled; may be run again after an error."""
-        self._filled.set()
-        while True:
-            await self._filled.wait()
-            self._filled.clear()
-            while self._kept:
-                await self.decide(self._kept.popleft())
-                await asyncio.sleep(0)
+        """Decide what is queued, until cancelled. What is not decided then is asked again by the next `run`."""
+        async with asyncio.TaskGroup() as tasks:
+            for publisher in self._queues:
+                tasks.create_task(self._decide_all(publisher))
+            self._tasks = tasks
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self._tasks = None
 
-    def cancel(self) -> None:
-        """Stop waiting for answers; what has none is queued for the next `run`."""
-        for task in self._slow:
-            task.cancel()
+    async def _decide_all(self, publisher: Publisher) -> None:
+        queue = self._queues[publisher]
+        while queue:
+            await self._decide(queue[0])
+            queue.popleft()
+            await asyncio.sleep(0)
+        del self._queues[publisher]
 
-    async def decide(self, undecided: Undecided) -> bool:
-        """Decide a message, or move it aside when the ACL does not answer soon; False when it is not dispatched."""
-        if not self._is_asked():
-            return await self._ask(undecided)
-        publisher = (undecided.session.client_id, undecided.username)
-        if publisher in self._behind:
-            self._behind[publisher].append(undecided)
-            return False
-        deciding = asyncio.ensure_future(self._ask(undecided))
-        try:
-            await asyncio.wait((deciding,), timeout=self._times.prompt)
-        except asyncio.CancelledError:
-            self._interrupt(undecided, deciding)
-            raise
-        if deciding.done():
-            return deciding.result()
-        self._behind[publisher] = deque()
-        slow = asyncio.create_task(self._await_slowly(publisher, undecided, deciding))
-        self._slow.add(slow)
-        slow.add_done_callback(self._slow.discard)
-        return False
+    async def _decide(self, undecided: Undecided) -> None:
+        """Ask the ACL about a message, and do as it says; ask again later where it fails.
 
-    async def _await_slowly(self, publisher: Publisher, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Await the answer about a message, then decide what came behind it; other messages are not delayed."""
-        try:
-            await asyncio.wait((deciding,), timeout=self._times.slow)
-            if not deciding.done():
-                waited = f"has not said for {self._times.slow:g} s"
-                self._report(undecided, "acl_slow", waited, "its messages wait for the answer")
-            await deciding
-            while behind := self._behind[publisher]:
-                undecided = behind.popleft()
-                deciding = asyncio.ensure_future(self._ask(undecided))
-                await deciding
-        except asyncio.CancelledError:
-            self._interrupt(undecided, deciding)
-            raise
-        except Exception as error:  # noqa: BLE001  # an error of ours must not keep an acknowledged message from its route
-            self._ask_later(undecided, error)
-        finally:
-            self._kept.extend(self._behind.pop(publisher))
-            self._filled.set()
-
-    def _interrupt(self, undecided: Undecided, deciding: "asyncio.Task[bool]") -> None:
-        """Store an undecided message for the next `run`."""
-        if not deciding.done():
-            deciding.cancel()
-            self._kept.appendleft(undecided)
-
-    async def _ask(self, undecided: Undecided) -> bool:
-        """Dispatch or remove a message as the ACL decides; False when not dispatched. Repeated after an error."""
-        session, message = undecided.session, undecided.message
+        Decision: what fails is not a refusal, since the message has been acknowledged. Later messages overtake it,
+        ORDERED or not, since an ACL may fail for one topic alone.
+        """
+        session, loop = undecided.session, asyncio.get_running_loop()
         if session.username != undecided.username:
             session = publisher_of(session.client_id, undecided.username)
+        report_slow = loop.call_later(self._times.slow, self._report_slow, undecided)
         try:
-            permitted = await self._may_publish(session, message.topic)
-        except Exception as error:  # noqa: BLE001  # not a refusal, and the message has been acknowledged
-            self._ask_later(undecided, error)
-            return False
-        for listening, key in zip(undecided.listenings, undecided.keys, strict=True):
-            if key is None:
-                continue
-            if permitted:
-                self._spool.permit(key)
-                self._dispatcher.dispatch_stored(listening, message, undecided.hops, key)
+            if await self._may_publish(session, undecided.topic):
+                self._keeper.permitted(undecided)
             else:
-                self._dispatcher.forget_forbidden(listening, key, len(message.payload))
-        return permitted
+                self._keeper.forbidden(undecided)
+        except Exception as error:  # noqa: BLE001  # of any plugin
+            self._report(undecided, "acl_failed", "did not say", "it is asked again", error)
+            undecided.failures += 1
+            loop.call_later(self._times.failed.delay(undecided.failures), self.add, undecided)
+        finally:
+            report_slow.cancel()
 
-    def _ask_later(self, undecided: Undecided, error: Exception) -> None:
-        """Queue a message again after a delay that grows.
-
-        Decision: others overtake it, ORDERED or not, since an ACL may fail for one publisher alone.
-        """
-        self._report(undecided, "acl_failed", "did not say", "it is asked again", error)
-        undecided.failures += 1
-        asyncio.get_running_loop().call_later(self._times.failed.delay(undecided.failures), self.add, undecided)
+    def _report_slow(self, undecided: Undecided) -> None:
+        waited = f"has not said for {self._times.slow:g} s"
+        self._report(undecided, "acl_slow", waited, "its messages wait for the answer")
 
     def _report(self, undecided: Undecided, code: str, what: str, then: str, error: Exception | None = None) -> None:
         """Report an ACL without an answer in the status of the routes concerned, and in the log once a second."""
-        client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.message.topic)
+        client, topic = loggable(str(undecided.session.client_id)), loggable(undecided.topic)
         complaint = f"the ACL {what} whether {client} may publish on {topic}; {then}"
-        calls = zip(undecided.listenings, undecided.keys, strict=True)
-        for route in {listening.route for listening, key in calls if key is not None}:
-            self._dispatcher.report_error(route, code, complaint)
+        self._keeper.report_acl(undecided, code, complaint)
         if self._complaints.count():
             log.error("%s", complaint, exc_info=error)
 

@@ -1,35 +1,76 @@
-"""Lossless routes on the broker's side: a client's message is on disk before amqtt answers it.
+"""Lossless routes: each message is on disk before amqtt acknowledges it, and until its call has ended.
 
 amqtt reads a packet, fires `mqtt_packet_received`, and starts the task that handles the packet after that of the hook:
 what the hook does before its first `await` is done before the PUBACK (PUBREC), and before the ACL. So the message is
-kept first; then the ACL is asked, as amqtt would, and the call goes its way, or is removed.
+kept first; then the ACL, where there is one, is asked as amqtt would, and the message goes to the bridge or is removed.
+
+A *row* is a message for one event, on disk. The bridge names its lossless events as it subscribes to them; the rows of
+an event go into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one. The
+broker's loop alone, but for the constructor.
 """
 
 import asyncio
-import functools
 import logging
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final, Protocol
 
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import Session
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
+from amqtt_rest_bridge.broker.row_index import RowIndex
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.model import EventName, Message
-from amqtt_rest_bridge.routing.calls import Listening
-from amqtt_rest_bridge.routing.dispatcher import Dispatcher
-from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError, Unreadable
-from amqtt_rest_bridge.topics import loggable
+from amqtt_rest_bridge.sizes import size_text
+from amqtt_rest_bridge.spool import BatchNumbers, Kept, Spool, SpoolFullError, Unreadable
+from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)
 
 _EXACTLY_ONCE: Final = 2
-_FLUSH_SECONDS: Final = 0.01  # how long ended calls may stay on disk
-_LATER_SECONDS: Final = 0.01  # how often what waits on disk is looked at
+_FLUSH_SECONDS: Final = 0.01  # how long the rows of ended calls may stay on disk
 _FLUSHES: Final = 100  # between two checkpoints of the spool
+_MOST_UNDECIDED: Final = 16 << 20  # bytes of payloads that wait for the ACL in memory; others are read again
+
+
+@dataclass(frozen=True, slots=True)
+class LosslessEvent:
+    """What the bridge says of a lossless event as it subscribes to it.
+
+    `most` messages and `most_bytes` of payloads are what its route may have on disk, all events together
+    (OVERLOAD_CAPACITY, OVERLOAD_BYTES). `batch_size` is 0 without BATCH_SIZE.
+    """
+
+    route: str
+    event: str
+    topic_filter: str
+    most: int
+    most_bytes: int
+    batch_size: int = 0
+    batch_seconds: float = 0.0
+
+    @property
+    def name(self) -> EventName:
+        """Return the names of route and event."""
+        return self.route, self.event
+
+
+class RowQueue(Protocol):
+    """The rows that go to one session of the bridge, in the order in which they are put."""
+
+    def put(self, name: EventName, key: str, message: Message | None, hops: int) -> None:
+        """Queue a row whose publisher may publish it; do nothing while a session of the bridge has it in flight.
+
+        `message` is None, and `hops` 0, for a row on disk alone: `Lossless.read` returns it when its turn comes.
+        """
+
+    def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
+        """Tell the bridge that a message was not kept, and why: its event publishes this failure."""
 
 
 class Taken(bytes):
@@ -43,166 +84,177 @@ class Taken(bytes):
     events: frozenset[EventName]
 
 
-def taken_by(session: Session | None, topic: str, payload: Taken) -> Collection[EventName]:
+def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
     """Return the events that took a message of this session before its PUBACK.
 
     What a plugin publishes again, elsewhere or without a session, no event has taken.
     """
-    return () if session is None or payload.topic != topic else payload.events
+    if session is None or not isinstance(payload, Taken) or payload.topic != topic:
+        return ()
+    return payload.events
+
+
+@dataclass(slots=True, eq=False)
+class _Subscription:
+    """A lossless event in use. Compared by identity, so that those of a topic can be a key."""
+
+    event: LosslessEvent
+    queue: RowQueue
+    batch: BatchNumbers | None
 
 
 class Lossless:
-    """Stores messages, has the ACL decide, dispatches, and replays what an earlier run of the broker left."""
+    """Keeps the messages of lossless routes, has the ACL decide about them, and gives them to the bridge.
+
+    The constructor blocks: it reads what an earlier run has left.
+
+    Args:
+        spool: The open file. It is closed by who opened it.
+        may_publish: Asks the ACL.
+        has_acl: Returns whether there is one.
+        clock: Returns Unix time.
+        report_error: Called with a route, a code and a sentence for an error that ended no call.
+        max_message_bytes: A larger payload is refused.
+        acl_times: How long the ACL may take.
+    """
 
     def __init__(
         self,
-        dispatcher: Dispatcher,
         spool: Spool,
         may_publish: MayPublish,
+        has_acl: Callable[[], bool],
         clock: Callable[[], float],
-        is_asked: Callable[[], bool] = lambda: True,
+        report_error: Callable[[str, str, str], None],
+        max_message_bytes: int,
         acl_times: AclTimes | None = None,
     ) -> None:
-        self._dispatcher = dispatcher
         self._spool = spool
         self._clock = clock
-        # What an earlier run left and has no room in memory, in order, by route: event, key and size.
-        self._later: dict[str, deque[tuple[str, str, int]]] = {}
-        self._has_later = asyncio.Event()
-        self._acl = AclQueue(dispatcher, spool, may_publish, is_asked, acl_times or AclTimes())
+        self._report_error = report_error
+        self._largest = max_message_bytes
+        self._has_acl = has_acl
+        self._acl = AclQueue(self, may_publish, acl_times or AclTimes())
+        self._subscriptions: dict[EventName, _Subscription] = {}
+        self._queues: dict[EventName, RowQueue] = {}  # of events that are not lossless any more, too
+        self._index: TopicIndex[_Subscription] | None = None  # None: to be built of the subscriptions
+        self._rows = RowIndex()
+        self._undecided: set[str] = set()  # keys of rows that wait for the ACL
+        self._undecided_bytes = 0
+        self._unreadable: list[Unreadable] = []  # to be reported once the bridge is there
+        for row in spool.left_over():
+            self._take_left_over(row)
+
+    @property
+    def has_events(self) -> bool:
+        """Return whether a packet may concern an event, so that `on_packet` has to see it."""
+        return bool(self._subscriptions)
+
+    @property
+    def rows(self) -> Mapping[str, int]:
+        """Return how many rows each route has on disk, without those that cannot be read."""
+        return self._rows.by_route()
+
+    @property
+    def refusing(self) -> str | None:
+        """Return why the disk takes no messages, None while it does."""
+        return self._spool.refusing
+
+    @property
+    def trouble(self) -> str | None:
+        """Return why the last write to the disk failed, None when it did not."""
+        return self._spool.trouble
+
+    def subscribe(self, wanted: LosslessEvent, queue: RowQueue) -> None:
+        """Keep the messages of an event from now on.
+
+        `queue` gets the rows that the event has on disk, the oldest first, unless it was the event's queue before.
+        """
+        batch = BatchNumbers(wanted.batch_size, wanted.batch_seconds) if wanted.batch_size else None
+        self._subscriptions[wanted.name] = _Subscription(wanted, queue, batch)
+        self._index = None
+        self._put_rows(wanted.name, queue)
+
+    def adopt(self, name: EventName, queue: RowQueue) -> None:
+        """Keep no more messages for an event that is not lossless any more; `queue` gets the rows that it has left."""
+        if self._subscriptions.pop(name, None) is not None:
+            self._index = None
+        self._put_rows(name, queue)
+
+    def unsubscribe(self, name: EventName) -> None:
+        """Keep no more messages for an event; its rows stay on disk until it has a queue again."""
+        if self._subscriptions.pop(name, None) is not None:
+            self._index = None
+        self._queues.pop(name, None)
+
+    def put_again(self, keys: Iterable[str]) -> None:
+        """Put rows whose session has ended before their calls, into the queues that their events have now."""
+        for key in keys:
+            self._put(key, None)
+
+    def bridge_is_ready(self) -> None:
+        """Report rows that cannot be sent: of events without a queue, and once those that cannot be read."""
+        for name, count in self._rows.by_event():
+            if name not in self._queues:
+                gone = "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does"
+                log.warning(gone, count, *name)
+        unreadable, self._unreadable = self._unreadable, []
+        for row in unreadable:
+            self._report_unreadable(row, row.route, row.event)
 
     async def on_packet(self, *, packet: Any, session: Session | None = None) -> None:
-        """Take a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
+        """Keep the message of a packet that was read from a client: amqtt's hook `on_mqtt_packet_received`."""
         if session is None or not isinstance(packet, PublishPacket):
             return
-        topic = packet.topic_name
-        lossless = self._dispatcher.table.lossless
-        listenings = lossless[topic] if topic and lossless is not None else ()
-        if not listenings or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
+        topic, data = packet.topic_name, packet.data
+        found = self._find(topic) if topic else ()
+        if not found or topic is None or topic.startswith("$") or "+" in topic or "#" in topic:
             return  # amqtt refuses such topics
         if _is_repeated(packet, session):
             first: Any = session.inflight_in[packet.packet_id or 0]
             packet.data = first.data  # amqtt delivers the last one that came
             return
-        data = packet.data
         message = Message(topic, bytes(data or b""), self._clock())
-        keys = tuple([self._keep(listening, message, session) for listening in listenings])
-        self._acl.add(Undecided(session, session.username, message, listenings, keys))
+        if self._has_acl():
+            self._keep_undecided(found, message, session)
+        else:
+            self._keep_and_put(found, message, 0)
         if data is not None:
             packet.data = taken = Taken(data)
-            taken.topic, taken.events = topic, _names_of(listenings)
+            taken.topic, taken.events = topic, _names_of(found)
 
-    @property
-    def backlog(self) -> int:
-        """Return how many messages are on disk and not yet dispatched."""
-        return len(self._acl)
+    def offer(self, topic: str, payload: bytes, hops: int, taken: Collection[EventName]) -> None:
+        """Keep a message that amqtt passes on for the events that have not `taken` it from its packet.
+
+        Wills, results of routes and publications of plugins come in no packet. The ACL is not asked: amqtt has done so.
+        """
+        found = [one for one in self._find(topic) if one.event.name not in taken]
+        if found:
+            self._keep_and_put(found, Message(topic, bytes(payload), self._clock()), hops)
+
+    def read(self, key: str) -> Kept | None:
+        """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.
+
+        None too for a row that cannot be read any more. It is reported, stays in the file, and counts no longer.
+        """
+        row = self._spool.read(key)
+        if isinstance(row, Unreadable):
+            name = self._rows.remove(key)
+            if name is not None:
+                self._report_unreadable(row, *name)
+            return None
+        return row
+
+    def acknowledged(self, key: str) -> None:
+        """Forget a row whose call has ended."""
+        if self._rows.remove(key) is not None:
+            self._spool.forget(key)
 
     async def run(self) -> None:
-        """Replay what an earlier run left on disk, then dispatch, until cancelled; may be run again after an error."""
-        try:
-            count = await self._replay_all(self._spool.left_over())
-            if count:
-                log.info("replaying %d message(s) of lossless routes from the spool", count)
-            await self._acl.run()
-        finally:
-            self._acl.cancel()
-
-    async def replay_later(self) -> None:
-        """Dispatch what had no room in memory when it was replayed, as it gets room, until cancelled."""
-        while True:
-            await self._has_later.wait()
-            for route in list(self._later):
-                await self._replay_waiting(route, self._later[route])
-            if not self._later:
-                self._has_later.clear()
-            await asyncio.sleep(_LATER_SECONDS)
-
-    async def _replay_waiting(self, route: str, waiting: deque[tuple[str, str, int]]) -> None:
-        while waiting:
-            event, key, size = waiting[0]
-            listening = self._dispatcher.table.by_name.get((route, event))
-            if listening is not None and not listening.statistics.admission.has_bytes(size):
-                return
-            waiting.popleft()
-            self._dispatcher.defer(route, len(waiting))
-            if listening is None:
-                self._dispatcher.orphans.append(key)
-                continue
-            for kept in self._spool.find([key]):
-                if isinstance(kept, Unreadable):
-                    self._set_aside(kept)
-                else:
-                    await self._replay(kept, listening)
-        del self._later[route]
-
-    async def adopt(self) -> None:
-        """Dispatch what stayed on disk because its route was gone, if a reload has brought it back."""
-        orphans, self._dispatcher.orphans = deque(self._dispatcher.orphans), []
-        try:
-            count = await self._replay_all(self._spool.find(orphans.popleft() for _ in range(len(orphans))))
-            if count:
-                log.info("replaying %d message(s) from the spool: their routes exist again", count)
-        finally:  # what is left is for the next time
-            self._dispatcher.orphans[:0] = orphans
-
-    async def _replay_all(self, calls: Iterable[Kept | Unreadable]) -> int:
-        count = 0
-        gone: Counter[EventName] = Counter()
-        for kept in calls:
-            await asyncio.sleep(0)
-            if isinstance(kept, Unreadable):
-                self._set_aside(kept)
-                continue
-            listening = self._dispatcher.table.by_name.get((kept.route, kept.event))
-            if listening is None:
-                self._dispatcher.orphans.append(kept.key)
-                gone[kept.route, kept.event] += 1
-            elif self._has_no_room(kept, listening):
-                count += 1
-            else:
-                count += await self._replay(kept, listening)
-        for (route, event), number in gone.items():
-            log.warning(
-                "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does",
-                number,
-                route,
-                event,
-            )
-        return count
-
-    def _has_no_room(self, kept: Kept, listening: Listening) -> bool:
-        """Return whether a call stays on disk until its route has room for its payload, behind those before it."""
-        statistics, size = listening.statistics, len(kept.message.payload)
-        waiting = self._later.get(kept.route)
-        if waiting is None and statistics.admission.has_bytes(size):
-            return False
-        if waiting is None:
-            waiting = self._later[kept.route] = deque()
-        waiting.append((kept.event, kept.key, size))
-        self._dispatcher.defer(kept.route, len(waiting))
-        self._has_later.set()
-        return True
-
-    async def _replay(self, kept: Kept, listening: Listening) -> bool:
-        """Dispatch a call from disk; return False when its publisher may not publish, or not yet."""
-        listening.statistics.admission.take(len(kept.message.payload))
-        if kept.client_id is not None:
-            publisher = publisher_of(kept.client_id, kept.username)
-            undecided = Undecided(publisher, publisher.username, kept.message, (listening,), (kept.key,), kept.hops)
-            return await self._acl.decide(undecided)
-        self._dispatcher.dispatch_stored(listening, kept.message, kept.hops, kept.key)
-        return True
-
-    def _set_aside(self, row: Unreadable) -> None:
-        """Report a row. Decision: it stays in the file as it is, and each start reports it again."""
-        route, event = (loggable(name) if name else "?" for name in (row.route, row.event))
-        message = f"row {row.id} of the spool (event {event}) cannot be read and stays there: {row.reason}"
-        log.error("route %s: %s", route, message)
-        if row.route is not None:
-            self._dispatcher.report_error(row.route, "unreadable_row", message)
+        """Have the ACL decide, until cancelled; may be run again."""
+        await self._acl.run()
 
     async def tidy(self) -> None:
-        """Remove ended calls from disk, and keep the spool's files small, until cancelled."""
+        """Remove the rows of ended calls from disk, and keep the spool's files small, until cancelled."""
         while True:
             for _ in range(_FLUSHES):
                 await asyncio.sleep(_FLUSH_SECONDS)
@@ -210,25 +262,135 @@ class Lossless:
             await asyncio.to_thread(self._spool.checkpoint)
             self._spool.settle()
 
-    def _keep(self, listening: Listening, message: Message, session: Session) -> str | None:
-        size = len(message.payload)
-        statistics = listening.statistics
-        refusal = self._dispatcher.too_large(size) or statistics.admission.admit(size)
-        if refusal is None:
+    # What the ACL has said (`KeepsUndecided`).
+
+    def permitted(self, undecided: Undecided) -> None:
+        """Send the rows of a message; those of events without a queue stay on disk."""
+        self._note_decided(undecided)
+        for key in undecided.keys:
+            self._spool.permit(key)
+            self._put(key, undecided.message)
+
+    def forbidden(self, undecided: Undecided) -> None:
+        """Remove the rows of a message."""
+        self._note_decided(undecided)
+        for key in undecided.keys:
+            self.acknowledged(key)
+
+    def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
+        """Report an ACL that does not answer to the routes of a message."""
+        names = map(self._rows.name_of, undecided.keys)
+        for route in {name[0] for name in names if name is not None}:
+            self._report_error(route, code, what)
+
+    def _take_left_over(self, row: Kept | Unreadable) -> None:
+        """Count a row of an earlier run; the ACL is asked about it now if it was not, whether its event exists or not.
+
+        Decision: a row that cannot be read stays in the file as it is, and each start reports it again.
+        """
+        if isinstance(row, Unreadable):
+            self._unreadable.append(row)
+            return
+        self._rows.add(row.key, (row.route, row.event), len(row.message.payload))
+        if row.client_id is not None:
+            publisher = publisher_of(row.client_id, row.username)
+            self._ask(Undecided(publisher, row.username, row.message.topic, None, (row.key,)))
+
+    def _find(self, topic: str) -> tuple[_Subscription, ...]:
+        if self._index is None:
+            self._index = TopicIndex((one.event.topic_filter, one) for one in self._subscriptions.values())
+        return self._index[topic]
+
+    def _put_rows(self, name: EventName, queue: RowQueue) -> None:
+        """Give an event a queue; a new one gets the event's rows, but for those that the ACL has not decided."""
+        before, self._queues[name] = self._queues.get(name), queue
+        if before is queue:
+            return
+        keys = [key for key in self._rows.keys(name) if key not in self._undecided]
+        if keys:
+            log.info("route %s, event %s: sending %d message(s) that the spool holds", *name, len(keys))
+        for key in keys:
+            queue.put(name, key, None, 0)
+
+    def _put(self, key: str, message: Message | None) -> None:
+        """Put a row that a client's packet has brought, unless it is gone or its event has no queue."""
+        name = self._rows.name_of(key)
+        queue = None if name is None else self._queues.get(name)
+        if name is not None and queue is not None:
+            queue.put(name, key, message, 0)
+
+    def _keep_and_put(self, found: Iterable[_Subscription], message: Message, hops: int) -> None:
+        for one in found:
+            key = self._keep(one, message, hops, None)
+            if key is not None:
+                one.queue.put(one.event.name, key, message, hops)
+
+    def _keep_undecided(self, found: Iterable[_Subscription], message: Message, session: Session) -> None:
+        publisher = (session.client_id or "", session.username)
+        keys = [key for one in found if (key := self._keep(one, message, 0, publisher)) is not None]
+        if keys:
+            is_held = self._undecided_bytes < _MOST_UNDECIDED
+            self._ask(Undecided(session, session.username, message.topic, message if is_held else None, tuple(keys)))
+
+    def _keep(
+        self, one: _Subscription, message: Message, hops: int, publisher: tuple[str, str | None] | None
+    ) -> str | None:
+        """Write a row and return its key, or refuse the message and return None."""
+        name, size = one.event.name, len(message.payload)
+        failure = self._refusal(one.event, size)
+        if failure is None:
             try:
-                client = (session.client_id or "", session.username)
-                event, numbering = listening.event.name, listening.numbering
-                return self._spool.keep(listening.route, event, message, 0, client, numbering)
+                key = self._spool.keep(*name, message, hops, publisher, one.batch)
             except SpoolFullError as error:
-                listening.statistics.admission.undo(size)
-                refusal = disk_full(error)
-        self._dispatcher.refuse(self._dispatcher.call_of(listening, message), refusal)
+                failure = disk_full(error)
+            else:
+                self._rows.add(key, name, size)
+                return key
+        one.queue.refuse(name, message, hops, failure)
         return None
 
+    def _refusal(self, event: LosslessEvent, size: int) -> CallError | None:
+        """Return why a payload of `size` bytes is not kept, None where it is.
 
-@functools.lru_cache(maxsize=128)  # one set for all messages of a topic: each of its own is an object to collect
-def _names_of(listenings: tuple[Listening, ...]) -> frozenset[EventName]:
-    return frozenset(listening.name for listening in listenings)
+        Decision: a route that has nothing on disk takes one message, however large it is beside OVERLOAD_BYTES.
+        """
+        if size > self._largest:
+            what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
+            return catalogue.MESSAGE_TOO_LARGE.error(what)
+        rows = self._rows.of_route(event.route)
+        if not rows.count:
+            return None
+        if rows.count >= event.most:
+            used_up = f"its OVERLOAD_CAPACITY of {event.most} messages is used up"
+            return catalogue.ROUTE_FULL.error(f"the route is overloaded: {used_up}")
+        if rows.size + size > event.most_bytes:
+            bound = f"its OVERLOAD_BYTES of {size_text(event.most_bytes)} have no room"
+            what = f"the route is overloaded: {bound} for a payload of {size_text(size)}"
+            return catalogue.ROUTE_BYTES_FULL.error(what)
+        return None
+
+    def _ask(self, undecided: Undecided) -> None:
+        self._undecided.update(undecided.keys)
+        if undecided.message is not None:
+            self._undecided_bytes += len(undecided.message.payload)
+        self._acl.add(undecided)
+
+    def _note_decided(self, undecided: Undecided) -> None:
+        self._undecided.difference_update(undecided.keys)
+        if undecided.message is not None:
+            self._undecided_bytes -= len(undecided.message.payload)
+
+    def _report_unreadable(self, row: Unreadable, route: str | None, event: str | None) -> None:
+        shown_route, shown_event = (loggable(name) if name else "?" for name in (route, event))
+        message = f"row {row.id} of the spool (event {shown_event}) cannot be read and stays there: {row.reason}"
+        log.error("route %s: %s", shown_route, message)
+        if route is not None:
+            self._report_error(route, "unreadable_row", message)
+
+
+@lru_cache(maxsize=128)  # one set for all messages of a topic: each of its own is an object to collect
+def _names_of(found: tuple[_Subscription, ...]) -> frozenset[EventName]:
+    return frozenset(one.event.name for one in found)
 
 
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:

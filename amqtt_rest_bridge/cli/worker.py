@@ -225,7 +225,7 @@ def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
     from amqtt_rest_bridge.program import check_routes
 
     settings, address = _usable(path, options)
-    routes = load_first(settings, lambda routes, _: check_routes(routes, settings)).routes
+    routes = load_first(settings, lambda routes: check_routes(routes, settings)).routes
     findings = asyncio.run(probe(address, settings, routes))
     lacking = sum(one.holds is False for one in findings)
     if as_json:

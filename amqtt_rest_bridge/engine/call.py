@@ -25,7 +25,6 @@ from amqtt_rest_bridge.engine.event import PreparedEvent, PreparedRoute
 from amqtt_rest_bridge.engine.needs import Delivery, Host
 from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes, note_attempt
 from amqtt_rest_bridge.engine.results import failure_publication
-from amqtt_rest_bridge.engine.schedule import OwnDelivery
 from amqtt_rest_bridge.engine.stages import Call, HeldError, Step, Verdict
 from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
@@ -84,7 +83,7 @@ class RouteCalls:
         self._arrivals: deque[Call] = deque()
         self._is_looking = False
         self._parsing = asyncio.Lock()
-        self._batches = Batches(limits.max_body_bytes, clock, self._line_up)
+        self._batches = Batches(limits.max_body_bytes, clock, self._line_up, has_groups=common.host.keys_have_groups)
         self._turns = Turns(self._admission, common.lease, clock, self._begin)
         self._breaker: Breaker | None = None
         self.use(definition)
@@ -99,13 +98,26 @@ class RouteCalls:
 
         The delivery is held until the call has ended. Returns the key from which the id of the run is made.
         """
-        prepared, size = self.definition.events[event], max(size, len(message.payload))
-        call = Call(next(self._common.numbers), self._resume, prepared, message, size, hops, delivery)
+        call = self._make(event, message, hops, delivery, size)
         call.retry_of = retry_of
-        if delivery is not None:
-            delivery.hold()
         self._admit(call)
         return call.run
+
+    def fail(self, event: str, message: Message, hops: int, delivery: Delivery | None, failure: CallError) -> None:
+        """End a message with a failure that its source has found: it was refused, or admitted by a bridge that died."""
+        call = self._make(event, message, hops, delivery)
+        if failure.code is FailureCode.BRIDGE_RESTARTED:
+            self._admission.take(call.size)
+            self._end_now(call, call.event.fail(call, failure))
+        else:
+            self.refuse(call, failure)
+
+    def _make(self, event: str, message: Message, hops: int, delivery: Delivery | None, size: int = 0) -> Call:
+        """Return a call of a message, which holds its delivery."""
+        if delivery is not None:
+            delivery.hold()
+        size, number = max(size, len(message.payload)), next(self._common.numbers)
+        return Call(number, self._resume, self.definition.events[event], message, size, hops, delivery)
 
     def _admit(self, call: Call) -> None:
         delivery, failure = call.delivery, None
@@ -503,7 +515,7 @@ class RouteCalls:
     def left(self) -> tuple[int, int]:
         """Return how many messages are lost if the bridge ends now, and how many their source keeps."""
         calls = [*self._open.values(), *self._outside.empty()]
-        kept = sum(call.delivery is not None and not isinstance(call.delivery, OwnDelivery) for call in calls)
+        kept = sum(call.delivery is not None and call.delivery.is_bounded for call in calls)
         return len(calls) - kept, kept
 
     def _breaker_changed(self, reason: str | None) -> None:

@@ -18,6 +18,7 @@ from amqtt_rest_bridge.engine.schedule import Schedule
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
 from amqtt_rest_bridge.engine.stages.order import OrderLease
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route, RunKey
 
 log = logging.getLogger(__name__)
@@ -78,15 +79,35 @@ class ClientMode:
                 delivery.release()
 
     def run_event(
-        self, name: EventName, message: Message, delivery: Delivery | None = None, retry_of: str | None = None
-    ) -> RunKey | None:
-        """Run one event alone with a message, for its schedule or for a retry.
+        self, name: EventName, message: Message, delivery: Delivery | None = None, retry_of: str | None = None, *,
+        hops: int = 0, size: int = 0,
+    ) -> RunKey | None:  # fmt: skip
+        """Run one event alone with a message: of its own subscription, for its schedule, or for a retry.
 
-        `retry_of` is the id of the run that is repeated. The delivery is held until the call has ended. Returns the key
-        from which the id of the run is made, None if the event is gone.
+        Args:
+            name: The route and the event.
+            message: The message.
+            delivery: Held until the call has ended.
+            retry_of: The id of the run that is repeated.
+            hops: See `offer`.
+            size: See there.
+
+        Returns:
+            The key from which the id of the run is made, None if the event is gone.
         """
         listener = self._router.by_name.get(name)
-        return None if listener is None else listener.calls.offer(name[1], message, 0, delivery, retry_of)
+        return None if listener is None else listener.calls.offer(name[1], message, hops, delivery, retry_of, size)
+
+    def fail_event(
+        self, name: EventName, message: Message, failure: CallError, delivery: Delivery | None = None, *, hops: int = 0
+    ) -> None:
+        """End a message for one event with a failure that its source has found: nothing is sent.
+
+        The delivery is held until the failure is published. Nothing happens if the event is gone.
+        """
+        listener = self._router.by_name.get(name)
+        if listener is not None:
+            listener.calls.fail(name[1], message, hops, delivery, failure)
 
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Run these routes from now on.

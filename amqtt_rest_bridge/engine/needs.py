@@ -95,7 +95,8 @@ class Delivery(Protocol):
     """A message as its source holds it: acknowledged once nothing depends on it any more.
 
     `is_dropped`: its source has taken it back and will deliver it again, so its calls must not begin any more.
-    `is_bounded`: its source sends no more than routes have room for (Receive Maximum), so that no message is refused.
+    `is_bounded`: its source sends no more than routes have room for (Receive Maximum), so that no message is refused,
+    and keeps the others. What has not ended when the bridge ends it delivers to the next one.
     """
 
     @property
@@ -308,6 +309,7 @@ class Host:
         limits: Bounds.
         runs: Makes the ids of calls.
         records: Of the admin port; None where there is none.
+        keys_have_groups: Whether keys of lossless calls say which messages are one batch, see `stages.batch.Batches`.
     """
 
     publisher: Publishes
@@ -318,3 +320,4 @@ class Host:
     limits: Limits = field(default_factory=Limits)
     runs: RunIds = field(default_factory=RunIds)
     records: Records | None = None
+    keys_have_groups: bool = False

@@ -1,8 +1,8 @@
-"""The commands of a group, taken by the worker that holds its first slot. The event loop only.
+"""Commands by MQTT, taken by the worker that holds the first slot of its group, or by the plugin's bridge.
 
-They come by a session of their own, which moves with that slot: so each is executed by one worker, in the order in
-which they came. A command is acknowledged once the broker has its answer: when its worker is killed before, the next
-holder of the slot executes and answers it.
+They come by a session of their own. That of a group moves with the first slot, so each command is executed by one
+worker, in the order in which they came. A command is acknowledged once the broker has its answer. If its worker is
+killed before, the next client of the session executes and answers it. The event loop only.
 """
 
 import asyncio
@@ -28,16 +28,17 @@ from amqtt_rest_bridge.system import own_version
 log = logging.getLogger(__name__)
 
 FIRST_SLOT: Final = 0
-_RECEIVE_MAXIMUM: Final = 1024  # what `Commands` has no room for is answered at once, and then acknowledged
+RECEIVE_MAXIMUM: Final = 1024
+"""Commands that may come before one is acknowledged; what `Commands` has no room for is answered at once."""
 _END_SECONDS: Final = 1.0  # for the command that is executed when the slot is left
 
 
-class GroupCommands:
-    """Take the commands of a group, between `begin` and `end`.
+class MqttCommands:
+    """Take commands, between `begin` and `end`.
 
     Args:
         live: The setting coreflux.
-        settings: Those of the worker.
+        session: The client that takes them.
         broker: Returns the broker's address; called before each connection.
         publisher: Publishes answers, and what is retained.
         routes: Loads and runs the routes.
@@ -45,24 +46,24 @@ class GroupCommands:
     """
 
     def __init__(
-        self, live: Coreflux, settings: WorkerSettings, broker: Callable[[], Address], publisher: Publisher,
-        routes: RunsRoutes, gate: Callable[[], Awaitable[object]],
+        self, live: Coreflux, session: Session, broker: Callable[[], Address], publisher: Publisher,
+        routes: RunsRoutes, gate: Callable[[], Awaitable[object]] | None = None,
     ) -> None:  # fmt: skip
         self._users = ", ".join(live.users)
-        # Decision: commands wait for a worker for as long as a slot may wait for its next holder, not for a day.
-        self._session = Session(f"{settings.group}-commands", math.ceil(2 * settings.adopt_seconds), _RECEIVE_MAXIMUM)
+        self._session = session
         self._broker = broker
         self._publisher = publisher
         self._routes = routes
         self._gate = gate
         self._commands = Commands(live.routes, self._announce)
-        self._client: ReconnectingClient | None = None
+        self.client: ReconnectingClient | None = None
+        """The client, between `begin` and `end`."""
         self._supervisor = Supervisor(lambda _: None)
 
     async def check(self) -> None:
         """Publish the version; raises `BrokerError` where the broker forbids what the setting needs."""
         try:
-            await self._publisher.publish(_version(), hops=1, wait=False)
+            await self._publisher.publish(_version(), hops=1, wait=False, is_own=True)
         except PublicationRefusedError as error:
             raise BrokerError(
                 f"the broker does not let this worker publish below {ROOT}, which the setting coreflux needs: "
@@ -71,17 +72,17 @@ class GroupCommands:
         log.info("routes can be commanded below %s: let the broker's ACL open it to %s only", ROOT, self._users)
 
     def begin(self) -> None:
-        """Take commands: this worker holds the first slot."""
-        self._client = ReconnectingClient(
+        """Take commands."""
+        self.client = ReconnectingClient(
             self._broker, self._session, self._take, self._connected, lambda *_: self._commands.forget(),
             gate=self._gate,
         )  # fmt: skip
-        self._supervisor.keep(self._session.client_id, self._client.run)
+        self._supervisor.keep(self._session.client_id, self.client.run)
         self._supervisor.keep("commands", lambda: self._commands.run(self._routes))
 
     async def end(self) -> None:
         """Take no more, wait for the answer to the command that is executed, and disconnect."""
-        client, self._client = self._client, None
+        client, self.client = self.client, None
         if client is None:
             return
         self._commands.forget()
@@ -89,7 +90,7 @@ class GroupCommands:
             async with asyncio.timeout(_END_SECONDS):
                 await self._commands.settled()
         except TimeoutError:
-            log.warning("a command takes long: the next holder of slot %d executes it again", FIRST_SLOT)
+            log.warning("a command takes long: the next client of %s executes it again", self._session.client_id)
         await self._publisher.settled(0.5)  # then the command is acknowledged
         await self._supervisor.stop()
         await client.close()
@@ -100,7 +101,7 @@ class GroupCommands:
 
     def status_published(self, route: str, payload: bytes) -> None:
         """Publish the status of a route for commanding tools too, while commands are taken here."""
-        if self._client is not None and self._client.connection is not None:
+        if self.client is not None and self.client.connection is not None:
             self._commands.status_published(route, payload)
 
     def _announce(self, publication: Publication) -> bool:
@@ -113,7 +114,7 @@ class GroupCommands:
         self._announce(_version())
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
-        if self._client is None:  # its next holder executes it
+        if self.client is None:  # its next holder executes it
             return
         if received.topic == COMMAND_TOPIC:
             self._commands.receive(received.payload, lambda answer: self._answer(connection, received, answer))
@@ -130,8 +131,13 @@ class GroupCommands:
             if command.packet_id is not None:
                 connection.acknowledge(command.packet_id)
 
-        self._publisher.publish(answer, hops=1).add_done_callback(answered)
+        self._publisher.publish(answer, hops=1, is_own=True).add_done_callback(answered)
         return True
+
+
+def group_session(settings: WorkerSettings) -> Session:
+    """Return the session of a group. Commands wait there for as long as a slot may wait for its next holder."""
+    return Session(f"{settings.group}-commands", math.ceil(2 * settings.adopt_seconds), RECEIVE_MAXIMUM)
 
 
 def _version() -> Publication:

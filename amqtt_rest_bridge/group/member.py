@@ -20,16 +20,17 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.commands.execution import RunsRoutes
-from amqtt_rest_bridge.group.commands import FIRST_SLOT, GroupCommands
+from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, PublishRecord
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
 from amqtt_rest_bridge.group.own_session import OwnSession, Watches
 from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
-from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import EventName, Message, Publication, Route
-from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
+from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.supervisor import Supervisor
@@ -92,7 +93,7 @@ class Member:
         """Set once this worker serves the slots of its share."""
         self.connected = asyncio.Event()
         """Set while there is a connection on which all records have come."""
-        self._commands: GroupCommands | None = None  # takes them while this worker holds the first slot
+        self._commands: MqttCommands | None = None  # takes them while this worker holds the first slot
         self._settings = settings
         self._broker = broker
         self._publisher = publisher
@@ -168,8 +169,9 @@ class Member:
         """
         await self.own.client.open()
         if self._settings.coreflux is not None:
-            self._commands = GroupCommands(
-                self._settings.coreflux, self._settings, self._broker, self._publisher, program, self.connected.wait
+            session = group_session(self._settings)
+            self._commands = MqttCommands(
+                self._settings.coreflux, session, self._broker, self._publisher, program, self.connected.wait
             )
             await self._commands.check()  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
 

@@ -6,7 +6,7 @@ events (retained messages included), and replies. The session ends with the conn
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import AbstractContextManager
 from typing import Final, Protocol
 
@@ -14,7 +14,8 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.records import lease_topic, presence_topic
 from amqtt_rest_bridge.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.intake import Feed, carried, size_of
+from amqtt_rest_bridge.mqtt.delivery import carried, size_of
+from amqtt_rest_bridge.mqtt.intake import Feed
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
@@ -42,6 +43,43 @@ class Watches(Protocol):
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
         """Take a message that one of these filters matches; see `ServerMode.see`."""
         ...
+
+
+class WatchSubscriptions:
+    """The subscriptions of an own session: what is watched, and topics that are always subscribed.
+
+    Args:
+        watches: Takes the messages of read events and replies.
+        always: Topic filters whose messages are the session's own.
+    """
+
+    def __init__(self, watches: Watches, always: Iterable[str]) -> None:
+        self._watches = watches
+        self._always = {one: Feed(one, frozenset()).identifier for one in always}
+        self._subscribed: set[str] = set()
+
+    def forget(self) -> None:
+        """Note that nothing is subscribed: the connection is new."""
+        self._subscribed = set()
+
+    async def subscribe(self, connection: MqttConnection) -> None:
+        """Subscribe what is watched now, then unsubscribe what is not."""
+        wanted = self._always | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
+        with self._watches.asking_again() as again:
+            missing = (wanted.keys() - self._subscribed) | set(again)
+            await connection.subscribe(Subscription(one, wanted[one], True) for one in wanted if one in missing)
+        await connection.unsubscribe(Subscription(one) for one in self._subscribed - set(wanted))
+        self._subscribed = set(wanted)
+
+    def see(self, received: Publish) -> bool:
+        """Show a message to read events and replies; return False for one of the session's own topics."""
+        identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
+        if any(number in self._always.values() for number in identifiers):
+            return False
+        if received.payload or not received.retain:
+            message = Message(received.topic, received.payload, time.time(), carried(received.properties))
+            self._watches.see(message, retained=received.retain, size=size_of(received))
+        return True
 
 
 class OwnSession:
@@ -72,21 +110,18 @@ class OwnSession:
         self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)
         self._leases = leases
         self._publisher = publisher
-        self._watches = watches
         self._on_record = on_record
-        records = [lease_topic(group, "+"), presence_topic(group, "+")]
-        self._records = {one: Feed(one, frozenset()).identifier for one in records}
-        self._subscribed: set[str] = set()
+        self._subscriptions = WatchSubscriptions(watches, [lease_topic(group, "+"), presence_topic(group, "+")])
 
     async def subscribe(self) -> None:
         """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
         if (connection := self.client.connection) is not None:
-            await self._subscribe(connection)
+            await self._subscriptions.subscribe(connection)
 
     async def _connected(self, connection: MqttConnection) -> None:
-        self._subscribed = set()
+        self._subscriptions.forget()
         self._leases.connecting(lease_time())
-        await self._subscribe(connection)
+        await self._subscriptions.subscribe(connection)
         self._publisher.announce(Publication(self._presence.topic, _MARK))  # it comes back behind all records
         self._publisher.up(connection)
 
@@ -95,22 +130,10 @@ class OwnSession:
         self._leases.connecting(lease_time())
         self._on_record()
 
-    async def _subscribe(self, connection: MqttConnection) -> None:
-        wanted = self._records | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
-        with self._watches.asking_again() as again:
-            missing = (wanted.keys() - self._subscribed) | set(again)
-            await connection.subscribe(Subscription(one, wanted[one], True) for one in wanted if one in missing)
-        await connection.unsubscribe(self._subscribed - set(wanted))
-        self._subscribed = set(wanted)
-
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
-        identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
-        if not any(number in self._records.values() for number in identifiers):
-            if received.payload or not received.retain:
-                message = Message(received.topic, received.payload, time.time(), carried(received.properties))
-                self._watches.see(message, retained=received.retain, size=size_of(received))
+        if self._subscriptions.see(received):
             return
         now = lease_time()
         if received.payload == _MARK and received.topic == self._presence.topic:

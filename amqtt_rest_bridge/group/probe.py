@@ -385,7 +385,7 @@ async def _source_topics(probe: _Probe) -> str:
                 raise
             refused.append(f"{topic_filter.removeprefix(share + '/')} ({REASONS[error.code]})")
         else:
-            await client.connection.unsubscribe([topic_filter])
+            await client.connection.unsubscribe([Subscription(topic_filter)])
     if refused:
         raise _LacksError(f"{len(refused)} of {len(filters)} subscription(s) refused: {', '.join(refused)}")
     return (

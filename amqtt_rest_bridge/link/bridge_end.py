@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.link.admin_frames import SHOWN_BYTES
 from amqtt_rest_bridge.link.frames import (
     CHUNK,
     INITIAL_CREDITS,
@@ -35,6 +34,7 @@ from amqtt_rest_bridge.link.frames import (
     encode_parts,
 )
 from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.records.values import SHOWN_BYTES
 
 _MAX_DESCRIPTORS: Final = 250  # Linux passes at most 253 in one message (SCM_MAX_FD)
 _BATCH: Final = 32  # results that may wait for company

@@ -25,8 +25,10 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 from msgspec import Struct
 
-from amqtt_rest_bridge.link.admin_frames import Durations, EndedRequest, Evidence, FromAdmin, ToAdmin
+from amqtt_rest_bridge.admin.numbers import Durations
+from amqtt_rest_bridge.link.admin_frames import EndedRequest, FromAdmin, ToAdmin
 from amqtt_rest_bridge.model import Message, Pairs, Publication
+from amqtt_rest_bridge.records.values import Evidence
 
 INITIAL_CREDITS: Final = 512
 """Credits of a bridge process that starts: some 8 MiB of publications on their way to the broker at most."""

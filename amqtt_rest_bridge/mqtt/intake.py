@@ -1,41 +1,30 @@
-"""One session's messages on their way to the engine, and their acknowledgements on the way back. The event loop only.
+"""The messages of one session of a worker on their way to the engine. The event loop only.
 
-A message is acknowledged as soon as all its calls have ended (`MqttDelivery`), whatever the order of messages. MQTT 5
-section 4.6 asks for PUBACKs in the order of the messages. But then one call that is retried for an hour would hold back
-all later PUBACKs, and the broker would stop sending. Brokers find a message by its packet id, in any order.
+`delivery` has their acknowledgements, `event_intake` the sessions of the plugin's bridge.
 """
 
 import asyncio
 import logging
 import math
 import time
-import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from amqtt_rest_bridge.model import EventName, Message, MessageProperties
+from amqtt_rest_bridge.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, carried, hops_of, size_of
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import MOST_USER_BYTES, Properties, Property
+from amqtt_rest_bridge.mqtt.wire import Property
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
 
 log = logging.getLogger(__name__)
 
-MOST_PROPERTIES: Final = 32
-"""User properties of a message that are carried ..."""
-MOST_BYTES: Final = MOST_USER_BYTES
-"""... and their size, names and values together."""
-_LONGEST_CORRELATION: Final = 64
-_KEY: Final = "idempotency-key"
-_LONGEST_KEY: Final = 255
-_KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
 _MOST_CHOICES: Final = 4096
 _WARN_SECONDS: Final = 60.0  # between two warnings of a session
 _MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
@@ -122,7 +111,7 @@ class _Delayed(NamedTuple):
     message: Message
     hops: int
     elsewhere: frozenset[EventName]
-    delivery: "MqttDelivery"
+    delivery: MqttDelivery
 
 
 class Intake:
@@ -172,7 +161,7 @@ class Intake:
         self._all: frozenset[EventName] = frozenset()
         self._ordered: frozenset[EventName] = frozenset()
         self._choices: dict[tuple[int, ...], _Choice] = {}
-        self._unacknowledged: dict[int, MqttDelivery] = {}  # by packet id
+        self._unacknowledged = Unacknowledged()
         self._waiting: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
@@ -215,7 +204,7 @@ class Intake:
         A message for several events is dropped only with `shared`: one of its calls may have ended, and would be
         repeated.
         """
-        for delivery in self._unacknowledged.values():
+        for delivery in self._unacknowledged:
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
         waiting, self._waiting = self._waiting, deque[_Delayed]()
         self._waiting.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
@@ -236,7 +225,7 @@ class Intake:
         self._connection = connection
         has_subscribed, self._has_subscribed = self._has_subscribed, False
         if not connection.session_present:  # then no message of before comes again
-            self._unacknowledged = {}
+            self._unacknowledged.forget()
             self._gone = set()
         elif has_subscribed:
             return
@@ -253,7 +242,7 @@ class Intake:
             wanted = list(self._wanted)
             await connection.subscribe(wanted)
             gone = self._gone - {one.topic_filter for one in wanted}
-            await connection.unsubscribe(gone)
+            await connection.unsubscribe(map(Subscription, gone))
             self._gone -= gone
         finally:
             self._subscribing -= 1
@@ -265,7 +254,7 @@ class Intake:
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         self.redelivered += received.duplicate
-        if not self._is_under_way(connection, received):
+        if not self._unacknowledged.goes_on(connection, received):
             if self._missed or (self._subscribing and not self._has_room()):
                 self._missed = True  # all that follow are missed too: they would be called before it
                 return
@@ -273,26 +262,14 @@ class Intake:
         if not self._subscribing and not self._has_room():
             connection.pause()
 
-    def _is_under_way(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return whether a message came on an earlier connection, and its calls go on or have ended."""
-        if not received.duplicate or received.packet_id is None:
-            return False
-        known = self._unacknowledged.get(received.packet_id)
-        if known is None or known.is_abandoned or not known.move(connection, received):
-            return False
-        if known.has_ended:
-            self._acknowledge(known)
-        return True
-
     def _accept(self, connection: MqttConnection, received: Publish) -> None:
         delivery = MqttDelivery(self, connection, received)
-        if received.packet_id is not None:
-            self._unacknowledged[received.packet_id] = delivery
+        self._unacknowledged.add(delivery)
         self.held += 1
         self._capacity.count(1, received.size)
         self._distribute(delivery)
 
-    def _distribute(self, delivery: "MqttDelivery") -> None:
+    def _distribute(self, delivery: MqttDelivery) -> None:
         """Offer a message to its events; to ORDERED ones when that is allowed."""
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
@@ -330,7 +307,7 @@ class Intake:
             self._choices[identifiers] = choice
         return choice
 
-    def _take_unserved(self, delivery: "MqttDelivery") -> None:
+    def _take_unserved(self, delivery: MqttDelivery) -> None:
         """Hold a message that no event here takes while another worker may have one; else acknowledge it.
 
         It comes by a subscription of other routes: of another worker that had the slot, or of before a reload.
@@ -358,9 +335,7 @@ class Intake:
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._offer_waiting)
 
-    def _offer_now(
-        self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: "MqttDelivery"
-    ) -> None:
+    def _offer_now(self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: MqttDelivery) -> None:
         try:
             holding, size = None if delivery.at_once else delivery, size_of(delivery.received)
             self._offer(message, hops=hops, elsewhere=elsewhere, delivery=holding, size=size)
@@ -375,136 +350,13 @@ class Intake:
         """
         return not self._paused and (not self.held or self._capacity.is_left)
 
-    def end(self, delivery: "MqttDelivery") -> None:
+    def end(self, delivery: MqttDelivery) -> None:
         """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
         self.held -= 1
         self._capacity.count(-1, -delivery.size)
         if not delivery.is_abandoned:
-            self._acknowledge(delivery)
+            self._unacknowledged.acknowledge(delivery)
         elif delivery.came_again and delivery.connection.is_open:
             self._accept(delivery.connection, delivery.received)
         if self._has_room() and self._connection is not None:  # which may be a later one than the message came on
             self._connection.resume()
-
-    def _acknowledge(self, delivery: "MqttDelivery") -> None:
-        """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
-        packet_id = delivery.received.packet_id
-        if packet_id is not None and delivery.connection.is_open:
-            if self._unacknowledged.get(packet_id) is delivery:
-                del self._unacknowledged[packet_id]
-            delivery.connection.acknowledge(packet_id)
-
-
-class MqttDelivery:
-    """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last."""
-
-    __slots__ = (
-        *("_holds", "_intake", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_dropped"),
-        *("is_shared", "received", "size"),
-    )
-    is_bounded: ClassVar[bool] = True
-
-    def __init__(self, intake: Intake, connection: MqttConnection, received: Publish) -> None:
-        self._intake = intake
-        self._holds = 0
-        self.connection = connection
-        self.received = received
-        self.size = received.size  # properties take memory, too
-        self.at_once = False
-        """Whether it is acknowledged on arrival."""
-        self.is_shared = False
-        """Whether calls of several events came of it."""
-        self.has_ended = False
-        self.came_again = False
-        """Whether the broker has sent it again since it was dropped."""
-        self.is_dropped = False
-        """Whether calls of it must not begin any more."""
-        self.is_abandoned = False
-        """Whether a call of it was dropped, so that it must not be acknowledged."""
-
-    def move(self, connection: MqttConnection, received: Publish) -> bool:
-        """Go over to the connection on which the message came again; return False when it is another message."""
-        before = self.received
-        if (before.topic, before.payload) != (received.topic, received.payload):
-            return False
-        self.connection, self.received, self.came_again = connection, received, self.is_dropped
-        return True
-
-    def note_calls(self) -> None:
-        """Note whether several calls came of the message: each holds it, and its session holds it once."""
-        self.is_shared = self.is_shared or self._holds > 2
-
-    def hold(self) -> None:
-        """Note that one more call or publication depends on it."""
-        self._holds += 1
-
-    def release(self) -> None:
-        """Note that a call or publication has ended; the last one acknowledges the message."""
-        self._holds -= 1
-        if not self._holds:
-            self.has_ended = True
-            self._intake.end(self)
-
-    def abandon(self) -> None:
-        """Note that a call was given up before it began: the message is not acknowledged, and comes again."""
-        self.is_abandoned = True
-        self.release()
-
-    def key(self, event: EventName) -> str:
-        """Return the Idempotency-Key of the message for an event."""
-        return idempotency_key(self._intake.client.client_id, self.received, event)
-
-
-# What is carried of a message's properties.
-
-
-def carried(properties: Properties) -> MessageProperties | None:
-    """Return what is carried of the properties of a message, None where that is nothing.
-
-    Of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
-    """
-    pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
-    if pairs is None and correlation is None:
-        return None
-    kept: list[tuple[str, str]] = []
-    room = MOST_BYTES
-    for name, value in pairs or ():
-        room -= len(name.encode()) + len(value.encode())
-        if room < 0 or len(kept) == MOST_PROPERTIES:
-            break
-        if name != HOPS:
-            kept.append((name, value))
-    if correlation is not None:  # one that is longer than any of ours is never equal to one
-        return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
-    return MessageProperties(tuple(kept)) if kept else None
-
-
-def size_of(received: Publish) -> int:
-    """Return how large a message is by `max_message_bytes`, in bytes: its payload, or what comes before that."""
-    return max(len(received.payload), received.size - len(received.payload))
-
-
-def hops_of(properties: Properties) -> int:
-    """Return how many routes a message has passed through, 0 where the property is not a number."""
-    for name, value in properties.get(Property.USER_PROPERTY, ()):
-        if name == HOPS and value.isascii() and value.isdigit():
-            return min(int(value[:4]), 1000)
-    return 0
-
-
-def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
-    """Return the Idempotency-Key of a message for an event: the publisher's, or one made of the message.
-
-    The key is the same whenever the broker sends the message again. With QoS 0, which is sent once, it is new.
-    """
-    pairs = message.properties.get(Property.USER_PROPERTY, ())
-    given = next((value for name, value in pairs if name.lower() == _KEY), None)
-    if given is None and (correlation := message.properties.get(Property.CORRELATION_DATA)):
-        given = correlation.decode("latin-1")
-    if given is not None:
-        fits = len(given) <= _LONGEST_KEY and given.isascii() and given.isprintable()
-        return given if fits and given == given.strip() != "" else str(uuid.uuid5(_KEYS, given))
-    if message.packet_id is None:
-        return str(uuid.uuid4())
-    name = "\0".join([client_id, str(message.packet_id), *event, message.topic, ""])
-    return str(uuid.uuid5(_KEYS, (name.encode() + message.payload).decode("latin-1")))

@@ -9,7 +9,7 @@ and nothing else is raised, whatever the bytes are. What is written is trusted b
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from amqtt_rest_bridge.mqtt.wire import (
     CONNACK,
@@ -135,15 +135,21 @@ class Disconnect:
 Packet = Connack | Publish | Acknowledged | Answered | Pingresp | Disconnect
 
 
+Reader = Callable[[int, bytes, bool], tuple[Any, int]]
+"""Read the body of a packet: its type, its bytes, whether it is MQTT 5; return the packet and the place behind it."""
+
+
 class Decoder:
     """Bytes that a server sends, in pieces of any size, to packets.
 
     Args:
         level: `MQTT_5` or `MQTT_3_1_1`.
+        readers: What reads each type of packet but PUBLISH. Without them those of a server.
     """
 
-    def __init__(self, level: int) -> None:
+    def __init__(self, level: int, readers: Mapping[int, Reader] | None = None) -> None:
         self._level = level
+        self._readers = _READERS if readers is None else readers
         self._data = b""
         self._at = 0
         self._left = bytearray()  # a packet that is not whole ...
@@ -166,7 +172,7 @@ class Decoder:
             data = self._data[self._at :] + data
         self._data, self._at = data, 0
 
-    def next(self) -> Packet | None:
+    def next(self) -> Any:
         """Return the next packet, None until more bytes have come; raises `PacketError`."""
         if self._left:
             return None
@@ -193,7 +199,7 @@ class Decoder:
         if first == 0x40 and length == 2 and (packet_id := data[body] << 8 | data[body + 1]):
             return Acknowledged(PUBACK, packet_id, 0, NO_PROPERTIES)  # as most of them are
         self._check(first, length)
-        packet, at = _READERS[first >> 4](first >> 4, data[body:end], self._level == MQTT_5)
+        packet, at = self._readers[first >> 4](first >> 4, data[body:end], self._level == MQTT_5)
         if at != length:
             raise malformed(f"{NAMES[first >> 4]} has {length - at} bytes too many")
         return packet
@@ -212,7 +218,7 @@ class Decoder:
             raise malformed("the topic of PUBLISH has a wildcard")  # [MQTT-3.3.2-2]
         packet_id, properties = None, NO_PROPERTIES
         if qos:
-            packet_id, at = _packet_id(data, at, end)
+            packet_id, at = read_packet_id(data, at, end)
         if self._level == MQTT_5:
             properties, at = read_properties(data, at, end, PUBLISH)
             if Property.TOPIC_ALIAS in properties:  # this client has not said that it takes any, section 3.3.2.3.4
@@ -229,15 +235,16 @@ class Decoder:
         kind, flags = first >> 4, first & 0x0F
         if kind == PUBLISH:
             return
-        if kind not in _READERS or (kind == DISCONNECT and self._level != MQTT_5):
-            raise protocol_error(f"a server sends no packet of type {NAMES[kind]}")
-        if flags != (2 if kind == PUBREL else 0):
+        if kind not in self._readers or (kind == DISCONNECT and self._level != MQTT_5):
+            raise protocol_error(f"a packet of type {NAMES[kind]} does not come from this side")
+        if flags != (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0):
             raise malformed(f"{NAMES[kind]} has the flags {flags}")
         if length > _LARGEST_OTHER:
             raise PacketError(Code.QUOTA_EXCEEDED, f"{NAMES[kind]} has {length} bytes")
 
 
-def _packet_id(data: bytes, at: int, end: int) -> tuple[int, int]:
+def read_packet_id(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read a packet identifier."""
     packet_id, at = two_bytes(data, at, end)
     if not packet_id:  # [MQTT-2.2.1-3]
         raise protocol_error("a packet identifier is 0")
@@ -271,8 +278,9 @@ def _read_connack(_kind: int, body: bytes, is_5: bool) -> tuple[Connack, int]:
     return Connack(bool(flags), code, properties), at
 
 
-def _read_acknowledged(kind: int, body: bytes, is_5: bool) -> tuple[Acknowledged, int]:
-    packet_id, at = _packet_id(body, 0, len(body))
+def read_acknowledged(kind: int, body: bytes, is_5: bool) -> tuple[Acknowledged, int]:
+    """Read PUBACK, PUBREC, PUBREL or PUBCOMP."""
+    packet_id, at = read_packet_id(body, 0, len(body))
     code, properties = 0, NO_PROPERTIES
     if is_5:
         code, properties, at = _reason(kind, body, at)
@@ -280,7 +288,7 @@ def _read_acknowledged(kind: int, body: bytes, is_5: bool) -> tuple[Acknowledged
 
 
 def _read_answered(kind: int, body: bytes, is_5: bool) -> tuple[Answered, int]:
-    packet_id, at = _packet_id(body, 0, len(body))
+    packet_id, at = read_packet_id(body, 0, len(body))
     properties = NO_PROPERTIES
     if is_5:
         properties, at = read_properties(body, at, len(body), kind)
@@ -293,23 +301,24 @@ def _read_answered(kind: int, body: bytes, is_5: bool) -> tuple[Answered, int]:
     return Answered(kind, packet_id, codes, properties), len(body)
 
 
-def _read_disconnect(kind: int, body: bytes, _is_5: bool) -> tuple[Disconnect, int]:
+def read_disconnect(kind: int, body: bytes, _is_5: bool) -> tuple[Disconnect, int]:
+    """Read DISCONNECT."""
     code, properties, at = _reason(kind, body, 0)
     if Property.SESSION_EXPIRY_INTERVAL in properties:  # [MQTT-3.14.2-2]
         raise protocol_error("DISCONNECT of a server has a session expiry interval")
     return Disconnect(code, properties), at
 
 
-_READERS: Final[Mapping[int, Callable[[int, bytes, bool], tuple[Packet, int]]]] = {
+_READERS: Final[Mapping[int, Reader]] = {
     CONNACK: _read_connack,
-    PUBACK: _read_acknowledged,
-    PUBREC: _read_acknowledged,
-    PUBREL: _read_acknowledged,
-    PUBCOMP: _read_acknowledged,
+    PUBACK: read_acknowledged,
+    PUBREC: read_acknowledged,
+    PUBREL: read_acknowledged,
+    PUBCOMP: read_acknowledged,
     SUBACK: _read_answered,
     UNSUBACK: _read_answered,
     PINGRESP: lambda _kind, _body, _is_5: (Pingresp(), 0),
-    DISCONNECT: _read_disconnect,
+    DISCONNECT: read_disconnect,
 }
 
 

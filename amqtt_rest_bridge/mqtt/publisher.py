@@ -16,6 +16,7 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.private import OWN, QOS
 from amqtt_rest_bridge.mqtt.values import BrokerError
 from amqtt_rest_bridge.mqtt.wire import Property, write_properties
 from amqtt_rest_bridge.times import LineLimit
@@ -45,6 +46,7 @@ class _Sending:
     answer: asyncio.Future[None] | None = None
     expires_at: float | None = None  # time of the loop
     retained_for: int = 0  # seconds that the broker keeps it, 0: no limit
+    is_own: bool = False  # marked with `OWN`
     losses: int = 0  # connections that have ended while it was under way
     blame: int = 0  # points for those that have ended while it was alone
 
@@ -67,9 +69,14 @@ class Publisher:
     """Publishes while there is a connection, and keeps what waits for one.
 
     The queue is bounded by the callers: each caller of `publish` waits for its own publication.
+
+    Args:
+        is_private: Whether connections are to the plugin's private endpoint. It passes statuses and answers to commands
+            on because they are marked with `private.OWN`; other brokers have an ACL.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_private: bool = False) -> None:
+        self._is_private = is_private
         self._connection: MqttConnection | None = None
         self._waiting: deque[_Sending] = deque()
         self._under_way: dict[_Sending, None] = {}
@@ -84,9 +91,17 @@ class Publisher:
         return self._connection is not None
 
     def publish(
-        self, publication: Publication, *, hops: int, route: str = "", wait: bool = True  # noqa: ARG002  # of `Publishes`
-    ) -> asyncio.Future[None]:  # fmt: skip
+        self,
+        publication: Publication,
+        *,
+        hops: int,
+        route: str = "",  # noqa: ARG002  # of `Publishes`
+        wait: bool = True,
+        is_own: bool = False,
+    ) -> asyncio.Future[None]:
         """Publish, and return once the broker has acknowledged it; see `engine.needs.Publishes`.
+
+        `is_own`: it is the bridge's own, as what is announced, and no route's.
 
         Raises:
             BrokerAwayError: Without `wait`: there is no connection, it ends before the acknowledgement, or that has not
@@ -96,7 +111,7 @@ class Publisher:
         """
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
-        sending = _Sending(publication, hops, answer)
+        sending = _Sending(publication, hops, answer, is_own=self._is_private and is_own)
         fault = check_topic_name(publication.topic)
         if fault is not None:
             self._drop(sending, f"the topic {fault}")
@@ -113,7 +128,8 @@ class Publisher:
 
     def announce(self, publication: Publication, *, seconds: int = 0) -> None:
         """Publish a record or a status without an answer. The broker drops it after so many seconds (0: never)."""
-        self._waiting.append(_Sending(publication, 1, retained_for=seconds if publication.payload else 0))
+        seconds = seconds if publication.payload else 0
+        self._waiting.append(_Sending(publication, 1, retained_for=seconds, is_own=self._is_private))
         self.resume()
 
     async def settled(self, seconds: float) -> int:
@@ -186,11 +202,15 @@ class Publisher:
                 self._drop(sending, f"the broker answers {why}")
             self.resume()
 
+        qos = 1 if publication.qos is None else publication.qos
+        if self._is_private:
+            properties, qos = _private(sending.hops, publication.qos, is_own=sending.is_own), 1
+        else:
+            properties = _written(publication.properties, sending.hops, sending.retained_for)
         try:
             connection.publish(
-                publication.topic, publication.payload, answered,
-                qos=1 if publication.qos is None else publication.qos, retain=publication.retain,
-                properties=_written(publication.properties, sending.hops, sending.retained_for),
+                publication.topic, publication.payload, answered, qos=qos, retain=publication.retain,
+                properties=properties,
             )  # fmt: skip
         except (BrokerError, ValueError) as error:  # properties that MQTT has no room for
             self._suspects = max(0, self._suspects - 1)
@@ -239,3 +259,14 @@ def _written(properties: MessageProperties | None, hops: int, expires: int) -> b
     if expires:
         found[Property.MESSAGE_EXPIRY_INTERVAL] = expires
     return write_properties(found)
+
+
+@lru_cache(maxsize=64)
+def _private(hops: int, qos: int | None, *, is_own: bool) -> bytes:
+    """Return the encoded properties of a publication for the private endpoint; those of MQTT 5 end there anyway."""
+    pairs = [(HOPS, str(hops))]
+    if qos is not None:
+        pairs.append((QOS, str(qos)))
+    if is_own:
+        pairs.append((OWN, ""))
+    return write_properties({Property.USER_PROPERTY: pairs})

@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
+from amqtt_rest_bridge.model import Pairs
 from amqtt_rest_bridge.mqtt.packets import MQTT_5, Will
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
@@ -16,7 +17,10 @@ PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A broker and who connects to it; `shown` has no password. `path` is that of a WebSocket, None without one."""
+    """A broker and who connects to it; `shown` has no password. `path` is that of a WebSocket, None without one.
+
+    `socket` is the path of a Unix socket, which is connected to instead of `host` and `port`.
+    """
 
     host: str
     port: int
@@ -25,6 +29,7 @@ class Address:
     tls: ssl.SSLContext | None
     shown: str
     path: str | None = None
+    socket: str | None = None
 
     @property
     def is_secure(self) -> bool:
@@ -65,13 +70,15 @@ class Session:
 class Subscription:
     """A topic filter (with `$share/...` where it is shared); `retained` messages are sent at its start.
 
-    MQTT 3.1.1 has no `identifier`, and sends retained messages always.
+    `user` are the user properties of its SUBSCRIBE and UNSUBSCRIBE. MQTT 3.1.1 has neither these nor an `identifier`,
+    and sends retained messages always.
     """
 
     topic_filter: str
     identifier: int | None = None
     retained: bool = False
     qos: int = 1
+    user: Pairs = ()
 
 
 def parse_url(url: str) -> Address | None:

@@ -9,18 +9,14 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
+from amqtt_rest_bridge.admin.numbers import BridgeNumbers, EventCounts, GroupNumbers, RouteNumbers
 from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
 from amqtt_rest_bridge.link.admin_frames import (
     LIVE_SECONDS,
-    BrokerNumbers,
-    EventCounts,
     FoundRuns,
     FromAdmin,
-    GroupNumbers,
     LiveRecords,
     NumbersPart,
-    Record,
-    RouteNumbers,
     WantLive,
     WantNumbers,
     WantRetry,
@@ -34,6 +30,7 @@ from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.runs import is_wanted
+from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.routing.calls import Store
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 from amqtt_rest_bridge.routing.statistics import RouteStatistics
@@ -182,7 +179,7 @@ class AdminAnswers:
             self._reporter.status(statistics) if statuses else None,
         )
 
-    def _broker(self) -> BrokerNumbers:
+    def _broker(self) -> BridgeNumbers:
         processes = self._pool.processes
         failure = self._reporter.reload_failure
         away = [str(index) for index, bridge in enumerate(processes) if not bridge.ready]
@@ -203,7 +200,7 @@ class AdminAnswers:
         own = os.getpid()
         pids = {"main": own} | {f"bridge-{one.index}": one.pid for one in processes if one.pid != own}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
-        return BrokerNumbers(
+        return BridgeNumbers(
             self._pool.restarts, errors, reasons, unmatched.totals(), unmatched.most(), refusing is not None, problems,
             self._group(), pids,
         )  # fmt: skip

@@ -40,7 +40,6 @@ from amqtt_rest_bridge.link.frames import (
 )
 from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
 from amqtt_rest_bridge.processes.child import ChildProcess
-from amqtt_rest_bridge.processes.supervisor import MOST_UNANSWERED
 from amqtt_rest_bridge.routing.server_reports import ServerReports
 
 log = logging.getLogger(__name__)
@@ -48,6 +47,7 @@ log = logging.getLogger(__name__)
 _BUFFER: Final = 1 << 20  # bytes
 _PROCESS_SECONDS: Final = 1.0  # for a bridge process to end
 _THREAD_SECONDS: Final = 5.0  # for a bridge in a thread
+MOST_UNANSWERED: Final = 6  # pings in a row; who answers none of them hangs: 30 s with `Times.ping`
 _MOST_ASKED: Final = 1000  # frames of the admin port during the start; callers ask again
 
 Spawn = Callable[[socket.socket], tuple[int, Callable[[], None]]]

@@ -17,19 +17,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.link.admin_frames import (
-    BROKER_FULL,
-    MOST_RUNS,
-    NOT_KEPT,
-    RETRY_RUNS,
-    ROUTE_GONE,
-    Retried,
-    WantRetry,
-)
+from amqtt_rest_bridge.link.admin_frames import BROKER_FULL, NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried, WantRetry
 from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.runs import is_request
+from amqtt_rest_bridge.records.values import MOST_RUNS
 from amqtt_rest_bridge.routing.calls import LocalDelivery, RunEvent
 from amqtt_rest_bridge.routing.server_reports import BrokerFullError
 

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.language.sources import find_route_files
 from amqtt_rest_bridge.model import Route
 from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
-from amqtt_rest_bridge.settings import BridgeSettings, Settings, bridge_settings
+from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import FileState, file_state
 from amqtt_rest_bridge.times import Backoff, woken
 
@@ -46,16 +46,16 @@ class FirstLoad:
     beside: Fingerprint
 
 
-def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSettings], None]) -> FirstLoad:
+def load_first(settings: Settings, check: Callable[[Sequence[Route]], None]) -> FirstLoad:
     """Load the route files of a configuration in this process, and log every fault; blocks.
 
     Args:
         settings: The configuration's, checked.
-        check: Raises `ConfigurationError` for routes that no bridge process could run.
+        check: Raises `ConfigurationError` for routes that this machine cannot run.
 
     Raises:
         RouteFilesError: A route file has an error.
-        ConfigurationError: A file cannot be read, or no bridge process could run a route.
+        ConfigurationError: A file cannot be read, or a route cannot be run.
     """
     from amqtt_rest_bridge.language import loader, sources  # which a worker's own process has no memory for
     from amqtt_rest_bridge.language.evaluation import Environment
@@ -66,7 +66,7 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route], BridgeSetti
     texts = sources.read(paths, settings.may_be_empty)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
-    check(routes, bridge_settings(settings))
+    check(routes)
     return FirstLoad(routes, parsed.dump(), seen, loaded.files)
 
 
@@ -114,7 +114,7 @@ class Reloader:
     Args:
         settings: Those of the configuration, of which some say what is loaded.
         apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
-        check: Called before on a thread; raises `BridgeError` for routes that no bridge process could run.
+        check: Called before on a thread; raises `BridgeError` for routes that this machine cannot run.
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
         run: Runs `route_loader`.
@@ -198,7 +198,7 @@ class Reloader:
         """Load the files with some texts in their place, and use nothing of it; see `sources.read`.
 
         Raises:
-            BridgeError: The files cannot be read, or no bridge process could run the routes.
+            BridgeError: The files cannot be read, or the routes cannot be run.
             TimeoutError: It takes longer than ten seconds.
         """
         async with self._turn, asyncio.timeout(_TRIAL_SECONDS):

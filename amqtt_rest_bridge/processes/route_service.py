@@ -16,10 +16,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.link.admin_frames import GroupNumbers
 from amqtt_rest_bridge.model import Capture, EventName, OverloadPolicy, Route, RunIds
 from amqtt_rest_bridge.processes.admin_answers import AdminAnswers
 from amqtt_rest_bridge.processes.bridge_pool import BridgePool
@@ -117,7 +117,7 @@ class RouteService:
         self._sockets = ListeningSockets(settings.server_host, shared=settings.is_mqtt_5)
         with contextlib.ExitStack() as opened:
             opened.callback(self._sockets.close)
-            loaded = load_first(settings, code.check_routes)
+            loaded = load_first(settings, lambda routes: code.check_routes(routes, bridge_settings(settings)))
             self._sockets.open(server_ports(loaded.routes))
             self.spool: Spool | None = None
             if settings.spool is not None:

@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 MOST_FAILURES: Final = 8  # in a row; then the bridge is said to be broken
 SHUTDOWN_SECONDS: Final = 10.0  # from a signal; then the process ends at once
-MOST_UNANSWERED: Final = 6  # pings in a row; a bridge process that answers none of them hangs: 30 s with `Times.ping`
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -35,7 +34,7 @@ class Times:
 
     grace: float = 5.0  # for running requests at shutdown
     publish: float = 2.0  # ... and at least so much for their results, to reach their subscribers
-    ping: float = 5.0  # between two questions to a bridge process; see `MOST_UNANSWERED`
+    ping: float = 5.0  # between two questions to a bridge process
     tasks: Backoff = field(default_factory=partial(Backoff, first=0.1))
     bridges: Backoff = field(default_factory=partial(Backoff, at_once=True))
 

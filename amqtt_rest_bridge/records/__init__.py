@@ -1,4 +1,4 @@
-"""What is counted and kept of calls and requests for the admin port: by the broker process, by each bridge process.
+"""What is kept of calls and requests: their values, the last failures with their messages, and what is wrong now.
 
-The last records of each route, without payloads. They travel as the frames in `link.admin_frames`; `admin` shows them.
+`admin` notes and shows them.
 """

@@ -28,17 +28,10 @@ from amqtt_rest_bridge.http_server import Request, Response
 from amqtt_rest_bridge.link.admin_frames import (
     LIVE_SECONDS,
     MOST_LIVE,
-    SHOWN_BYTES,
-    SHOWN_FAILURES,
-    SHOWN_RUNS,
     EndedRequest,
-    Evidence,
     FoundRuns,
     FromAdmin,
     LiveRecords,
-    Record,
-    RunQuery,
-    ShownResponse,
     WantLive,
     WantRuns,
 )
@@ -46,6 +39,15 @@ from amqtt_rest_bridge.link.frames import CREDIT_BYTES, SKIPPED
 from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
 from amqtt_rest_bridge.model import Capture, ClientEvent, Publication, Route, RunIds, RunKey, ServerEvent, Try
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_wanted, shown_body
+from amqtt_rest_bridge.records.values import (
+    SHOWN_BYTES,
+    SHOWN_FAILURES,
+    SHOWN_RUNS,
+    Evidence,
+    Record,
+    RunQuery,
+    ShownResponse,
+)
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
 

@@ -9,22 +9,15 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
+from amqtt_rest_bridge.admin.numbers import BUCKETS, Durations, EventCounts
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.link.admin_frames import (
-    BUCKETS,
-    MOST_LIVE,
-    Durations,
-    EndedRequest,
-    EventCounts,
-    Evidence,
-    LiveRecords,
-    Record,
-)
+from amqtt_rest_bridge.link.admin_frames import MOST_LIVE, EndedRequest, LiveRecords
 from amqtt_rest_bridge.link.frames import SKIPPED, CallResult, FailedTry, RequestCount, RequestTimes
 from amqtt_rest_bridge.model import Capture, ClientEvent, EventName, Message, Publication, Route, RunIds, RunKey
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
+from amqtt_rest_bridge.records.values import Evidence, Record
 from amqtt_rest_bridge.route_set import event_names, with_bound_ports
 from amqtt_rest_bridge.topics import loggable
 
@@ -139,7 +132,8 @@ class BrokerRecords:
             if counts is not None:
                 counts.statuses[request.status] = counts.statuses.get(request.status, 0) + request.count
             if request.code is not None:
-                self.problems.requests(request, time.time())
+                about = int(request.status), request.message, request.run, time.time(), request.count
+                self.problems.request((request.route, request.event), request.code, *about)
         for own in times:
             counts = self._counts.get((own.route, own.event))
             if counts is not None:

@@ -1,4 +1,4 @@
-"""The runs that the broker process keeps: failures with their messages, bounded in number and bytes. Its loop alone.
+"""The runs that are kept: failures with their messages, bounded in number and bytes. The loop alone.
 
 Each route has its last 100 failures and its last 20 others. Where all together are too large the route that holds the
 most bytes loses its oldest run, so that no route takes the room of another one.
@@ -10,9 +10,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.link.admin_frames import MASKED_BYTES, Evidence, Record, RunDetail
 from amqtt_rest_bridge.model import MessageProperties
 from amqtt_rest_bridge.records.runs import Outcome, outcome_of
+from amqtt_rest_bridge.records.values import MASKED_BYTES, Evidence, Record, RunDetail
 
 MOST_BYTES: Final = 16 << 20
 MOST_FAILURES: Final = 100
@@ -23,7 +23,7 @@ _TRY_BYTES: Final = 200
 
 
 class KeptRun(Struct, frozen=True, array_like=True):
-    """A run with its message; `payload` is None where it is not kept, `evidence` where no bridge process had the call.
+    """A run with its message; `payload` is None where it is not kept, `evidence` where the message was refused.
 
     `timestamp` is when the broker received the message. Its `properties` are kept for a retry, and never shown.
     """

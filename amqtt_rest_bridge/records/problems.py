@@ -1,6 +1,6 @@
-"""What goes wrong, each kind once: messages and requests that failed alike, by code, target and status. Its loop alone.
+"""What goes wrong, each kind once: messages and requests that failed alike, by code, target and status. The loop alone.
 
-The broker process counts them as they fail, so that their numbers are exact, whatever is kept of each one.
+They are counted as they fail, so that their numbers are exact, whatever is kept of each one.
 
 A message counts from the first try that fails, once: while another try follows, its call is `retrying`. When that ends
 well the message counts no longer, and where it fails otherwise it counts as what it failed with last. So no more is
@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.link.admin_frames import MOST_NAMED, Problem, Record
-from amqtt_rest_bridge.link.frames import RequestCount
 from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.model import EventName, Route
+from amqtt_rest_bridge.records.values import MOST_NAMED, Problem, Record
 from amqtt_rest_bridge.route_set import shown_endpoint
 
 LISTED_SECONDS: Final = 600.0
@@ -119,13 +118,11 @@ class Problems:
         if event is not None:
             self._add((route, event), code, None, 1, now, (message, hint_of(code, None), None))
 
-    def requests(self, counted: RequestCount, now: float) -> None:
-        """Count requests that were answered alike, with an error."""
-        if counted.code is None:
-            return
-        status = int(counted.status)
-        about = counted.message, hint_of(counted.code, status), counted.run
-        self._add((counted.route, counted.event), counted.code, status, counted.count, now, about)
+    def request(
+        self, name: EventName, code: str, status: int, message: str | None, run: str | None, now: float, count: int = 1
+    ) -> None:
+        """Count a request that was answered with an error; `run` is its id. With `count` several, answered alike."""
+        self._add(name, code, status, count, now, (message, hint_of(code, status), run))
 
     def listed(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
         """Return what is wrong now, most messages first; `last_successes` by route is Unix time, None before one."""

@@ -12,7 +12,7 @@ from heapq import nlargest
 from typing import Final
 from urllib.parse import unquote
 
-from amqtt_rest_bridge.link.admin_frames import NearestEndpoint, UnmatchedPath
+from amqtt_rest_bridge.engine.server.unmatched import NearestEndpoint, UnmatchedPath
 from amqtt_rest_bridge.link.frames import UNMATCHED_PATHS, UnmatchedCount
 from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.masking import masked_path, masker_of

@@ -1,33 +1,23 @@
 """The spool's table and its rows, which are checked when they are read back: a file outlives programs and disks.
 
-A new column is one step of `UPGRADES`, and in `_COLUMNS` and `INSERT`; it is read and checked here, `Spool.keep` and
-`_copy` write it.
+A new column is one step of `UPGRADES`, and in `_COLUMNS` and `INSERT`. It is read and checked here, and written by
+`Spool.keep` and `salvage`.
 
-A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself only. Of a damaged spool,
-`salvage` carries what can be read into a new file; the damaged one stays beside it. At the start; blocks.
+A row that cannot be read is an `Unreadable`, never an exception, so that it costs itself only.
 """
 
-import contextlib
-import itertools
-import logging
 import math
-import os
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.system import open_private
 from amqtt_rest_bridge.topics import check_topic_name, has_wildcards
 
-log = logging.getLogger(__name__)
-
 SCHEMA_VERSION: Final = 1
-_SCHEMA: Final = """
+SCHEMA: Final = """
 CREATE TABLE calls (
     id INTEGER PRIMARY KEY,  -- in order of arrival: each commit writes one page, an index of keys would add others
     key TEXT NOT NULL,
@@ -41,7 +31,7 @@ CREATE TABLE calls (
     username TEXT
 ) STRICT
 """
-UPGRADES: Final[dict[int, str]] = {0: _SCHEMA}  # from that version to the next; one at a time, at the start
+UPGRADES: Final[dict[int, str]] = {0: SCHEMA}  # from that version to the next; one at a time, at the start
 _COLUMNS: Final = "key, route, event, topic, payload, timestamp, hops, client_id, username"  # all but the id, in order
 INSERT: Final = f"INSERT INTO calls ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608  # constants
 
@@ -53,8 +43,6 @@ _LENGTHS: Final = f"SELECT id, length(payload) FROM calls WHERE id > ? AND id <=
 _SHOWN: Final = 200  # characters
 _KEY: Final = re.compile(r"[!-~]{1,200}")  # what a header may hold
 _YEAR_10000: Final = 253_402_300_800.0
-_LEAST_PAGE: Final = 512
-_MOST_MISSING: Final = 10_000  # rows tried one after the other where the last one is not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +81,12 @@ def foreign_content(connection: sqlite3.Connection, version: int) -> str | None:
     return f"its table calls has no column {missing[0]}" if missing else None
 
 
-def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tuple[int, Kept | Unreadable]]:
-    """Yield every row with an id above `after` and up to `last`, in order of arrival; reads some at a time.
+def rows(connection: sqlite3.Connection, last: int) -> Iterator[tuple[int, Kept | Unreadable]]:
+    """Yield every row with an id up to `last`, and its id, in order of arrival; reads some at a time.
 
     `connection` has `text_factory` bytes, so that text in a wrong encoding can be read at all.
     """
+    after = 0
     while after < last:
         try:
             end, size = after, 0
@@ -109,7 +98,8 @@ def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tupl
         except sqlite3.DatabaseError:  # a damaged page: the others can be reached row by row
             until = min(after + _PAGE, last)
             for number in range(after + 1, until + 1):
-                yield from row(connection, number)
+                if (kept := row(connection, number)) is not None:
+                    yield number, kept
             after = until
             continue
         if not found:
@@ -119,15 +109,13 @@ def rows(connection: sqlite3.Connection, after: int, last: int) -> Iterator[tupl
         after = found[-1][0]
 
 
-def row(connection: sqlite3.Connection, number: int) -> Iterator[tuple[int, Kept | Unreadable]]:
-    """Yield the row with this id, if there is one."""
+def row(connection: sqlite3.Connection, number: int) -> Kept | Unreadable | None:
+    """Return the row with this id, None if there is none."""
     try:
-        found = connection.execute(f"{_SELECT} = ?", (number,)).fetchall()
+        columns = connection.execute(f"{_SELECT} = ?", (number,)).fetchone()
     except sqlite3.DatabaseError as error:
-        yield number, Unreadable(number, None, None, str(error))
-        return
-    for columns in found:
-        yield number, _read(*columns)
+        return Unreadable(number, None, None, str(error))
+    return None if columns is None else _read(*columns)
 
 
 def _read(number: int, payload_type: bytes, *columns: Any) -> Kept | Unreadable:
@@ -169,73 +157,3 @@ def _text(what: str, value: Any) -> str:
 def _name(value: Any) -> str | None:
     """Return a route's or event's name for a log line, None when there is nothing to show."""
     return value.decode(errors="backslashreplace") if isinstance(value, bytes) else None
-
-
-def salvaged(path: Path) -> Path:
-    """Return where a salvage builds the new file."""
-    return Path(f"{path}-salvaged")
-
-
-def salvage(path: Path, damage: str) -> None:
-    """Replace the file by one with every row that can be read; log how many, and the name of the damaged one.
-
-    Decision: the broker starts with what can be read, and stops for no file but one that holds no table of messages.
-
-    A kill at any moment leaves either the damaged file in its place or the new one; between two renames the new one
-    waits under its own name, where the next start finds it (see `SpoolLock`).
-
-    Raises:
-        sqlite3.Error: It is not a spool at all, or the new file cannot be written; nothing has changed.
-    """
-    names = (Path(f"{path}-damaged-{number}") for number in itertools.count(1))
-    new, beside = salvaged(path), next(name for name in names if not name.exists())
-    new.unlink(missing_ok=True)
-    with closing(sqlite3.connect(path, isolation_level=None)) as old:
-        old.text_factory = bytes
-        old.execute("PRAGMA writable_schema = ON")  # reads a file that is cut off
-        if not old.execute("SELECT 1 FROM sqlite_schema WHERE name = 'calls'").fetchall():
-            raise sqlite3.DatabaseError("it holds no messages")
-        old.execute("PRAGMA journal_mode = DELETE")  # carries the log into the file, page by page
-        with path.open("r+b") as file:  # what is left of a page at the end of a file that was cut off reads as zeros
-            page, size = int.from_bytes(file.read(18)[16:18], "big"), file.seek(0, os.SEEK_END)
-            if page >= _LEAST_PAGE and size % page:
-                file.truncate(size - size % page)
-        try:
-            count = _copy(old, new)
-        except sqlite3.Error:
-            new.unlink(missing_ok=True)
-            raise
-    path.rename(beside)
-    new.rename(path)
-    log.error(
-        "the spool %s was damaged (%s): %d message(s) could be read and are sent; the damaged file is kept as %s",
-        path,
-        damage,
-        count,
-        beside,
-    )
-
-
-def _copy(old: sqlite3.Connection, new: Path) -> int:
-    count = missing = 0
-    os.close(open_private(new))
-    with closing(sqlite3.connect(new, isolation_level=None)) as copy:
-        copy.execute("PRAGMA page_size = 1024")
-        copy.execute("BEGIN")
-        copy.execute(_SCHEMA)
-        copy.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-        last = 1 << 62  # the page that holds the highest id may be damaged
-        with contextlib.suppress(sqlite3.DatabaseError):
-            last = old.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
-        for _number, kept in rows(old, 0, last):
-            if isinstance(kept, Kept):
-                message = kept.message
-                row = (kept.key, kept.route, kept.event, message.topic, message.payload, message.timestamp)
-                copy.execute(INSERT, (*row, kept.hops, kept.client_id, kept.username))
-                count, missing = count + 1, 0
-                continue
-            missing += 1
-            if missing > _MOST_MISSING and last == 1 << 62:
-                break
-        copy.execute("COMMIT")
-    return count

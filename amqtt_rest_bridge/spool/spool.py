@@ -1,10 +1,11 @@
 """The spool of lossless routes: one SQLite file that holds every accepted message until its call has ended.
 
-`keep` is the one thing of ours that writes to disk on the broker's loop: it has to be done before the publisher's
-PUBACK. In WAL mode with `synchronous=NORMAL` a commit is a write without a flush, which a killed process survives and a
-power cut may not. Removals are gathered and committed together; one that a kill prevents makes the call run again, with
-the same key. Flushing to disk happens at checkpoints, on another thread: at SQLite's own, every 1,000 pages, the loop
-waited up to 15 ms and each commit took twice as long on average (53 us, not 23; a table without an index of keys).
+`keep` writes to disk on the broker's loop, since the publisher's PUBACK has to wait for it. In WAL mode with
+`synchronous=NORMAL` a commit is a write without a flush: it survives a killed process, and may be lost in a power cut.
+Removals are gathered and committed together; if a kill prevents one, the call runs again with the same key.
+
+The disk is flushed at checkpoints, on another thread. At SQLite's own checkpoints, every 1,000 pages, the loop waited
+up to 15 ms, and a commit took 53 us on average in place of 23. An index of keys would add pages to each commit.
 
 | file beside it | what for |
 |---|---|
@@ -15,35 +16,22 @@ waited up to 15 ms and each commit took twice as long on average (53 us, not 23;
 """
 
 import contextlib
-import fcntl
-import itertools
 import logging
-import os
 import re
 import sqlite3
-import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.spool.disk_space import DiskSpace, Reserve, size_on_disk
-from amqtt_rest_bridge.spool.rows import (
-    INSERT,
-    SCHEMA_VERSION,
-    UPGRADES,
-    Kept,
-    Unreadable,
-    foreign_content,
-    row,
-    rows,
-    salvage,
-    salvaged,
-)
-from amqtt_rest_bridge.system import is_lack_of_room, open_private, regular_file, sqlite_code
+from amqtt_rest_bridge.spool.keys import BatchNumbers, CallKeys
+from amqtt_rest_bridge.spool.lock import SpoolLock
+from amqtt_rest_bridge.spool.rows import INSERT, SCHEMA_VERSION, UPGRADES, Kept, Unreadable, foreign_content, row, rows
+from amqtt_rest_bridge.spool.salvage import salvage
+from amqtt_rest_bridge.system import is_lack_of_room, sqlite_code
 
 log = logging.getLogger(__name__)
 
@@ -61,16 +49,12 @@ _MAKE_ROOM: Final = "make room on its disk, then start again; what the spool hol
 _BUSY_SECONDS: Final = 0.1  # another program's transaction may block the broker's loop this long at most
 
 
-Numbering = Callable[[float, Iterator[int]], int]
-"""Return the number of a call from 2 ** 47, for its timestamp and what numbers groups of calls."""
-
-
 class SpoolFullError(OSError):
     """The spool did not take a call; the message says why."""
 
 
 class Spool:
-    """The open file. Every method blocks for one small disk operation at most.
+    """The open file. Methods block for one small disk operation at most, `left_over` and `close` until all is done.
 
     Args:
         path: Of the file; SQLite's other files lie beside it.
@@ -93,16 +77,11 @@ class Spool:
         """Why the last write failed, None when it did not, or when `settle` has found that the next one will not."""
         self.refusing: str | None = None
         """Why messages are refused: from the first refusal to the first message that is kept again."""
-        self.on_refusing: Callable[[str | None], None] = lambda _: None
-        """Called with `refusing` whenever it changes."""
         self._checkpointed = True  # completely, the last time
-        self._replayed = 0  # the last row that `left_over` has yielded
-        # Keys are UUIDs whose last part counts: a random one for each message took a tenth of `keep`.
-        self._run = str(uuid.uuid4())[:24]
-        self._number, self._groups = itertools.count(), itertools.count()
+        self._keys = CallKeys()
         self._path = path.resolve()  # SQLite's other files lie beside the file itself, not beside a link
         with contextlib.ExitStack() as opened:
-            self._lock = _SpoolLock(self._path)
+            self._lock = SpoolLock(self._path)
             opened.callback(self._lock.close)
             try:
                 self._reserve = Reserve(Path(f"{self._path}-reserve"))
@@ -122,18 +101,17 @@ class Spool:
         message: Message,
         hops: int,
         client: tuple[str, str | None] | None,
-        numbering: Numbering | None = None,
+        batch: BatchNumbers | None = None,
     ) -> str:
-        """Write a call to disk and give its key.
+        """Write a call to disk and return its key.
 
-        `client` is the publisher's client id and user name while the ACL has not decided. `numbering` returns the
-        number of its key where that has to tell which calls belong together.
+        `client` is the publisher's client id and user name while the ACL has not decided. `batch` says which calls
+        become one request, for an event with BATCH_SIZE.
 
         Raises:
             SpoolFullError: The disk did not take it.
         """
-        number = next(self._number) if numbering is None else numbering(message.timestamp, self._groups)
-        key = f"{self._run}{number:012x}"
+        key = self._keys.next(batch, message.timestamp)
         client_id, username = client or (None, None)
         row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
         size = size_on_disk(message.payload, message.topic)
@@ -147,12 +125,11 @@ class Spool:
                 self._cursor.execute(INSERT, row)
         except (sqlite3.Error, OSError) as error:
             self.trouble = str(error)
-            if self.refusing is None:
-                self._refuse(self.trouble)
+            self.refusing = self.refusing or self.trouble
             raise SpoolFullError(str(error)) from error
-        self.trouble = None
-        if self.refusing is not None:
-            self._refuse(None)
+        if self.refusing is not None and not self._disk.tight:  # while it is tight a message is kept now and then
+            log.warning("the spool %s keeps messages again", self._path)
+        self.trouble = self.refusing = None
         self._note(key, self._cursor.lastrowid or 0, message)
         return key
 
@@ -210,18 +187,17 @@ class Spool:
                 self.trouble = None
 
     def left_over(self) -> Iterator[Kept | Unreadable]:
-        """Yield each call that an earlier run left on disk once, the oldest first; a second iterator continues."""
-        for number, kept in rows(self._connection, self._replayed, self._left_over):
-            self._replayed = number
+        """Yield each call that an earlier run left on disk, the oldest first; before the first `keep` of this run."""
+        last: int = self._connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
+        for number, kept in rows(self._connection, last):
             if isinstance(kept, Kept):
                 self._note(kept.key, number, kept.message)
             yield kept
 
-    def find(self, keys: Iterable[str]) -> Iterator[Kept | Unreadable]:
-        """Yield the calls with these keys, as far as they are on disk; what was permitted since is permitted."""
-        for key in keys:
-            for _, kept in row(self._connection, self._ids.get(key, 0)):
-                yield replace(kept, client_id=None) if isinstance(kept, Kept) and key in self._permitted else kept
+    def read(self, key: str) -> Kept | Unreadable | None:
+        """Return a call that `keep` has written or `left_over` has yielded, None once it is removed."""
+        number = self._ids.get(key)
+        return None if number is None else row(self._connection, number)
 
     def close(self) -> None:
         """Write what is left to write and close the file; blocks until all of it is written, or the disk takes none."""
@@ -250,12 +226,6 @@ class Spool:
                 part.append(key)
                 room -= _REMOVAL_COST + factor * size_of(key, 0)
         return gone, passed
-
-    def _refuse(self, why: str | None) -> None:
-        self.refusing = why
-        if why is None and not self._disk.tight:  # while it is tight a message is kept now and then
-            log.warning("the spool %s keeps messages again", self._path)
-        self.on_refusing(why)
 
     def _open(self) -> None:
         for _ in range(_REPAIRS):
@@ -313,7 +283,6 @@ class Spool:
             connection.execute(f"PRAGMA user_version = {step + 1}")
         connection.execute("COMMIT")
         self._cursor = connection.cursor()
-        self._left_over: int = connection.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
         self._disk = DiskSpace(self._path, self._reserve, connection)
 
     def _flush(self) -> None:
@@ -365,63 +334,6 @@ class Spool:
             del self._forgotten[key]
         for key in passed:
             del self._permitted[key]
-
-
-class _SpoolLock:
-    """A lock against other brokers, which would send every message a second time, until it is closed.
-
-    Two locks: one on the name, with symbolic links resolved, and one on the database file itself, which finds it under
-    whatever name. The second one is taken last: closing any descriptor of a file drops the locks that SQLite has in the
-    same process, so a second spool of this process is refused before it opens the file.
-
-    Raises:
-        ConfigurationError: Another broker uses the spool, it cannot be opened, or it has several names.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._files: list[int] = []
-        try:
-            if path.exists():
-                regular_file(path)
-            self._take(Path(f"{path}-lock"))
-            if not path.exists() and salvaged(path).exists():
-                salvaged(path).rename(path)
-                log.error("the spool %s was damaged; what could be read of it when it was last opened is sent", path)
-            # Decision: refused, not opened by this name: a log may lie beside another one.
-            if path.exists() and path.stat().st_nlink > 1:
-                raise ConfigurationError(  # noqa: TRY301  # closes what is open, as below
-                    f"cannot use the spool {path}: the file has several names (hard links), and another broker may use "
-                    "it by another one; SQLite's log lies beside one name only. Remove the other names"
-                )
-            self._take(path)
-        except OSError as error:
-            self.close()
-            reason = error.strerror or error
-            hint = "name a file in a folder that the broker's user may write"
-            raise ConfigurationError(f"cannot open the spool {path}: {reason}; {hint}") from error
-        except ConfigurationError:
-            self.close()
-            raise
-
-    def renew(self) -> None:
-        """Lock the file that has taken the database's place."""
-        os.close(self._files.pop())
-        self._take(self._path)
-
-    def close(self) -> None:
-        """Release the lock; after SQLite has closed the spool."""
-        while self._files:
-            os.close(self._files.pop())
-
-    def _take(self, path: Path) -> None:
-        file = open_private(path)
-        self._files.append(file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = f"cannot use the spool {self._path}: another broker uses it; give each its own"
-            raise ConfigurationError(text) from None
 
 
 class _DamagedError(sqlite3.DatabaseError):

@@ -5,8 +5,7 @@ from random import Random
 from typing import Any, cast
 
 from amqtt_rest_bridge.admin.history import RANGES, History, step_seconds
-from amqtt_rest_bridge.admin.numbers import Numbers
-from amqtt_rest_bridge.link.admin_frames import BUCKETS, Durations, EventCounts
+from amqtt_rest_bridge.admin.numbers import BUCKETS, Durations, EventCounts, Numbers
 from tests.support.admin_client import Admin
 
 WEEK = 7 * 24 * 360  # samples

@@ -12,17 +12,17 @@ from prometheus_client.registry import Collector
 
 import amqtt_rest_bridge
 from amqtt_rest_bridge.admin import metrics
-from amqtt_rest_bridge.admin.numbers import Numbers
-from amqtt_rest_bridge.link.admin_frames import (
+from amqtt_rest_bridge.admin.numbers import (
     BUCKETS,
-    BrokerNumbers,
+    BridgeNumbers,
     Durations,
     EventCounts,
     GroupNumbers,
+    Numbers,
     RouteNumbers,
 )
 
-BROKER = BrokerNumbers(0, 0, [])
+BROKER = BridgeNumbers(0, 0, [])
 
 
 def numbers(*names: str) -> Numbers:
@@ -81,7 +81,7 @@ def test_p50_and_p99_are_right_within_a_quarter_from_a_millisecond_to_thirty_sec
 
 
 def test_versions_and_processes_are_there() -> None:
-    broker = BrokerNumbers(0, 0, [], pids={"main": os.getpid(), "bridge-0": os.getppid(), "bridge-1": 1 << 22})
+    broker = BridgeNumbers(0, 0, [], pids={"main": os.getpid(), "bridge-0": os.getppid(), "bridge-1": 1 << 22})
     text = metrics.exposition(Numbers(0.0, {}, broker)).decode()
     found = {
         (sample.name, sample.labels.get("process")): sample
@@ -121,7 +121,7 @@ def test_what_a_worker_counts_of_its_group_is_there_and_beside_amqtt_is_not() ->
         [True, False], unacknowledged=3, redelivered=4, reconnects=5, lease_changes=6,
         route_sets={"0a1b": 2, "2c3d": 1},
     )  # fmt: skip
-    text = metrics.exposition(Numbers(0.0, {}, BrokerNumbers(0, 0, [], group=group))).decode()
+    text = metrics.exposition(Numbers(0.0, {}, BridgeNumbers(0, 0, [], group=group))).decode()
     assert [line for line in text.splitlines() if not line.startswith("#")][-8:] == [
         'rest_bridge_slot_held{slot="0"} 1.0',
         'rest_bridge_slot_held{slot="1"} 0.0',

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import program
-from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
+from amqtt_rest_bridge.link.admin_frames import Retried, WantRetry
 from amqtt_rest_bridge.model import EventName, Message, RunIds
 from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.routing.calls import Delivery
 from tests.support.admin_client import (
     TOKEN,

@@ -8,17 +8,16 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import load_routes
+from amqtt_rest_bridge.admin.answers import compressed
 from amqtt_rest_bridge.admin.drawing.charts import chart, latency_chart, sparks, time_line
 from amqtt_rest_bridge.admin.drawing.flow import Node, RouteState, around, drawing, edges
 from amqtt_rest_bridge.admin.history import History, Latency, Sample
-from amqtt_rest_bridge.admin.numbers import Numbers
+from amqtt_rest_bridge.admin.numbers import BridgeNumbers, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.rows import groups, sort_rows
 from amqtt_rest_bridge.admin.shown import csv_text, curl_line, try_line
-from amqtt_rest_bridge.bridge.admin_port import compressed
-from amqtt_rest_bridge.http_server import Response, takes_gzip
-from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, RouteNumbers
+from amqtt_rest_bridge.http.exchange import Response, takes_gzip
 from amqtt_rest_bridge.model import Route
 from tests.support.admin_client import client_route
 
@@ -222,7 +221,7 @@ def numbers_of(count: int, counted: dict[str, tuple[int, int]], random: Random) 
             "wait_ms": {"p50": 1.2, "p99": 9 * random.random()}, "last_error": None,
         }  # fmt: skip
         found[name] = RouteNumbers(name, "Green", {}, ok, bad, 0, 0, number % 3, 0, 0, None, None, None, status)
-    return Numbers(0.0, dict(sorted(found.items())), BrokerNumbers(0, 0, []))
+    return Numbers(0.0, dict(sorted(found.items())), BridgeNumbers(0, 0, []))
 
 
 def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_takes_gzip() -> None:

@@ -12,11 +12,11 @@ import json
 import sys
 import time
 
-from amqtt_rest_bridge.settings import BridgeSettings
+from amqtt_rest_bridge.settings import Settings
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 
-WORKERS = (1, 4, 16, BridgeSettings().workers)
+WORKERS = (1, 4, 16, Settings.workers)
 DELAY = 0.05  # seconds
 SECONDS = 4.0
 _UNDER_WAY = 4_000

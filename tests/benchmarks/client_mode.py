@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from amqtt_rest_bridge.settings import BridgeSettings
+from amqtt_rest_bridge.settings import Settings
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.ports import free_port
@@ -27,7 +27,7 @@ FLOOR: dict[str, Any] = {"tests.benchmarks.floor.CopyPlugin": {}}
 RUNS = 3
 SECONDS = 5.0
 OUTSTANDING = 64
-WORKERS = BridgeSettings().workers
+WORKERS = Settings.workers
 SLOW = 0.05  # seconds
 
 

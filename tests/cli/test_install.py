@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
+import requests
+import responses
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.install import library as template_library
-from tests.support.http_target import Peer, Target, answering, reply
+from tests.support.http_target import AUTHORITY, Peer, Target, answering, reply, server_tls
 from tests.support.ports import free_port
 from tests.support.route_text import BASIC
 from tests.support.served_api import serving
@@ -44,40 +45,12 @@ def written(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if not path.is_dir())
 
 
-class Web(Target):
-    """The libraries of all hosts, as the proxy of the environment; of several answers to a URL the last one stays."""
-
-    def __init__(self) -> None:
-        super().__init__(self._converse)
-        self._answers: dict[str, list[bytes]] = {}
-
-    def add(
-        self, url: str, *, status: int = 200, json: Any = None, body: bytes = b"", fields: tuple[str, ...] = ()
-    ) -> None:
-        """Add an answer; `fields` are further header fields."""
-        content = body if json is None else msgspec.json.encode(json)
-        self._answers.setdefault(url, []).append(reply(content, f"{status} Status", *fields))
-
-    def cut_off(self, url: str) -> None:
-        """Add an answer that ends before its body does."""
-        self._answers.setdefault(url, []).append(reply(b"x" * 100)[:-50])
-
-    def _converse(self, peer: Peer) -> None:
-        if (seen := peer.request()) is not None:
-            answers = self._answers.get(seen.path, [reply(status="404 Not Found")])
-            peer.send(answers.pop(0) if len(answers) > 1 else answers[0])
-            peer.sock.close()
-
-
 @pytest.fixture
-def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[Web]:
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
+def web(monkeypatch: pytest.MonkeyPatch) -> Iterator[responses.RequestsMock]:
+    """The libraries of all hosts; of several answers to a URL the last one stays."""
     monkeypatch.setattr(template_library, "_PAUSES", (0.01, 0.01, 0.01))
-    proxy = Web()
-    with proxy:
-        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{proxy.port}")
-        yield proxy
+    with responses.RequestsMock(assert_all_requests_are_fired=False) as mock:
+        yield mock
 
 
 def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
@@ -108,21 +81,23 @@ def test_the_notebooks_of_a_template_of_the_real_api_are_written_as_it_has_them(
     assert main(["check", "conf/routes"]) == 0
 
 
-def test_redirects_are_followed_within_the_library(folder: Path, web: Web) -> None:
-    web.add(URL, status=308, fields=("Location: /moved/one",))
-    web.add(f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
+def test_redirects_are_followed_within_the_library(folder: Path, web: responses.RequestsMock) -> None:
+    web.get(URL, status=308, headers={"Location": "/moved/one"})
+    web.get(f"{ADDRESS}/moved/one", json=answer(a=[cell()]))
     assert main(["install", "one", "--from", "http://me:pass@library.example", "--into", "routes"]) == 0
     assert written(folder) == ["routes/a.lotnb"]
-    assert {seen.headers["Authorization"] for seen in web.requests} == {"Basic bWU6cGFzcw=="}
+    assert {call.request.headers["Authorization"] for call in web.calls} == {"Basic bWU6cGFzcw=="}
 
 
-def test_a_library_that_is_overloaded_or_closes_the_connection_is_asked_again(folder: Path, web: Web) -> None:
-    web.add(URL, status=503)
-    web.cut_off(URL)
-    web.add(URL, json=answer(a=[cell()]))
+def test_a_library_that_is_overloaded_or_closes_the_connection_is_asked_again(
+    folder: Path, web: responses.RequestsMock
+) -> None:
+    web.get(URL, status=503)
+    web.get(URL, body=CUT_OFF)
+    web.get(URL, json=answer(a=[cell()]))
     assert install() == 0
     assert written(folder) == ["routes/a.lotnb"]
-    assert web.requests[0].headers["User-Agent"].startswith("amqtt-rest-bridge/")
+    assert web.calls[0].request.headers["User-Agent"].startswith("amqtt-rest-bridge/")
 
 
 def test_the_library_is_reached_through_the_proxy_of_the_environment(
@@ -143,9 +118,35 @@ def test_a_library_that_never_answers_is_given_up(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"http://127.0.0.1:{silent.getsockname()[1]}"
         assert main(["install", "one", "--from", address]) == 1
-    assert "was not done within" in capsys.readouterr().err
+    assert "has not answered in 0.2 s" in capsys.readouterr().err
 
 
+def test_the_body_of_a_redirect_is_not_waited_for(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def redirect(peer: Peer) -> None:
+        peer.request()
+        peer.send(reply(b"x" * 100, "302 Found", "Location: /elsewhere")[:-50])
+        peer.wait()
+
+    with Target(redirect) as target:
+        assert main(["install", "one", "--from", f"http://127.0.0.1:{target.port}"]) == 1
+    assert "this was redirect 6" in capsys.readouterr().err
+
+
+def test_authorities_are_those_of_the_file_that_ssl_cert_file_names(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with Target(answering(reply(json.dumps(answer(a=[cell()])).encode())), tls=server_tls()) as secure:
+        address = f"https://localhost:{secure.port}"
+        assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
+        assert "TLS with it fails: " in capsys.readouterr().err
+        monkeypatch.setenv("SSL_CERT_FILE", AUTHORITY)
+        assert main(["install", "one", "--from", address, "--into", "routes"]) == 0
+    monkeypatch.setenv("SSL_CERT_FILE", "away.pem")
+    assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
+    assert "away.pem" in capsys.readouterr().err
+
+
+CUT_OFF = requests.exceptions.ChunkedEncodingError("cut off")
 DEEP = b'{"template": {"title": "x", "notebooks": [{"filename": "a.lotnb", "cells": [{"a": ' + b"[" * 100_000
 NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1b[31m", "hint": "List them."}}
 
@@ -164,10 +165,14 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
         pytest.param({"json": answer(a=[7])}, "Expected `object`, got `int`", id="cells that are numbers"),
         pytest.param({"json": answer()}, "no route of type REST_API", id="no notebook"),
         pytest.param({"json": answer(a=[{"kind": 1}])}, "no route of type REST_API", id="no route"),
-        pytest.param({"body": b" " * (template_library.MAX_BYTES + 1)}, "larger than 16777216 bytes", id="without end"),
-        pytest.param({"status": 302, "fields": (f"Location: {URL}",)}, "this was redirect 6", id="in circles"),
+        pytest.param({"body": b" " * (template_library.MAX_BYTES + 1)}, "more than 16777216 bytes", id="without end"),
+        pytest.param({"body": requests.ReadTimeout("slow")}, "does not answer in time", id="slow"),
+        pytest.param({"body": requests.exceptions.ProxyError("no")}, "the proxy does not work", id="proxy"),
+        pytest.param({"body": CUT_OFF}, "it breaks off its answer", id="cut off"),
+        pytest.param({"headers": {"Content-Encoding": "gzip"}, "body": b"1"}, "compresses its answer", id="compressed"),
+        pytest.param({"status": 302, "headers": {"Location": URL}}, "this was redirect 6", id="in circles"),
         *(
-            pytest.param({"status": 302, "fields": (f"Location: {place}",)}, f"302 Found to {shown}; only", id=place)
+            pytest.param({"status": 302, "headers": {"Location": place}}, f"redirects to {shown}; only", id=place)
             for place, shown in {
                 "https://library.example:22/": "https://library.example:22",
                 "http://127.0.0.1:9464/api/routes": "http://127.0.0.1:9464",
@@ -181,9 +186,9 @@ NOT_FOUND = {"error": {"code": "template_not_found", "message": "No template \x1
     ],
 )
 def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str], reply: dict[str, Any], said: str
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], reply: dict[str, Any], said: str
 ) -> None:
-    web.add(URL, **reply)
+    web.get(URL, **reply)
     assert install() == 1
     output = capsys.readouterr()
     assert said in output.err
@@ -193,14 +198,29 @@ def test_a_faulty_library_costs_a_line_with_a_hint_and_writes_nothing(
 
 
 def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.cut_off(URL)
-    with Target(lambda peer: peer.send(reply(status="400 Bad Request"))) as plain:
+    monkeypatch.setattr(template_library, "_PAUSES", (0.01,))
+    monkeypatch.setattr(template_library, "_READ_SECONDS", 0.2)
+
+    def break_off(peer: Peer) -> None:
+        peer.request()
+        peer.send(reply(b"x" * 100)[:-50])
+        peer.sock.close()
+
+    def hang(peer: Peer) -> None:
+        peer.request()
+        peer.send(reply(b"x" * 100)[:-50])
+        peer.wait()
+
+    broken, hanging, plain = Target(break_off), Target(hang), Target(lambda peer: peer.send(reply(status="400 No")))
+    with broken, hanging, plain:
         for address, said in (
-            (f"http://127.0.0.1:{free_port()}", "refused the connection\nhint: start it"),
-            (ADDRESS, "closed the connection while reading the"),
-            (f"https://127.0.0.1:{plain.port}", "does not speak TLS on this port\nhint: SSL_CERT_FILE names"),
+            (f"http://127.0.0.1:{free_port()}", "it cannot be reached: Connection refused\nhint: start it"),
+            (f"http://127.0.0.1:{broken.port}", "it breaks off its answer\nhint: try again"),
+            (f"http://127.0.0.1:{hanging.port}", "it does not answer in time: timed out\nhint: try again"),
+            (f"https://127.0.0.1:{plain.port}", "TLS with it fails: "),
+            (f"https://127.0.0.1:{plain.port}", "\nhint: SSL_CERT_FILE names"),
         ):
             assert main(["install", "one", "--from", address, "--into", "routes"]) == 1
             assert said in capsys.readouterr().err
@@ -215,25 +235,25 @@ def test_a_library_that_cannot_be_asked_costs_a_line_with_a_hint(
     ],
 )  # fmt: skip
 def test_a_name_that_is_not_that_of_a_notebook_is_refused(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str], filename: str
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], filename: str
 ) -> None:
-    web.add(URL, json=named(filename))
+    web.get(URL, json=named(filename))
     assert install("--force") == 1
     assert capsys.readouterr().err.startswith("rest-bridge install: the notebook ")
     assert list(folder.iterdir()) == []
 
 
-def test_two_notebooks_of_one_name_are_refused(folder: Path, web: Web) -> None:
-    web.add(URL, json=answer(a=[cell()], A=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
+def test_two_notebooks_of_one_name_are_refused(folder: Path, web: responses.RequestsMock) -> None:
+    web.get(URL, json=answer(a=[cell()], A=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
     assert install() == 1
     assert written(folder) == []
 
 
 def test_an_error_in_one_notebook_is_reported_with_its_place_and_nothing_is_written(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = cell(BASIC.replace("ROUTE R", "ROUTE S").replace("METHOD", "METOD"))
-    web.add(URL, json=answer(a=[cell()], b=[{"kind": 1}, faulty]))
+    web.get(URL, json=answer(a=[cell()], b=[{"kind": 1}, faulty]))
     assert install() == 1
     assert capsys.readouterr().err.splitlines()[:2] == [
         "routes/b.lotnb#2:7:14: error: unknown setting METOD",
@@ -243,21 +263,21 @@ def test_an_error_in_one_notebook_is_reported_with_its_place_and_nothing_is_writ
 
 
 def test_a_route_that_the_folder_has_already_is_an_error(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "routes").mkdir()
     (folder / "routes" / "z.lot").write_text(BASIC)
-    web.add(URL, json=answer(a=[cell()]))
+    web.get(URL, json=answer(a=[cell()]))
     assert install() == 1
     assert "routes/a.lotnb#1:1:1: error: there are two routes R" in capsys.readouterr().err
     assert written(folder) == ["routes/z.lot"]
 
 
 def test_only_notebooks_with_routes_are_written_and_remarked_on(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     simulator = [{"kind": 2, "language": "python", "value": "print()"}, cell("DEFINE MODEL X\n")]
-    web.add(URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
+    web.get(URL, json=answer(simulator=simulator, solution=[cell(), cell("DEFINE MODEL Y\n")]))
     assert install() == 0
     assert written(folder) == ["routes/solution.lotnb"]
     remarks = capsys.readouterr().err
@@ -266,13 +286,13 @@ def test_only_notebooks_with_routes_are_written_and_remarked_on(
 
 
 def test_variables_and_secrets_are_named_with_what_is_missing(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("THERE", "value-of-a-variable")
     (folder / "token").write_text("value-of-a-secret")
     route = BASIC.replace('"http://api.example.com"', 'GET ENV "AWAY"')
     route += '        WITH BODY "{env.THERE} {secret.token} {secret.lost}"\n'
-    web.add(URL, json=answer(a=[cell(route)]))
+    web.get(URL, json=answer(a=[cell(route)]))
     assert install("--secrets-dir", ".") == 0
     output = capsys.readouterr()
     assert output.err == ""
@@ -292,12 +312,12 @@ def test_variables_and_secrets_are_named_with_what_is_missing(
 
 
 def test_a_file_that_exists_is_kept_unless_force_is_given(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "routes").mkdir()
     mine = folder / "routes" / "b.lotnb"
     mine.write_text("[]")
-    web.add(URL, json=answer(a=[cell()], b=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
+    web.get(URL, json=answer(a=[cell()], b=[cell(BASIC.replace("ROUTE R", "ROUTE S"))]))
     assert install() == 1
     assert "routes/b.lotnb exists\nhint: --force" in capsys.readouterr().err
     assert (written(folder), mine.read_text()) == (["routes/b.lotnb"], "[]")
@@ -306,12 +326,12 @@ def test_a_file_that_exists_is_kept_unless_force_is_given(
     assert "ROUTE S" in mine.read_text()
 
 
-def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: Web) -> None:
+def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: responses.RequestsMock) -> None:
     (folder / "routes").mkdir()
     outside = folder / "outside"
     outside.write_text("mine")
     (folder / "routes" / "a.lotnb").symlink_to(outside)
-    web.add(URL, json=answer(a=[cell()]))
+    web.get(URL, json=answer(a=[cell()]))
     assert install() == 1
     assert install("--force") == 0
     assert not (folder / "routes" / "a.lotnb").is_symlink()
@@ -319,12 +339,12 @@ def test_a_link_out_of_the_folder_is_never_followed(folder: Path, web: Web) -> N
 
 
 def test_what_is_written_already_is_taken_back_when_a_later_file_cannot_be(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (folder / "routes" / "c.lotnb").mkdir(parents=True)  # no file can have this name
     (folder / "routes" / "b.lotnb").write_text("[]")
     texts = {name: [cell(BASIC.replace("ROUTE R", f"ROUTE {name}"))] for name in "abc"}
-    web.add(URL, json=answer(**texts))
+    web.get(URL, json=answer(**texts))
     assert install("--force") == 2
     assert "cannot write into routes: " in capsys.readouterr().err
     assert written(folder) == ["routes/b.lotnb"]
@@ -347,27 +367,29 @@ def test_what_cannot_be_asked_for_is_a_usage_error(
     assert written(folder) == []
 
 
-def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: Web) -> None:
+def test_a_folder_that_is_a_file_is_a_usage_error(folder: Path, web: responses.RequestsMock) -> None:
     (folder / "routes").write_text("")
-    web.add(URL, json=answer(a=[cell()]))
+    web.get(URL, json=answer(a=[cell()]))
     assert install() == 2
     assert written(folder) == ["routes"]
 
 
 def test_a_folder_with_a_name_that_is_too_long_is_a_usage_error(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add(URL, json=answer(a=[cell()]))
+    web.get(URL, json=answer(a=[cell()]))
     assert install("--into", "x" * 300) == 2
     assert capsys.readouterr().err.endswith("; nothing was written\n")
     assert written(folder) == []
 
 
-def test_the_password_of_an_address_is_not_shown(folder: Path, web: Web, capsys: pytest.CaptureFixture[str]) -> None:
-    web.add(URL, status=404)
+def test_the_password_of_an_address_is_not_shown(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.get(URL, status=404)
     assert main(["install", "one", "--from", "http://user:hunter2@library.example"]) == 1
     assert "hunter2" not in capsys.readouterr().err
-    assert web.requests[0].headers["Authorization"].startswith("Basic ")
+    assert web.calls[0].request.headers["Authorization"].startswith("Basic ")
 
 
 FULL = """\
@@ -400,9 +422,9 @@ SAMPLES = FULL.format(token='"{secret.CALLERS|change-me}"', key='"a" + "b"').rep
 
 
 def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_written(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add(URL, json=answer(a=[cell(FROM_OUTSIDE)]))
+    web.get(URL, json=answer(a=[cell(FROM_OUTSIDE)]))
     assert install() == 0
     assert [line.partition("; ")[0] for line in capsys.readouterr().out.splitlines()] == [
         "routes/a.lotnb: route Full",
@@ -418,9 +440,9 @@ def test_hosts_topics_ports_secrets_and_variables_are_shown_before_anything_is_w
 
 
 def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    web.add(URL, json=answer(a=[cell(SAMPLES)]))
+    web.get(URL, json=answer(a=[cell(SAMPLES)]))
     assert install("--yes") == 1
     places = (
         "SERVER_TOKEN of route Full (routes/a.lotnb#1:10:9), "
@@ -435,18 +457,20 @@ def test_credentials_that_the_template_publishes_are_refused_unless_allowed(
     assert written(folder) == ["routes/a.lotnb"]
 
 
-def test_a_notebook_over_1_mib_is_refused(folder: Path, web: Web, capsys: pytest.CaptureFixture[str]) -> None:
-    web.add(URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
+def test_a_notebook_over_1_mib_is_refused(
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    web.get(URL, json=answer(big=[cell(BASIC + " " * 1024 * 1024)]))
     assert install() == 1
     assert "the notebook big.lotnb has 1048" in capsys.readouterr().err
     assert written(folder) == []
 
 
 def test_of_notebooks_with_thousands_of_faults_200_are_listed(
-    folder: Path, web: Web, capsys: pytest.CaptureFixture[str]
+    folder: Path, web: responses.RequestsMock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     faulty = [cell(BASIC + "        WITH METOD 1\n" * 30_000)]
-    web.add(URL, json=answer(a=faulty, b=faulty, c=faulty))
+    web.get(URL, json=answer(a=faulty, b=faulty, c=faulty))
     assert install() == 1
     lines = capsys.readouterr().err.splitlines()
     assert sum(line.startswith("routes/a.lotnb#1:") for line in lines) == 200

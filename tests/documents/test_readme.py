@@ -9,10 +9,10 @@ import yaml
 
 from amqtt_rest_bridge.admin.metrics import METRICS
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
+from amqtt_rest_bridge.engine.admission import QueueBytes
+from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.model import RestApiConfig, Route
-from amqtt_rest_bridge.routing.admission import QueueBytes
-from amqtt_rest_bridge.routing.statistics import RouteStatistics
 from template_api.errors import ROWS
 from tests.support.documents import ROOT, anchors, codes, page, rows, section
 

@@ -297,7 +297,7 @@ class _Lines(logging.Handler):
 class Rig:
     """Client mode between a broker and servers of the test."""
 
-    def __init__(self, *texts: str, records: Runs | None = None, **limits: int) -> None:
+    def __init__(self, *texts: str, records: Runs | None = None, keys_have_groups: bool = False, **limits: int) -> None:
         self.loop = asyncio.new_event_loop()
         self.clock = VirtualClock()
         self.broker, self.network = Broker(), Network(self.clock)
@@ -308,7 +308,7 @@ class Rig:
         self.leads = True
         self.host = Host(
             self.broker, self.network.connect, Seen(self.clock), self.clock, lambda: 0.0,
-            Limits(**limits), RunIds("00000000-0000-4000-8000-"), records,
+            Limits(**limits), RunIds("00000000-0000-4000-8000-"), records, keys_have_groups,
         )  # fmt: skip
         self.outcomes = Outcomes(self.host, lambda statistics: self.healths.append(statistics.health))
         with self._running():

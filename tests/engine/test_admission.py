@@ -5,6 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.model import Message
 from tests.engine.host import Rig, Source, text
 
 Rigs = Callable[..., Rig]
@@ -256,3 +258,37 @@ def test_messages_that_wait_for_room_are_counted_at_the_end(rigs: Rigs) -> None:
     assert "route R: 3 message(s) had not been answered at the end" in rig.logged
     rig.advance(2)
     assert rig.published == []
+
+
+# Failures that the source of a message reports.
+
+
+@pytest.mark.parametrize(
+    ("row", "counts"),
+    [
+        pytest.param(catalogue.BRIDGE_RESTARTED, (1, 0), id="a bridge died with it"),
+        pytest.param(catalogue.DISK_FULL, (0, 1), id="it was not kept"),
+    ],
+)
+@pytest.mark.parametrize("policy", ["balanced", "lossless"])
+def test_a_failure_that_its_source_reports_ends_a_message_without_a_call(
+    rigs: Rigs, row: catalogue.FailureRow, counts: tuple[int, int], policy: str
+) -> None:
+    rig, source = rigs(text(route=f'WITH OVERLOAD_POLICY "{policy}"')), Source()
+    rig.broker.is_away = True
+    message = Message("in/a", b"payload", 1.0)
+    rig.do(lambda: rig.mode.fail_event(("R", "E"), message, row.error("Why."), source, hops=2))
+    assert source.state == "held"
+    rig.do(rig.broker.come_back)
+    ((publication, hops, _),) = rig.broker.published
+    assert (publication.topic, json.loads(publication.payload)["error"]["message"], hops) == ("err", "Why.", 3)
+    assert (source.state, rig.network.seen) == ("acknowledged", [])
+    assert (rig.statistics.failed, rig.statistics.refused) == counts
+    assert rig.statistics.admission.outstanding == 0
+
+
+def test_a_failure_for_an_event_that_is_gone_is_not_published(rigs: Rigs) -> None:
+    rig, source = rigs(), Source()
+    failure = catalogue.DISK_FULL.error("Why.")
+    rig.do(lambda: rig.mode.fail_event(("R", "Gone"), Message("in/a", b"", 1.0), failure, source))
+    assert (source.state, rig.published) == ("new", [])

@@ -208,6 +208,49 @@ def test_each_message_of_a_batch_that_is_tried_again_is_noted(rigs: Rigs) -> Non
     assert rig.statistics.retrying == 0
 
 
+# Keys that say which messages are one batch.
+
+
+def numbered(rig: Rig, *numbers: tuple[int, int]) -> list[Source]:
+    """Offer messages that the spool has numbered: each with the number of its group, and its own in that."""
+    sources = [Source(f"00000000-0000-4000-8000-{1 << 47 | group << 16 | own:012x}") for group, own in numbers]
+    for (group, own), source in zip(numbers, sources, strict=True):
+        rig.offer(b"%d%d" % (group, own), delivery=source)
+    return sources
+
+
+@pytest.mark.parametrize(
+    ("numbers", "bodies"),
+    [
+        pytest.param([(1, 0), (1, 1), (1, 2), (2, 0)], [b"[10,11,12]"], id="a whole group"),
+        pytest.param([(1, 0), (1, 1), (2, 0), (2, 1)], [b"[10,11]"], id="a group whose time was over"),
+        pytest.param([(1, 1), (1, 2), (2, 0)], [b"[11,12]"], id="one whose first message has ended"),
+        pytest.param([(1, 0), (2, 0), (3, 0)], [b"[10]", b"[20]"], id="groups of one"),
+    ],
+)
+def test_a_batch_holds_the_messages_of_one_group(
+    rigs: Rigs, numbers: list[tuple[int, int]], bodies: list[bytes]
+) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 3", route=LOSSLESS), keys_have_groups=True)
+    numbered(rig, *numbers)
+    assert rig.bodies == bodies
+
+
+def test_messages_that_come_again_after_a_kill_are_the_batch_that_they_were(rigs: Rigs) -> None:
+    first, second = (rigs(batched("WITH BATCH_SIZE 3", route=LOSSLESS), keys_have_groups=True) for _ in range(2))
+    numbered(first, (1, 0), (1, 1))
+    first.advance(1)
+    numbered(second, (1, 0), (1, 1), (2, 0))
+    (before,), (after,) = first.waiting, second.waiting
+    assert (before.body, before.header("Idempotency-Key")) == (after.body, after.header("Idempotency-Key"))
+
+
+def test_messages_without_such_keys_are_in_any_batch(rigs: Rigs) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 3"), keys_have_groups=True)
+    offer(rig, b"1", b"2", b"3")
+    assert rig.bodies == [b"[1,2,3]"]
+
+
 # Reloads, and sources that take messages back.
 
 

@@ -204,15 +204,15 @@ def test_a_large_payload_stays_where_its_failure_needs_it(rigs: Rigs) -> None:
 
 
 def test_a_stop_lets_what_runs_end_and_begins_nothing_more(rigs: Rigs, caplog: pytest.LogCaptureFixture) -> None:
-    rig, kept = rigs(workers=1), Source()
-    for delivery in (None, None, kept):
+    rig, kept, lost = rigs(workers=1), Source(is_bounded=True), Source()
+    for delivery in (None, lost, kept):
         rig.offer(delivery=delivery)
     rig.do(rig.mode.stop)
     rig.reply()
     assert rig.published == [("out", b"ok")]
     assert len(rig.network.seen) == 1
     rig.run(rig.mode.drain(0))
-    assert kept.state == "held"
+    assert (lost.state, kept.state) == ("held", "held")
     assert "1 message(s) had not been answered" in caplog.text
 
 

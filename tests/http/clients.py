@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.bridge.client.senders import client_options as old_options
+from amqtt_rest_bridge.engine.requests import split_base_address
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http.client import ClientOptions, HttpClient, Turn
-from amqtt_rest_bridge.http.tls import TlsOptions
+from amqtt_rest_bridge.http.client import ClientOptions, HttpClient, Turn, tls_of
 from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.support.http_target import Target
 
@@ -57,9 +56,8 @@ def options_of(
     environment: dict[str, str] | None = None,
     addresses: dict[tuple[str, int], tuple[str, ...]] | None = None,
 ) -> ClientOptions:
-    old = old_options(config, max_response_bytes=max_response_bytes, environment=environment or {})
-    tls = TlsOptions(old.tls.verify, old.tls.ca_file, old.tls.client_cert_file, old.tls.client_key_file)
-    return ClientOptions(old.origin, old.timeout, max_response_bytes, tls, environment or {}, addresses or {})
+    (origin, _), seconds = split_base_address(config.base_address or ""), float(config.request_timeout)
+    return ClientOptions(origin, seconds, max_response_bytes, tls_of(config), environment or {}, addresses or {})
 
 
 @contextmanager

@@ -47,7 +47,7 @@ def test_mosquitto_passes_on_what_is_published_with_its_properties_and_keeps_the
         assert (came.topic, came.payload, came.qos, came.retain, came.duplicate) == ("in/ü", b"x", 1, False, False)
         own = {name: value for name, value in came.properties.items() if name != Property.SUBSCRIPTION_IDENTIFIER}
         assert own == PROPERTIES
-        await reader.unsubscribe(["in/#"])
+        await reader.unsubscribe([Subscription("in/#")])
         await reader.disconnect()
         assert await reader.ended() == "the connection was lost"
         again = MqttConnection(address, Session("reader", 60, 10), lambda _, one: taken.put_nowait(one))
@@ -122,7 +122,7 @@ def test_amqtt_passes_on_messages_over_tcp_and_websockets(name: str) -> None:
         assert taken.empty()
         connection.resume()
         assert (await taken.get()).payload == b"z"
-        await connection.unsubscribe(["in"])
+        await connection.unsubscribe([Subscription("in")])
         await connection.disconnect()
 
     listeners = {"default": {"type": "tcp", "bind": "127.0.0.1:0"}, "web": {"type": "ws", "bind": "127.0.0.1:0"}}

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.link.admin_frames import Record, Retried, WantRetry
+from amqtt_rest_bridge.link.admin_frames import Retried, WantRetry
 from amqtt_rest_bridge.model import MessageProperties, Publication, RunIds
 from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.routing.outcomes import Outcomes, QuietLog
 from amqtt_rest_bridge.routing.server_reports import ServerReports

@@ -13,10 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.records import kept_file
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.values import Record
 from tests.support.waiting import eventually
 
 SIZE: Final = 4 << 20

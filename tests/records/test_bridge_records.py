@@ -4,9 +4,10 @@ from collections.abc import Callable
 from typing import Final
 
 from amqtt_rest_bridge.http_server import Request, Response
-from amqtt_rest_bridge.link.admin_frames import LiveRecords, Record, RunQuery, WantLive
+from amqtt_rest_bridge.link.admin_frames import LiveRecords, WantLive
 from amqtt_rest_bridge.model import Capture, Route, RunIds
 from amqtt_rest_bridge.records.bridge_records import LONGEST_METHOD, BridgeRecords, Failure, RawRequest, ServedEvent
+from amqtt_rest_bridge.records.values import Record, RunQuery
 from tests.support.server_mode import event, route
 
 REQUEST: Final = Request("id-1", "POST", "/hooks", "", {})

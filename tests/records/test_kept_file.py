@@ -17,10 +17,10 @@ from typing import Any, Final
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.link.admin_frames import Record
 from amqtt_rest_bridge.records import kept_file
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRun
+from amqtt_rest_bridge.records.values import Record
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.spool.test_full_disk import TMPFS, UNSHARE
 from tests.support.admin_client import (

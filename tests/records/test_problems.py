@@ -4,19 +4,22 @@ import pytest
 from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.link.admin_frames import Problem, Record
 from amqtt_rest_bridge.records.problems import LISTED_SECONDS, Problems, hint_of
+from amqtt_rest_bridge.records.values import Problem, Record
 from amqtt_rest_bridge.route_set import shown_endpoint, with_bound_ports
-from tests.support.dispatching import route
 from tests.support.route_text import load_text
 
+ROUTE = """DEFINE ROUTE {name} WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH BASE_ADDRESS "http://h" WITH ENABLE_CLIENT "true"
+    ADD EVENT E WITH SOURCE_TOPIC "in/#" WITH METHOD "GET" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "out"
+"""
 BUSY = Record(100.0, "retry", "run-1", "R", "E", status=503, code="http_status", message="the server answered 503")
 
 
 @pytest.fixture
 def problems() -> Problems:
     problems = Problems()
-    problems.use([route()])
+    problems.use(load_text(ROUTE.format(name="R")).routes)
     return problems
 
 
@@ -96,7 +99,7 @@ def test_what_is_tried_again_is_listed_however_old_its_last_try_is(problems: Pro
 def test_a_try_of_an_event_that_is_gone_counts_no_longer(problems: Problems) -> None:
     problems.try_failed(1, BUSY)
     problems.use([])
-    problems.use([route(name="Other")])
+    problems.use(load_text(ROUTE.format(name="Other")).routes)
     problems.try_failed(1, BUSY)
     assert (counts(problems), problems.retrying) == ({}, {})
     problems.no_more_tries(1)

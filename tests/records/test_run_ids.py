@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.admin.runs import Runs
-from amqtt_rest_bridge.link.admin_frames import Record, RunQuery
 from amqtt_rest_bridge.model import RunIds
+from amqtt_rest_bridge.records.values import Record, RunQuery
 from tests.support.admin_client import Events, admin_of, client_route, server_route
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder
@@ -122,11 +122,10 @@ def test_ids_of_numbers_are_uuids_of_their_process() -> None:
     assert len({one, ids.of(2, "R", "A"), others.of(1, "R", "A")}) == 3
 
 
-def test_failures_that_only_the_broker_has_are_found_by_their_ids() -> None:
-    """A bridge process and the broker process note the same failure; one that was replaced noted another."""
+def test_failures_that_are_kept_but_no_longer_remembered_are_found() -> None:
     alike = [
         Record(0.1 * number, "call", str(number), "R", "E", "in", code="http_status", message="400")
         for number in range(3)
     ]
-    records = Runs(RunQuery(), lambda: None, alike[:1], kept=alike)
+    records = Runs(RunQuery(), alike[:1], alike)
     assert [record.id for record in records.newest_tries()] == ["2", "1", "0"]

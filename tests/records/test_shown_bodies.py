@@ -2,9 +2,9 @@
 
 import pytest
 
-from amqtt_rest_bridge.link.admin_frames import MASKED_BYTES, SHOWN_BYTES
 from amqtt_rest_bridge.masking import Masker
 from amqtt_rest_bridge.records.runs import shown_body
+from amqtt_rest_bridge.records.values import MASKED_BYTES, SHOWN_BYTES
 
 SECRET = "s3cret-" * 20
 

@@ -19,7 +19,8 @@ from tests.support.admin_client import admin_of
 from tests.support.dispatching import Rig
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_ports import Raw, get, post
-from tests.support.server_mode import error_code, event, port
+from tests.support.old_server_mode import port
+from tests.support.server_mode import error_code, event
 from tests.support.waiting import eventually
 
 EVENT = ServedEvent("R", "E", "POST /hook")

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.bridge.server.broker_access import Answers
-from amqtt_rest_bridge.link.admin_frames import UnmatchedPath
+from amqtt_rest_bridge.engine.server.unmatched import UnmatchedPath
 from amqtt_rest_bridge.link.frequent import Frequent
 from amqtt_rest_bridge.model import RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.routing.unmatched import MOST_SHOWN, Unmatched
@@ -21,7 +21,8 @@ from tests.support.admin_client import admin_of, server_route
 from tests.support.clock import Clock
 from tests.support.embedded_broker import Host, configuration, hosting
 from tests.support.http_ports import Raw, get, post
-from tests.support.server_mode import event, port
+from tests.support.old_server_mode import port
+from tests.support.server_mode import event
 from tests.support.waiting import eventually
 
 PORT = 8080

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.admin.guard import Guard
-from amqtt_rest_bridge.http_server import Request
+from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.playground import tried
 from amqtt_rest_bridge.site import playground
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Exchange, Playground, Trial, Tried, trial_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.spool import Kept, Spool, Unreadable
-from amqtt_rest_bridge.spool.rows import salvage
+from amqtt_rest_bridge.spool.salvage import salvage
 from tests.spool.filling import filled, left_over, message
 
 

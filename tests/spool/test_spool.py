@@ -12,7 +12,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool import Kept, SpoolFullError
+from amqtt_rest_bridge.spool import BatchNumbers, Kept, SpoolFullError
 from amqtt_rest_bridge.spool.rows import SCHEMA_VERSION
 from amqtt_rest_bridge.spool.spool import Spool
 from tests.spool.filling import filled, left_over, message
@@ -203,15 +203,20 @@ def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
         assert "another broker" in ended.stderr
 
 
-def test_what_is_kept_in_this_run_is_not_left_over(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool.db")
-    old = spool.keep("R", "E", message(1), 0, None)
-    spool.close()
-    again = Spool(tmp_path / "spool.db")
-    new = again.keep("R", "E", message(2), 0, None)
-    assert [one.key for one in left_over(again)] == [old]
-    assert [one.key for one in again.find([new, "unknown", old]) if isinstance(one, Kept)] == [new, old]
-    again.close()
+def test_a_call_of_this_run_or_an_earlier_one_can_be_read_until_it_is_removed(tmp_path: Path) -> None:
+    (old,) = filled(tmp_path / "spool.db", 1)
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        left_over(spool)
+        new = spool.keep("R", "E", message(2), 3, None)
+        read = [spool.read(key) for key in (new, old)]
+        assert read == [
+            Kept(new, "R", "E", message(2), 3, None, None),
+            Kept(old, "R", "E", message(0), 0, "me", "name"),
+        ]
+        spool.forget(old)
+        spool.flush()
+        assert spool.read(old) is None
+        assert spool.read("unknown") is None
 
 
 def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(tmp_path: Path) -> None:
@@ -309,17 +314,45 @@ def test_what_was_permitted_and_finds_no_room_to_be_noted_is_tried_again_when_ca
         assert [(one.key, one.client_id) for one in left_over(again)] == [(keys[0], None)]
 
 
-def test_what_was_permitted_is_not_asked_for_again_even_before_that_is_written(tmp_path: Path) -> None:
+def test_keys_tell_the_batch_of_a_call_and_its_place_there(tmp_path: Path) -> None:
     with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
-        key = spool.keep("R", "E", message(1), 0, ("me", None))
-        spool.permit(key)
-        assert [one.client_id for one in spool.find([key]) if isinstance(one, Kept)] == [None]
+        one, other = BatchNumbers(2, 10.0), BatchNumbers(3, 10.0)
+
+        def key(batch: BatchNumbers | None, now: float) -> str:
+            return spool.keep("R", "E", Message("in", b"", now), 0, None, batch)[24:]
+
+        assert [key(one, 1.0), key(other, 1.0), key(one, 2.0), key(None, 2.0)] == [
+            "800000000000",
+            "800000010000",
+            "800000000001",
+            "000000000000",
+        ]
+        assert key(one, 3.0) == "800000020000", "a full batch goes on"
+        assert key(other, 9.5) == "800000030000", "a batch is not over before its BATCH_SECONDS"
+        assert key(other, 9.0) == "800000040000", "a clock that was set back is not noticed"
 
 
-def test_a_second_look_at_what_is_left_over_goes_on_where_the_first_one_stopped(tmp_path: Path) -> None:
-    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
-        keys = [spool.keep("R", "E", message(number), 0, None) for number in range(5)]
-    with contextlib.closing(Spool(tmp_path / "spool.db")) as again:
-        first = next(again.left_over())
-        assert isinstance(first, Kept)
-        assert [first.key, *(one.key for one in left_over(again))] == keys
+FORMAT_1 = """
+    CREATE TABLE calls (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL,
+        route TEXT NOT NULL,
+        event TEXT NOT NULL,
+        topic TEXT NOT NULL,
+        payload BLOB NOT NULL,
+        timestamp REAL NOT NULL,
+        hops INTEGER NOT NULL,
+        client_id TEXT,
+        username TEXT
+    ) STRICT;
+    INSERT INTO calls VALUES (7, 'key', 'R', 'E', 'in/x', x'00ff', 12.5, 2, NULL, NULL);
+    PRAGMA user_version = 1;
+"""
+
+
+def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(FORMAT_1)
+    with contextlib.closing(Spool(path)) as spool:
+        assert left_over(spool) == [Kept("key", "R", "E", Message("in/x", b"\x00\xff", 12.5), 2, None, None)]

@@ -13,7 +13,8 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.own_session import OwnSession
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.intake import Feed, Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
+from amqtt_rest_bridge.mqtt.intake import Feed, Intake
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session

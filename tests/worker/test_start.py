@@ -12,7 +12,7 @@ import pytest
 
 from amqtt_rest_bridge.cli.worker import broker_address
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
+from amqtt_rest_bridge.http.ports import bound_socket
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
 from tests.support.commands import taken_port
@@ -193,7 +193,7 @@ DEFINE ROUTE Intake WITH TYPE REST_API
 @pytest.mark.parametrize("host", ["host\udcff", "a\0b", "a..example", "a" * 70 + ".example"])
 def test_a_host_that_cannot_be_one(host: str) -> None:
     with pytest.raises(ConfigurationError, match=r"^cannot listen on .* port 0 \(SERVER_PORT\): ."):
-        ListeningSockets(host).open([0])
+        bound_socket(host, 0, "SERVER_PORT")
 
 
 TLS = f"""\

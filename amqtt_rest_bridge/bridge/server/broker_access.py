@@ -19,11 +19,11 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
+from amqtt_rest_bridge.admin.numbers import BUCKETS, Durations
 from amqtt_rest_bridge.bridge.claims import KeyClaims
 from amqtt_rest_bridge.catalogue import SHUTTING_DOWN
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.http.event_stream import event_of
-from amqtt_rest_bridge.link.admin_frames import BUCKETS, Durations
 from amqtt_rest_bridge.link.bridge_end import Entry
 from amqtt_rest_bridge.link.frames import (
     CALLER_REFUSED,

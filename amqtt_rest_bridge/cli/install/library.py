@@ -1,41 +1,59 @@
-"""The client of a template library: fetches one published template over HTTP.
+"""The client of a template library: fetches one published template over HTTP. The one door for requests.
 
 What comes is from another machine: it is bounded in time and size, and checked before it is returned. Redirects lead to
 the same host and port only, or to its HTTPS: no library makes this machine send requests to others, such as those that
-only it can reach.
+only it can reach. requests bounds each read and not the whole, so it runs on a thread of its own: a server that sends
+an octet now and then, or a name server that does not answer, ends with the deadline.
 """
 
 import contextlib
 import os
+import ssl
+import threading
 import time
+from concurrent.futures import Future
 from difflib import get_close_matches
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlsplit
 
 import msgspec
+import requests
+from requests.utils import get_environ_proxies
 
-from amqtt_rest_bridge.addresses import basic_credentials
+from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.cli import CommandError
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, on_one_line, visible
-from amqtt_rest_bridge.http_client import ClientOptions, HttpClient, Stopwatch, finish, origin_of, redirect_refused
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method
+from amqtt_rest_bridge.errors import ConfigurationError, on_one_line, visible
+from amqtt_rest_bridge.http.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
 from amqtt_rest_bridge.spelling import question
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 TOTAL_SECONDS: Final = 60.0
-_OK: Final = 200
+_CONNECT_SECONDS: Final = 5.0
+_READ_SECONDS: Final = 15.0
+_CHUNK: Final = 65_536
 _OVERLOADED: Final = (429, 502, 503, 504)
 _PAUSES: Final = (0.5, 1.0, 2.0)  # seconds before it is asked again
 _SHOWN: Final = 300
 _NOT_FOUND: Final = "template_not_found"
 _MOST_NEAREST: Final = 3
 _OTHER_ADDRESS: Final = "name the address of a template library with --from"
-_HINTS: Final = {
-    FailureCode.CONNECTION_FAILED: f"start it, or {_OTHER_ADDRESS}; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are followed",
-    FailureCode.TLS_FAILED: "SSL_CERT_FILE names a file of authorities to trust",
-    FailureCode.REDIRECT_REFUSED: "if you trust that address, name it with --from",
-    FailureCode.RESPONSE_TOO_LARGE: _OTHER_ADDRESS,
-}
+_FINAL: Final = (requests.exceptions.SSLError, requests.Timeout)  # another try would end alike
+_AGAIN: Final = (requests.ConnectionError, requests.exceptions.ChunkedEncodingError)
+# The first that fits: requests derives some of its errors from others.
+_FAILURES: Final = (
+    (requests.exceptions.ProxyError, "the proxy does not work", "correct HTTP_PROXY, HTTPS_PROXY or NO_PROXY"),
+    (requests.exceptions.SSLError, "TLS with it fails", "SSL_CERT_FILE names a file of authorities to trust"),
+    (requests.Timeout, "it does not answer in time", "try again later"),
+    (
+        requests.ConnectionError,
+        "it cannot be reached",
+        f"start it, or {_OTHER_ADDRESS}; HTTP_PROXY, HTTPS_PROXY and NO_PROXY are followed",
+    ),
+    (requests.exceptions.ChunkedEncodingError, "it breaks off its answer", "try again later"),
+    (requests.RequestException, "the exchange with it fails", "try again later"),
+    (OSError, "the file of authorities cannot be read", "SSL_CERT_FILE names it"),
+)
 
 
 class InstallError(CommandError):
@@ -80,6 +98,13 @@ class _Listed(msgspec.Struct, frozen=True):
     results: list[_Named]
 
 
+class _Session(requests.Session):
+    """Leaves redirects to `Library`: requests reads the body of one to its end, also where it does not follow it."""
+
+    def get_redirect_target(self, resp: requests.Response) -> None:
+        """Return None: this is no redirect."""
+
+
 class Library:
     """A template library at the address of its API.
 
@@ -88,7 +113,7 @@ class Library:
         user_agent: The User-Agent of requests.
 
     Raises:
-        ConfigurationError: the address, or a proxy variable of the environment, cannot be used.
+        ConfigurationError: the address cannot be used.
     """
 
     def __init__(self, address: str, user_agent: str) -> None:
@@ -100,14 +125,20 @@ class Library:
         if parts is None or parts.query or parts.fragment or not address.isprintable() or " " in address:
             raise ConfigurationError("--from must be an address such as https://library.example")
         self.name = f"{origin}{parts.path}".rstrip("/")
-        self._headers: tuple[tuple[str, str], ...] = (("Accept", "application/json"), ("User-Agent", user_agent))
+        self._session = _Session()
+        self._session.trust_env = False  # ~/.netrc is not for this
+        if not is_loopback(origin.host):  # a proxy could only reach itself there
+            self._session.proxies = get_environ_proxies(self.name)
+        authorities = ssl.get_default_verify_paths()
+        self._session.verify = os.environ.get("SSL_CERT_FILE") or authorities.cafile or authorities.capath or True
+        self._session.headers.update(
+            {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
+        )
         if parts.username is not None:
-            credentials = basic_credentials(unquote(parts.username), unquote(parts.password or ""))
-            self._headers += (("Authorization", credentials),)
-        self._client = HttpClient(ClientOptions(origin, TOTAL_SECONDS, MAX_BYTES, environment=os.environ))
+            self._session.auth = unquote(parts.username), unquote(parts.password or "")
 
     def template(self, id_or_slug: str) -> Template:
-        """Return a published template. Blocks for about 60 s at most.
+        """Return a published template. Blocks for 60 s at most.
 
         Raises:
             ConfigurationError: the slug cannot be one.
@@ -116,44 +147,90 @@ class Library:
         # Only dots would be another path of the API.
         if not id_or_slug.strip(".") or not id_or_slug.isprintable() or "/" in id_or_slug or "\\" in id_or_slug:
             raise ConfigurationError(f"{visible(id_or_slug)!r} is not the slug or id of a template")
-        response = self._get(f"/api/templates/{quote(id_or_slug, safe='')}")
-        if response.status != _OK:
-            raise self._refusal(response, id_or_slug)
+        self._deadline = time.monotonic() + TOTAL_SECONDS
+        status, content = self._get(f"/api/templates/{quote(id_or_slug, safe='')}")
+        if status != HTTPStatus.OK:
+            raise self._refusal(status, content, id_or_slug)
         try:
-            return msgspec.json.decode(response.body, type=_Answer).template
+            return msgspec.json.decode(content, type=_Answer).template
         except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             message = f"{self.name} answers with something that is not a template: {on_one_line(str(error), _SHOWN)}"
             raise InstallError(message, _OTHER_ADDRESS) from error
 
-    def _get(self, path: str) -> HttpResponse:
-        request, stopwatch = HttpRequest(Method.GET, f"{self.name}{path}", self._headers), Stopwatch()
-        try:
-            for pause in (*_PAUSES, None):
-                try:
-                    response = finish(self._client.exchange(request, stopwatch))
-                except CallError as error:
-                    if pause is None or error.code is not FailureCode.CONNECTION_FAILED:
-                        raise
-                else:
-                    if pause is None or response.status not in _OVERLOADED:
-                        break
-                time.sleep(pause)
-            if (refused := redirect_refused(request, response)) is not None:
-                raise refused
-        except CallError as error:
-            hint = _HINTS.get(error.code, "try again later")
-            raise InstallError(on_one_line(error.message, _SHOWN), hint) from error
-        finally:
-            self._client.close()
-        return response
+    def _get(self, path: str) -> tuple[int, bytes]:
+        """Return the status and the body that a path is answered with, by the deadline."""
+        future: Future[tuple[int, bytes]] = Future()
 
-    def _refusal(self, response: HttpResponse, id_or_slug: str) -> InstallError:
+        def ask() -> None:
+            try:
+                future.set_result(self._ask(f"{self.name}{path}"))
+            except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits
+                future.set_exception(error)
+
+        threading.Thread(target=ask, name="install", daemon=True).start()
+        try:
+            return future.result(max(0.0, self._deadline - time.monotonic()))
+        except TimeoutError as error:
+            raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:g} s", "try again later") from error
+        except OSError as error:  # requests' own are such, too
+            reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
+            cause = _cause(error)
+            raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
+
+    def _ask(self, url: str) -> tuple[int, bytes]:
+        for pause in (*_PAUSES, None):
+            try:
+                status, content = self._follow(url)
+            except _AGAIN as error:
+                if pause is None or isinstance(error, _FINAL):
+                    raise
+            else:
+                if pause is None or status not in _OVERLOADED:
+                    break
+            time.sleep(pause)
+        return status, content
+
+    def _follow(self, url: str) -> tuple[int, bytes]:
+        """Ask once, and follow redirects; see the beginning of this module for where they lead."""
+        for number in range(MOST_REDIRECTS + 1):
+            timeout = _CONNECT_SECONDS, _READ_SECONDS
+            with self._session.get(url, timeout=timeout, stream=True) as response:
+                location = response.headers.get("Location")
+                if response.status_code not in REDIRECTS or location is None:
+                    return response.status_code, self._read(response)
+            target = resolve(url, location)
+            shown = "an address that cannot be used" if target is None else str(target[0])
+            if target is None or not may_follow(origin_of(urlsplit(url)), target[0]):
+                reason = "only the same host and port is followed"
+            elif number == MOST_REDIRECTS:
+                reason = f"this was redirect {number + 1}, {MOST_REDIRECTS} are followed"
+            else:
+                url = f"{target[0]}{target[1]}"
+                continue
+            break
+        message = f"{self.name} redirects to {on_one_line(shown, _SHOWN)}; {reason}"
+        raise InstallError(message, "if you trust that address, name it with --from")
+
+    def _read(self, response: requests.Response) -> bytes:
+        if response.headers.get("Content-Encoding", "identity") != "identity":  # of few octets it may make millions
+            raise InstallError(f"{self.name} compresses its answer, which it was not asked for", _OTHER_ADDRESS)
+        content = bytearray()
+        try:
+            for chunk in response.iter_content(_CHUNK):
+                content += chunk
+                if len(content) > MAX_BYTES:
+                    raise InstallError(f"{self.name} answers with more than {MAX_BYTES} bytes", _OTHER_ADDRESS)
+        except requests.ConnectionError as error:  # here it is that nothing has come for too long
+            raise requests.ReadTimeout from error
+        return bytes(content)
+
+    def _refusal(self, status: int, content: bytes, id_or_slug: str) -> InstallError:
         """Return what the error body of the API says, or the status only; the nearest slugs for an unknown one."""
         try:
-            reason = msgspec.json.decode(response.body, type=_Refusal).error
+            reason = msgspec.json.decode(content, type=_Refusal).error
         except (msgspec.MsgspecError, ValueError, RecursionError):
-            reason = _Reason("", _OTHER_ADDRESS if response.status == 404 else "try again later")
-        message = f"{self.name} answers with status {response.status}"
+            reason = _Reason("", _OTHER_ADDRESS if status == HTTPStatus.NOT_FOUND else "try again later")
+        message = f"{self.name} answers with status {status}"
         if reason.message:
             message += f": {on_one_line(reason.message, _SHOWN)}"
         hint = on_one_line(reason.hint, _SHOWN)
@@ -172,7 +249,18 @@ class Library:
     def _slugs(self, path: str) -> list[str]:
         """Return the slugs of a list or search; none where the library does not answer with one."""
         with contextlib.suppress(InstallError, msgspec.MsgspecError, ValueError, RecursionError):
-            listed = msgspec.json.decode(self._get(f"/api/{path}").body, type=_Listed)
+            listed = msgspec.json.decode(self._get(f"/api/{path}")[1], type=_Listed)
             slugs = [each.slug for each in listed.results if each.slug]
             return [each for each in slugs if each.isprintable() and len(each) <= _SHOWN]
         return []
+
+
+def _cause(error: OSError) -> str:
+    """Return what the system or TLS says at the bottom of a chain of exceptions, "" where neither says anything."""
+    found = ""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, OSError) and not isinstance(seen, requests.RequestException) and seen.args:
+            found = getattr(seen, "verify_message", "") or seen.strerror or str(seen)
+        seen = seen.__cause__ or seen.__context__
+    return on_one_line(found, _SHOWN)

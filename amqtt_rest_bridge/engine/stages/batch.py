@@ -75,16 +75,24 @@ class Batches:
     A batch is closed when it has BATCH_SIZE calls, before its items exceed max_body_bytes, and BATCH_SECONDS after its
     first call has come.
 
+    With `has_groups` the plugin has numbered the keys of lossless calls before they came (`spool`): all but the last
+    four digits of a key are those of its group, and the last four count the messages of the group from 0. Then a batch
+    holds calls of one group only. So messages that come again after a kill make the same batch, with the same key.
+
     Args:
         max_body_bytes: Bounds the request.
         clock: Times BATCH_SECONDS.
         go_on: Called with the first call of a closed batch, which carries the others.
+        has_groups: Whether keys are numbered so.
     """
 
-    def __init__(self, max_body_bytes: int, clock: Clock, go_on: Callable[[Call], None]) -> None:
+    def __init__(
+        self, max_body_bytes: int, clock: Clock, go_on: Callable[[Call], None], *, has_groups: bool = False
+    ) -> None:
         self._most_bytes = max_body_bytes
         self._clock = clock
         self._go_on = go_on
+        self._has_groups = has_groups
         self._open: dict[str, list[Call]] = {}  # by event
         self._bytes: dict[str, int] = {}
 
@@ -92,16 +100,17 @@ class Batches:
         """Add a call that has an item to the open batch of its event."""
         event, size = call.event.event, len(call.item or b"") + 1
         body = event.body.source if event.body is not None else ""
-        if event.name in self._open and self._bytes[event.name] + size > self._most_bytes:
-            self.close(event.name)
         batch = self._open.get(event.name)
+        if batch and (self._bytes[event.name] + size > self._most_bytes or self._group(call) != self._group(batch[0])):
+            self.close(event.name)
+            batch = None
         if batch is None:
             batch = self._open[event.name] = []
             self._bytes[event.name] = _AROUND + len(body.encode())
             self._clock.later(event.batch_seconds, partial(self._time_over, event.name, batch))
         batch.append(call)
         self._bytes[event.name] += size
-        if len(batch) >= (event.batch_size or 1):
+        if len(batch) >= (event.batch_size or 1) or self._is_last(call):
             self.close(event.name)
 
     def close(self, event: str) -> None:
@@ -114,6 +123,15 @@ class Batches:
     def by_event(self) -> Mapping[str, list[Call]]:
         """Return the open batches."""
         return dict(self._open)
+
+    def _group(self, call: Call) -> str | None:
+        """Return what the keys of a group begin with, None for a call that can be in any batch."""
+        return call.key[:-4] if self._has_groups and call.key is not None else None
+
+    def _is_last(self, call: Call) -> bool:
+        """Return whether a call is the last one of its group; WHEN may have skipped others of the group."""
+        size = call.event.event.batch_size or 1
+        return self._has_groups and call.key is not None and call.key.endswith(f"{size - 1:04x}")
 
     def _time_over(self, event: str, batch: list[Call]) -> None:
         if self._open.get(event) is batch:

@@ -1,9 +1,10 @@
 """Questions to the broker: one at a time, shared by all that ask, and asked again when an answer takes long."""
 
-from amqtt_rest_bridge.admin.numbers import REMIND_SECONDS, NumbersCache
-from amqtt_rest_bridge.link.admin_frames import BrokerNumbers, NumbersPart, RouteNumbers, WantNumbers
+from amqtt_rest_bridge.admin.numbers import BridgeNumbers, RouteNumbers
+from amqtt_rest_bridge.bridge.questions import REMIND_SECONDS, NumbersCache
+from amqtt_rest_bridge.link.admin_frames import NumbersPart, WantNumbers
 
-BROKER = BrokerNumbers(0, 0, [])
+BROKER = BridgeNumbers(0, 0, [])
 
 
 class Asked:
@@ -21,7 +22,7 @@ class Asked:
     def ask(self, name: str, *, statuses: bool) -> None:
         self.numbers.ask(lambda: self.woken.append(name), statuses=statuses)
 
-    def answer(self, *names: str, broker: BrokerNumbers | None = BROKER, number: int | None = None) -> None:
+    def answer(self, *names: str, broker: BridgeNumbers | None = BROKER, number: int | None = None) -> None:
         self.now += 1
         routes = [RouteNumbers(name, "Green", {}, 0, 0, 0, 0, 0, 0, 0, None, None, None, None) for name in names]
         self.numbers.take(NumbersPart(self.number if number is None else number, routes, broker))

@@ -1,0 +1,452 @@
+"""`Endpoint`: for the bridge of this broker what an MQTT 5 broker is for a worker, on a private socket.
+
+The bridge knows the routes, the broker process does not: what the bridge wants comes with its subscriptions. Its
+sessions, and what they subscribe, stay while the bridge is away. Messages for a kept session wait meanwhile: those of a
+lossless event on disk (`lossless`), the others in memory, up to `queue_bytes`. What is beyond that is dropped and
+counted. What was sent and not acknowledged is sent again, with DUP, when its session connects again. The broker's loop
+only.
+
+`mqtt.private` has what MQTT 5 has no word for.
+"""
+
+import asyncio
+import json
+import logging
+import secrets
+import shutil
+import socket
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
+from amqtt_rest_bridge.broker.bridge_session import BridgeSession, Entry, Receiver, Subscription, written
+from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent
+from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
+from amqtt_rest_bridge.model import EventName, Message, Publication
+from amqtt_rest_bridge.mqtt import packets, served, wire
+from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish
+from amqtt_rest_bridge.mqtt.private import (
+    BROKER_TOPIC,
+    ENDPOINT_TOPICS,
+    EVENT,
+    LOSSLESS,
+    OWN,
+    QOS,
+    READY_TOPIC,
+    ROUTE,
+    PrivateAddress,
+)
+from amqtt_rest_bridge.mqtt.publisher import HOPS
+from amqtt_rest_bridge.mqtt.wire import Code, Property, protocol_error
+from amqtt_rest_bridge.times import LineLimit
+from amqtt_rest_bridge.topics import TopicIndex, loggable
+
+log = logging.getLogger(__name__)
+
+_RECEIVE_MAXIMUM: Final = (
+    128  # publications of the bridge that wait for their turn; amqtt takes one in three iterations
+)
+_MOST_PUBLISHED_BYTES: Final = 8 << 20  # of those; beyond it the bridge is not read
+_MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
+_LONGEST_KNOWN: Final = 256  # ... and their characters
+_LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop
+_QUIET_SECONDS: Final = 1.0
+_MOST_ERRORS: Final = 100  # that wait to be told to the bridge
+_LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
+
+
+class Endpoint:
+    """Serve the bridge.
+
+    The constructor binds a socket: the bridge may connect before `serve`, and is answered then.
+
+    Args:
+        publisher: Publishes what the bridge publishes.
+        retained: Returns topic and payload of what the broker has retained.
+        queue_bytes: What may wait for a kept session, in bytes.
+        max_message_bytes: A larger payload does not go to the bridge: its events fail.
+        lossless: Keeps the messages of lossless events; None without a spool.
+    """
+
+    def __init__(
+        self, publisher: Publisher, retained: Callable[[], Iterable[tuple[str, bytes]]], queue_bytes: int,
+        max_message_bytes: int, lossless: Lossless | None = None,
+    ) -> None:  # fmt: skip
+        self.ready = asyncio.Event()
+        """Set while the bridge has subscribed all that it wants."""
+        self.on_away: Callable[[], None] = lambda: None
+        """Called when a bridge that was ready has gone."""
+        self.dropped = 0
+        """Messages that were dropped because too many waited."""
+        self._publisher = publisher
+        self._retained = retained
+        self._queue_bytes = queue_bytes
+        self._max_message_bytes = max_message_bytes
+        self._lossless = lossless
+        self._sessions: dict[str, BridgeSession] = {}
+        self._keys: set[str] = set()  # of messages on disk that are in flight
+        self._by_key: dict[tuple[str, ...], Subscription] = {}
+        self._index: TopicIndex[Subscription] | None = None
+        self._receivers: dict[str, tuple[Receiver, ...]] = {}
+        self._connections: dict[BridgeConnection, BridgeSession | None] = {}
+        self._own: BridgeSession | None = None  # the session that said it is ready
+        self._heard = False
+        self._wants_retained: list[Subscription] = []
+        self._looking: asyncio.Task[None] | None = None
+        self._server: asyncio.Server | None = None
+        self._drops = LineLimit(_QUIET_SECONDS)
+        self._numbers = _Numbers()
+        self._telling: asyncio.TimerHandle | None = None
+        self._socket, self.address = _bound()
+
+    # Served and closed.
+
+    async def serve(self) -> None:
+        """Accept the bridge's connections from now on."""
+        loop, make = asyncio.get_running_loop(), partial(BridgeConnection, self)
+        if self.address.socket is not None:
+            self._server = await loop.create_unix_server(make, sock=self._socket)
+        else:
+            self._server = await loop.create_server(make, sock=self._socket)
+
+    def close(self) -> None:
+        """End all connections, and remove the socket; also of an endpoint that was not served."""
+        if self._telling is not None:
+            self._telling.cancel()
+        if self._looking is not None:
+            self._looking.cancel()
+        for connection in list(self._connections):
+            connection.abort()
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
+        if self.address.folder is not None:
+            shutil.rmtree(self.address.folder, ignore_errors=True)
+
+    # What the broker says.
+
+    def offer(self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = ()) -> None:
+        """Send a message to the bridge, for each event that its topic concerns, or let it wait for the bridge.
+
+        Args:
+            topic: Its topic.
+            payload: Its payload.
+            hops: Routes that it has passed through.
+            taken: Events that have it already.
+        """
+        if self._lossless is not None and self._lossless.has_events:
+            self._lossless.offer(topic, payload, hops, taken)
+        receivers = self._receivers.get(topic)
+        if receivers is None:
+            receivers = self._receivers_of(topic)
+        if not receivers:
+            return
+        message, refused = Message(topic, payload, time.time()), None
+        if len(payload) > self._max_message_bytes:
+            size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
+            message, refused = Message(topic, b"", message.timestamp), written(MESSAGE_TOO_LARGE.error(size))
+        for session, subscriptions in receivers:
+            wanting = subscriptions
+            if taken:  # a reload has changed a route between the packet and now
+                wanting = tuple([one for one in subscriptions if one.name not in taken])
+            if wanting:
+                self._put(session, Entry(message, wanting, hops, refused=refused))
+
+    def retain(self, topic: str, payload: bytes) -> None:
+        """Send a message that was retained without being published: to what watches topics, not to client events."""
+        for session, subscriptions in self._receivers_of(topic):
+            if subscriptions[0].name is None:
+                self._put(session, Entry(Message(topic, payload, time.time()), subscriptions))
+
+    def note_restart(self) -> None:
+        """Count a bridge that was started again."""
+        self._numbers.restarts += 1
+        self._tell_soon()
+
+    def report_error(self, route: str, code: str, message: str) -> None:
+        """Tell the bridge of an error of a route, for its status."""
+        if len(self._numbers.errors) < _MOST_ERRORS:
+            self._numbers.errors.append((route, code, message))
+        self._tell_soon()
+
+    # What the broker asks.
+
+    def has_heard(self) -> bool:
+        """Return whether the bridge has sent anything since the last call. True, too, while it is not read."""
+        heard, self._heard = self._heard, False
+        return heard or any(not connection.is_reading for connection in self._connections)
+
+    def unfinished(self) -> dict[str, int]:
+        """Return how many messages of each route have not been acknowledged, but for lossless ones."""
+        count = Counter[str]()
+        for session in self._sessions.values():
+            for entry in (*session.in_flight.values(), *session.waiting):
+                if entry.key is None:
+                    count.update({one.name[0] for one in entry.subscriptions if one.name is not None})
+        return dict(count)
+
+    # What a connection asks and says.
+
+    def has_room(self) -> bool:
+        """Return whether the bridge may publish more."""
+        return self._publisher.waiting_bytes <= _MOST_PUBLISHED_BYTES
+
+    def opened(self, connection: BridgeConnection) -> None:
+        """Note a new connection."""
+        self._connections[connection] = None
+
+    def received(self, connection: BridgeConnection, packet: Any) -> None:
+        """Take a packet of the bridge; raises `PacketError` for one that may not come."""
+        self._heard = True
+        session = self._connections[connection]
+        if isinstance(packet, served.Connect):
+            self._connect(connection, packet)
+        elif session is None:
+            raise protocol_error("another packet before CONNECT")
+        else:
+            match packet:
+                case Publish():
+                    self._publish(connection, packet)
+                case Acknowledged(kind=wire.PUBACK, packet_id=packet_id):
+                    session.acknowledged(packet_id)
+                case served.Subscribe():
+                    connection.write(served.suback(packet.packet_id))
+                    self._subscribe(session, packet)
+                case served.Unsubscribe():
+                    self._unsubscribe(session, _key_of(session, packet))
+                    connection.write(served.unsuback(packet.packet_id))
+                case served.Pingreq():
+                    connection.write(served.pingresp())
+                case Disconnect():
+                    pass
+                case _:
+                    raise protocol_error(f"{type(packet).__name__} of a client")
+
+    def ended(self, connection: BridgeConnection) -> None:
+        """Note that a connection has ended."""
+        session = self._connections.pop(connection, None)
+        if session is None or session.connection is not connection:
+            return
+        session.disconnected()
+        if session is self._own:
+            self._own = None
+            self.ready.clear()
+            if not connection.is_leaving:
+                self.on_away()
+        if not session.is_kept or not session.subscriptions:
+            for key in list(session.subscriptions):
+                self._unsubscribe(session, key)
+            del self._sessions[session.client_id]
+
+    # What the packets mean.
+
+    def _connect(self, connection: BridgeConnection, packet: served.Connect) -> None:
+        if self.address.password is not None and not secrets.compare_digest(
+            self.address.password, packet.password or ""
+        ):
+            connection.write(served.refusal(Code.BAD_USER_NAME_OR_PASSWORD))
+            connection.is_leaving = True
+            return
+        session = self._sessions.get(packet.client_id)
+        is_there = session is not None
+        if session is None:
+            session = self._sessions[packet.client_id] = BridgeSession(
+                packet.client_id, packet.is_kept, self._lossless, self._keys
+            )
+        if (before := session.connection) is not None:
+            session.disconnected()
+            before.abort()
+        self._connections[connection] = session
+        connection.write(served.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
+        session.connected(connection, packet.receive_maximum)
+
+    def _subscribe(self, session: BridgeSession, packet: served.Subscribe) -> None:
+        key = _key_of(session, packet)
+        name = (key[1], key[2]) if len(key) == 3 else None
+        wanted = Subscription(session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS))
+        before = self._by_key.get(key)
+        if before is not None and wanted.is_like(before):
+            wanted = before
+        else:
+            self._by_key[key] = session.subscriptions[key] = wanted
+            self._changed()
+            if before is not None and before.session is not session:
+                before.session.hand_over(before, wanted)
+            if name is not None and self._lossless is not None:
+                if wanted.lossless is None:
+                    self._lossless.adopt(name, session)
+                else:
+                    self._lossless.subscribe(_lossless_event(name, wanted), session)
+        if packet.retained:
+            self._wants_retained.append(wanted)
+            if self._looking is None:
+                self._looking = asyncio.create_task(self._look_for_retained())
+        if packet.topic_filter == BROKER_TOPIC:
+            self._numbers.told = {}
+            self._tell_soon()
+
+    def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
+        subscription = session.subscriptions.pop(key, None)
+        if subscription is None:  # another session has the event by now
+            return
+        del self._by_key[key]
+        self._changed()
+        if subscription.name is not None and self._lossless is not None:
+            self._lossless.unsubscribe(subscription.name)
+            session.forget(subscription)
+
+    def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
+        packet_id = packet.packet_id or 0
+        acknowledgement = packets.acknowledgement(wire.PUBACK, packet_id)
+        if packet.topic.startswith(ENDPOINT_TOPICS):
+            if packet.topic == READY_TOPIC:
+                self._bridge_is_ready(connection, {(route, event) for route, event in json.loads(packet.payload)})
+            connection.write(acknowledgement)
+            return
+        user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
+        qos = user.get(QOS)
+        publication = Publication(packet.topic, packet.payload, packet.retain, qos=None if qos is None else int(qos))
+
+        def published() -> None:
+            connection.write(acknowledgement)
+            connection.resume()
+
+        self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)
+
+    def _bridge_is_ready(self, connection: BridgeConnection, events: Collection[EventName]) -> None:
+        """Note that the bridge has subscribed these events; those that an earlier one had beside them are gone."""
+        for subscription in list(self._by_key.values()):
+            if subscription.name is not None and subscription.name not in events:
+                self._unsubscribe(subscription.session, subscription.key)
+        self._own = self._connections[connection]
+        self.ready.set()
+        if self._lossless is not None:
+            self._lossless.bridge_is_ready()
+
+    # Messages on their way to sessions.
+
+    def _changed(self) -> None:
+        """Note that there are other subscriptions; the index is made again for the next message."""
+        self._index = None
+        self._receivers.clear()
+
+    def _receivers_of(self, topic: str) -> tuple[Receiver, ...]:
+        """Return the sessions that receive the messages of a topic, but for lossless events."""
+        if self._index is None:
+            subscribed = [one for one in self._by_key.values() if one.lossless is None]
+            self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
+        by_session: dict[BridgeSession, list[Subscription]] = {}
+        for subscription in () if "\0" in topic else self._index[topic]:  # MQTT 5 has no U+0000, amqtt passes it on
+            by_session.setdefault(subscription.session, []).append(subscription)
+        receivers = tuple([Receiver(session, tuple(found)) for session, found in by_session.items()])
+        if len(topic) <= _LONGEST_KNOWN:
+            if len(self._receivers) >= _MOST_KNOWN:
+                self._receivers.clear()
+            self._receivers[topic] = receivers
+        return receivers
+
+    def _put(self, session: BridgeSession, entry: Entry) -> None:
+        """Send a message, or let it wait where there is room."""
+        if session.takes_at_once:
+            session.send(entry)
+            return
+        if session.is_kept and session.waiting_bytes + entry.size > self._queue_bytes:
+            self._drop(entry)
+            return
+        for dropped in session.wait(entry):
+            self._drop(dropped)
+
+    def _drop(self, entry: Entry) -> None:
+        self.dropped += 1
+        self._tell_soon()
+        if count := self._drops.count():
+            topic = "?" if entry.message is None else loggable(entry.message.topic)
+            log.error(
+                "%d message(s) dropped, the last on %s: the bridge is away, or behind, and too many wait", count, topic
+            )
+
+    async def _look_for_retained(self) -> None:
+        """Send what is retained to the subscriptions that want it, some messages in each iteration of the loop."""
+        try:
+            while self._wants_retained:
+                wanting, self._wants_retained = self._wants_retained, []
+                index = TopicIndex([(one.topic_filter, one) for one in wanting])
+                for number, (topic, payload) in enumerate(self._retained(), start=1):
+                    for one in index[topic]:
+                        entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
+                        self._put(one.session, entry)
+                    if number % _LOOKED_AT == 0:
+                        await asyncio.sleep(0)
+        finally:
+            self._looking = None
+
+    # What the bridge is told of the broker.
+
+    def _tell_soon(self) -> None:
+        if self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(self._numbers.seconds_left(), self._tell)
+
+    def _tell(self) -> None:
+        self._telling = None
+        numbers, lossless = self._numbers, self._lossless
+        told = {
+            "dropped": self.dropped, "restarts": numbers.restarts,
+            "spool": {} if lossless is None else dict(lossless.rows),
+            "refusing": None if lossless is None else lossless.refusing,
+            "errors": numbers.errors[:],
+        }  # fmt: skip
+        receivers = self._receivers_of(BROKER_TOPIC)
+        if told != numbers.told and receivers:
+            numbers.told, numbers.told_at = {**told, "errors": []}, time.monotonic()
+            numbers.errors.clear()
+            self.offer(BROKER_TOPIC, json.dumps(told).encode())
+        if lossless is not None and receivers:  # whose numbers change by themselves
+            self._tell_soon()
+
+
+class _Numbers:
+    """What the bridge is told of the broker, and what it was told last."""
+
+    def __init__(self) -> None:
+        self.restarts = 0
+        self.errors: list[tuple[str, str, str]] = []
+        self.told: dict[str, Any] = {}
+        self.told_at = 0.0
+
+    def seconds_left(self) -> float:
+        """Return the seconds until the bridge may be told again."""
+        return max(0.0, self.told_at + _QUIET_SECONDS - time.monotonic())
+
+
+def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscribe) -> tuple[str, ...]:
+    """Return what a subscription is known by: its event, or else its session and filter."""
+    route = packet.user.get(ROUTE)
+    return (session.client_id, packet.topic_filter) if route is None else ("event", route, packet.user[EVENT])
+
+
+def _lossless_event(name: EventName, wanted: Subscription) -> LosslessEvent:
+    most, most_bytes, batch_size, batch_seconds = (wanted.lossless or "").split()
+    return LosslessEvent(*name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
+
+
+def _bound() -> tuple[socket.socket, PrivateAddress]:
+    """Bind and listen at a Unix socket in a folder of mode 0700, else at a port of this host with a password."""
+    if hasattr(socket, "AF_UNIX"):
+        folder = Path(tempfile.mkdtemp(prefix="rest-bridge-"))
+        path = folder / "socket"
+        if len(bytes(path)) <= _LONGEST_PATH:
+            unix = socket.socket(socket.AF_UNIX)
+            unix.bind(str(path))
+            unix.listen()
+            return unix, PrivateAddress(path)
+        folder.rmdir()
+    local = socket.socket()
+    local.bind(("127.0.0.1", 0))
+    local.listen()
+    return local, PrivateAddress(None, local.getsockname()[1], secrets.token_urlsafe(32))

@@ -1,0 +1,228 @@
+"""The messages of one session of the private endpoint on their way to the engine. The event loop only.
+
+Each subscription there is of one client event, and its identifier says which. `main` is the session of all routes but
+lossless ones; each of these has a session of its own. They differ in what becomes of a message when the bridge dies:
+
+| | `main` | lossless |
+|---|---|---|
+| a message | comes once, with the identifiers of all its events | comes for each event, with the key of its row |
+| it comes again to a new bridge | each event fails with `bridge_restarted` | it is called again, with the same key |
+| its event is gone | it is acknowledged | it is not, and so stays on disk |
+"""
+
+import asyncio
+import json
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Mapping
+from typing import Final, Protocol
+
+from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of, size_of
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.private import REFUSED, TIME
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.times import LineLimit
+from amqtt_rest_bridge.topics import loggable
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 0.02
+_WARN_SECONDS: Final = 60.0  # between two warnings of a session
+_RESTARTED: Final = "the bridge process ended while it held this message; the request may or may not have been sent"
+
+
+class RunsEvents(Protocol):
+    """What a session needs of `ClientMode`."""
+
+    def run_event(
+        self, name: EventName, message: Message, delivery: MqttDelivery, *, hops: int, size: int
+    ) -> object | None:
+        """Call an event with a message; return None if the event is gone."""
+
+    def fail_event(
+        self, name: EventName, message: Message, failure: CallError, delivery: MqttDelivery, *, hops: int
+    ) -> None:
+        """End a message for an event with a failure."""
+
+    def withdraw(self) -> None:
+        """Give up the calls that have not begun and whose delivery `is_dropped`."""
+
+
+class EventIntake:
+    """One session of the private endpoint.
+
+    Args:
+        broker: Returns the address of the endpoint; called before each connection.
+        session: The client; its Receive Maximum bounds what comes before it is acknowledged.
+        calls: Calls the events.
+        names: Events by subscription identifier, also those that a reload has removed or moved to another session.
+        is_lossless: Whether the endpoint keeps the messages on disk until they are acknowledged.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], Address],
+        session: Session,
+        calls: RunsEvents,
+        names: Mapping[int, EventName],
+        *,
+        is_lossless: bool,
+    ) -> None:
+        self.held = 0
+        """How many messages have come and not ended."""
+        self.redelivered = 0
+        """How many messages have come that the endpoint had sent before."""
+        self.client = ReconnectingClient(broker, session, self._take, self._connected)
+        self._calls = calls
+        self._names = names
+        self._is_lossless = is_lossless
+        self._wanted: dict[EventName, Subscription] = {}
+        self._subscribed: dict[EventName, Subscription] = {}  # as the endpoint knows the session
+        self._subscribing = asyncio.Lock()
+        self._unacknowledged = Unacknowledged()
+        self._is_paused = False
+        self._has_given_back = False  # a message of this connection, which is never acknowledged
+        self._warnings = LineLimit(_WARN_SECONDS)
+
+    # Subscriptions.
+
+    def prepare(self, wanted: Mapping[EventName, Subscription], present: Collection[EventName]) -> set[EventName]:
+        """Set what `subscribe` subscribes, and return the events of this session that are gone.
+
+        `present` are the events of all sessions. Another session that subscribes an event of this one takes it over, so
+        this one must not unsubscribe it.
+        """
+        self._wanted = dict(wanted)
+        self._subscribed = {
+            name: one for name, one in self._subscribed.items() if name in wanted or name not in present
+        }
+        return self._subscribed.keys() - wanted
+
+    async def subscribe(self) -> None:
+        """Subscribe what has changed, then unsubscribe what is gone; without a connection, on the next one."""
+        if self.client.connection is not None:
+            await self._subscribe(self.client.connection)
+
+    async def _connected(self, connection: MqttConnection) -> None:
+        self._has_given_back = False
+        if not connection.session_present:
+            self._subscribed = {}
+            self._unacknowledged.forget()
+        if self._is_paused:
+            connection.pause()
+        else:
+            await self._subscribe(connection)
+
+    async def _subscribe(self, connection: MqttConnection) -> None:
+        async with self._subscribing:
+            while missing := {name: one for name, one in self._wanted.items() if self._subscribed.get(name) != one}:
+                await connection.subscribe(missing.values())
+                self._subscribed |= missing
+            while gone := {name: one for name, one in self._subscribed.items() if name not in self._wanted}:
+                await connection.unsubscribe(gone.values())
+                self._subscribed = {name: one for name, one in self._subscribed.items() if name not in gone}
+
+    # Messages.
+
+    def _take(self, connection: MqttConnection, received: Publish) -> None:
+        self.redelivered += received.duplicate
+        if not self._unacknowledged.goes_on(connection, received):
+            self._accept(connection, received)
+
+    def _accept(self, connection: MqttConnection, received: Publish) -> None:
+        """Call the events of a message, or end it for them with the failure that the endpoint, or a restart, says."""
+        delivery = MqttDelivery(self, connection, received, is_bounded=self._is_lossless)
+        self._unacknowledged.add(delivery)
+        self.held += 1
+        delivery.hold()
+        user = dict(received.properties.get(Property.USER_PROPERTY, ()))
+        message = Message(received.topic, received.payload, _time_of(user))
+        hops, size, failure = hops_of(received.properties), size_of(received), _failure_of(user)
+        if failure is None and received.duplicate and not self._is_lossless:
+            failure = catalogue.BRIDGE_RESTARTED.error(_RESTARTED)
+        is_taken = failure is not None
+        for name in self._events_of(received):
+            try:
+                if failure is not None:
+                    self._calls.fail_event(name, message, failure, delivery, hops=hops)
+                elif self._calls.run_event(name, message, delivery, hops=hops, size=size) is not None:
+                    is_taken = True
+            except Exception:  # no message keeps the next one from being read
+                log.exception("route %s, event %s: a message was not looked at", *name)
+        if is_taken:
+            delivery.release()
+        else:
+            self._give_back(delivery)
+
+    def _give_back(self, delivery: MqttDelivery) -> None:
+        """Leave a lossless message whose event is gone with the endpoint; acknowledge any other one."""
+        if self._warnings.count():
+            what = "it stays on disk" if self._is_lossless else "it is dropped"
+            topic = loggable(delivery.received.topic)
+            log.warning("%s: the event of a message on %s is gone; %s", self.client.client_id, topic, what)
+        if self._is_lossless:
+            delivery.abandon()
+        else:
+            delivery.release()
+
+    def end(self, delivery: MqttDelivery) -> None:
+        """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
+        self.held -= 1
+        if not delivery.is_abandoned:
+            self._unacknowledged.acknowledge(delivery)
+        elif delivery.came_again and delivery.connection.is_open:
+            self._accept(delivery.connection, delivery.received)
+        else:
+            self._unacknowledged.remove(delivery)
+            self._has_given_back = True
+
+    def _events_of(self, received: Publish) -> list[EventName]:
+        identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
+        return [self._names[number] for number in identifiers if number in self._names]
+
+    # What is given up.
+
+    def pause(self) -> None:
+        """Take no more messages, for good; acknowledgements are sent all the same."""
+        self._is_paused = True
+        if self.client.connection is not None:
+            self.client.connection.pause()
+
+    async def give_up(self, gone: Collection[EventName]) -> None:
+        """Leave messages of lossless events that are gone with the endpoint, once requests that run have ended.
+
+        Calls that have not begun are dropped at once. At the end the session connects again, since messages that are
+        not acknowledged would count against Receive Maximum for ever.
+        """
+        left = [one for one in self._unacknowledged if not set(self._events_of(one.received)).isdisjoint(gone)]
+        for delivery in left:
+            delivery.is_dropped = not delivery.has_ended
+        self._calls.withdraw()
+        while not all(delivery.has_ended for delivery in left):
+            await asyncio.sleep(_LOOK_SECONDS)
+        if self.client.connection is not None and self._has_given_back:
+            await self.client.connect_again(self.client.connection)
+
+
+def _time_of(user: Mapping[str, str]) -> float:
+    """Return when the broker got a message."""
+    try:
+        at = float(user[TIME])
+    except (KeyError, ValueError):
+        return time.time()
+    return at if math.isfinite(at) else time.time()
+
+
+def _failure_of(user: Mapping[str, str]) -> CallError | None:
+    """Return the failure with which the endpoint has refused a message, None for one that is to be called."""
+    if REFUSED not in user:
+        return None
+    code, sentence, hint = json.loads(user[REFUSED])
+    return CallError(FailureCode(code), sentence, hint)

@@ -1,0 +1,66 @@
+"""What the bridge and the private endpoint of its broker tell each other, where MQTT 5 has no word for it. Names only.
+
+`broker.endpoint` is the broker's side; `group.alone`, `mqtt.event_intake` and `mqtt.publisher` are the bridge's. No
+other client sees any of it.
+"""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from amqtt_rest_bridge.mqtt.values import Address
+
+# User properties.
+
+ROUTE: Final = "rest-bridge-route"
+EVENT: Final = "rest-bridge-event"
+"""In SUBSCRIBE and UNSUBSCRIBE: the client event that the filter is for.
+
+Such a subscription is known by its event, not by its filter. A later one of the same event takes its place at once, in
+whichever session: so no event gets a message twice.
+"""
+LOSSLESS: Final = "rest-bridge-lossless"
+"""In SUBSCRIBE: messages are on disk before their PUBACK.
+
+Four numbers: the most messages and bytes of the route, BATCH_SIZE (0: no batches) and BATCH_SECONDS of the event.
+"""
+TIME: Final = "rest-bridge-time"
+"""In PUBLISH to the bridge: Unix time at which the broker got the message, where it did not go on at once."""
+REFUSED: Final = "rest-bridge-refused"
+"""In PUBLISH to the bridge: the message was not kept, its event fails without a call. JSON: code, sentence, hint."""
+KEY: Final = "idempotency-key"
+"""In PUBLISH to the bridge: the key of a lossless message."""
+OWN: Final = "rest-bridge-own"
+"""In PUBLISH of the bridge: it is the bridge's own, the status of a route or the answer to a command."""
+QOS: Final = "rest-bridge-qos"
+"""In PUBLISH of the bridge: the QOS of its event. The packet itself always has QoS 1."""
+
+# Topics.
+
+ENDPOINT_TOPICS: Final = "$rest-bridge/"
+"""What the topics begin with that only the two of them see."""
+READY_TOPIC: Final = f"{ENDPOINT_TOPICS}ready"
+"""The bridge publishes here once all is subscribed: a JSON array with `[route, event]` of each client event."""
+BROKER_TOPIC: Final = f"{ENDPOINT_TOPICS}broker"
+"""The endpoint publishes what the bridge has to know of the broker process: `group.alone.BrokerState` as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateAddress:
+    """Where the endpoint listens: a Unix socket in a folder of its own, or a port of this host and a password."""
+
+    socket: Path | None
+    port: int = 0
+    password: str | None = field(default=None, repr=False)
+
+    @property
+    def folder(self) -> Path | None:
+        """Return the folder of the Unix socket."""
+        return None if self.socket is None else self.socket.parent
+
+    @property
+    def address(self) -> Address:
+        """Return the address for a client."""
+        if self.socket is not None:
+            return Address("", 0, None, None, None, "the private endpoint of the broker", socket=str(self.socket))
+        return Address("127.0.0.1", self.port, None, self.password, None, "the private endpoint of the broker")
