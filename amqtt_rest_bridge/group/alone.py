@@ -1,0 +1,346 @@
+"""The bridge of the plugin, which shares its messages with nobody: the counterpart of a group's `Member`.
+
+It is a client of the private endpoint in the broker process (`mqtt.private`), with these sessions:
+
+| client id | subscribes | session |
+|---|---|---|
+| `own`, which publishes | what read events and replies need, `BROKER_TOPIC` | ends with its connection |
+| `main` | each event of the routes that are not lossless | kept |
+| `lossless:<route>` | each event of a lossless route | kept |
+| `commands` (`coreflux`) | the commands | kept |
+
+A route that a reload makes lossless, or no longer lossless, moves to another session; so do its events, one by one, and
+each message comes once. The event loop only.
+"""
+
+import asyncio
+import itertools
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
+from amqtt_rest_bridge.group.own_session import Watches, WatchSubscriptions
+from amqtt_rest_bridge.model import EventName, Publication, Route
+from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents
+from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, READY_TOPIC, ROUTE
+from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
+from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.topics import schedule_topic
+
+log = logging.getLogger(__name__)
+
+COMMANDS_SESSION: Final = Session("commands", 86_400, RECEIVE_MAXIMUM)
+"""Takes commands."""
+_MAIN: Final = "main"
+_OWN: Final = Session("own", 0, 1024)
+_KEPT_SECONDS: Final = 86_400  # the endpoint keeps a session for as long as the broker runs
+_MOST_RECEIVED: Final = 65_535
+_MOST_LOSSLESS: Final = 1024  # messages of a lossless route that the bridge holds; the others wait on disk
+_LOOK_SECONDS: Final = 0.02
+_QUIET_SECONDS: Final = 1.0  # without a message, before a session that has no event left is closed
+_AGAIN_SECONDS: Final = 0.1  # between two connections to an endpoint that is not served yet
+
+
+class BrokerState(msgspec.Struct, frozen=True):
+    """What the broker process tells.
+
+    Args:
+        dropped: Messages that were dropped while the bridge was away, since the broker's start.
+        restarts: How often the bridge was started again.
+        spool: Messages on disk, by route.
+        refusing: Why no message can be kept on disk, None while they can.
+        errors: Route, code and sentence of each error since the state before.
+    """
+
+    dropped: int = 0
+    restarts: int = 0
+    spool: dict[str, int] = {}
+    refusing: str | None = None
+    errors: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EventSession:
+    """What a session subscribes, by event, and how many messages may come before one is acknowledged."""
+
+    subscriptions: dict[EventName, Subscription] = field(default_factory=dict)
+    receive_maximum: int = _MOST_RECEIVED
+
+
+class Identifiers:
+    """The subscription identifiers of events: the same after a restart, when messages of before come again."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, EventName] = {}
+        """The events by identifier, also those that are gone: messages of theirs may still come."""
+        self._numbers: dict[EventName, int] = {}
+
+    def of(self, name: EventName) -> int:
+        """Return the identifier of an event. Of two events with the same checksum the second gets the next number."""
+        if name not in self._numbers:
+            first = crc32("\0".join(name).encode()) % 268_435_455
+            free = (1 + number % 268_435_455 for number in itertools.count(first))
+            number = self._numbers[name] = next(number for number in free if number not in self.names)
+            self.names[number] = name
+        return self._numbers[name]
+
+
+def sessions_of(routes: Iterable[Route], identifiers: Identifiers) -> dict[str, EventSession]:
+    """Return the sessions that routes need, by client id.
+
+    A lossless route with BATCH_SIZE may hold all its messages at once: the first ones of a batch must not wait for an
+    acknowledgement until BATCH_SECONDS are over, as the batch would be another one after a kill.
+    """
+    sessions = {_MAIN: EventSession()}
+    for route in routes:
+        config, session = route.route_config, sessions[_MAIN]
+        if route.is_lossless:
+            has_batches = any(event.batch_size is not None for event in route.client_events)
+            most = min(config.overload_capacity, _MOST_RECEIVED if has_batches else _MOST_LOSSLESS)
+            session = EventSession(receive_maximum=max(1, most))
+        for event in route.client_events:
+            if event.source_topic == schedule_topic(route.name, event.name):  # it listens to no topic
+                continue
+            name = route.name, event.name
+            user = [(ROUTE, route.name), (EVENT, event.name)]
+            if route.is_lossless:
+                most, most_bytes = config.overload_capacity, config.overload_bytes
+                user.append((LOSSLESS, f"{most} {most_bytes} {event.batch_size or 0} {event.batch_seconds}"))
+                sessions[f"lossless:{route.name}"] = session
+            session.subscriptions[name] = Subscription(event.source_topic, identifiers.of(name), user=tuple(user))
+    return sessions
+
+
+class PrivateOwnSession:
+    """The session that publishes, and sees what read events, replies and the bridge itself have to know.
+
+    Args:
+        broker: Returns the address of the endpoint.
+        publisher: Publishes while there is a connection.
+        watches: Takes the messages of read events and replies.
+        on_state: Called with what the broker process tells.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], Address],
+        publisher: Publisher,
+        watches: Watches,
+        on_state: Callable[[BrokerState], None],
+    ) -> None:
+        self.client = ReconnectingClient(broker, _OWN, self._take, self._connected, self._down, publisher.resume)
+        self.has_connected = asyncio.Event()
+        """Set by each new connection."""
+        self._publisher = publisher
+        self._subscriptions = WatchSubscriptions(watches, [BROKER_TOPIC])
+        self._on_state = on_state
+
+    async def subscribe(self) -> None:
+        """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
+        if self.client.connection is not None:
+            await self._subscriptions.subscribe(self.client.connection)
+
+    async def _connected(self, connection: MqttConnection) -> None:
+        self._subscriptions.forget()
+        await self._subscriptions.subscribe(connection)
+        self._publisher.up(connection)
+        self.has_connected.set()
+
+    def _down(self, connection: MqttConnection, why: str) -> None:
+        self._publisher.down(why, refused=connection.has_refused_packet)
+
+    def _take(self, connection: MqttConnection, received: Publish) -> None:
+        if received.packet_id is not None:
+            connection.acknowledge(received.packet_id)
+        if not self._subscriptions.see(received):
+            self._on_state(msgspec.json.decode(received.payload, type=BrokerState))
+
+
+class Alone:
+    """The bridge's place at the private endpoint.
+
+    Args:
+        broker: Returns the address of the endpoint; called before each connection.
+        publisher: Publishes.
+        calls: Calls the events.
+        watches: Takes the messages of read events and replies.
+        supervisor: Runs the connections.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], Address],
+        publisher: Publisher,
+        calls: RunsEvents,
+        watches: Watches,
+        supervisor: Supervisor,
+    ) -> None:
+        self.settled = asyncio.Event()
+        """Set once all is subscribed, for the first time."""
+        self.commands: MqttCommands | None = None
+        """Takes commands, where they are allowed."""
+        self.broker = BrokerState()
+        """What the broker process told last."""
+        self.on_broker: Callable[[BrokerState], None] = lambda _: None
+        """Called with each change of `broker`."""
+        self.own = PrivateOwnSession(broker, publisher, watches, self._broker_changed)
+        """The connection that publishes."""
+        self._broker = broker
+        self._publisher = publisher
+        self._calls = calls
+        self._supervisor = supervisor
+        self._identifiers = Identifiers()
+        self._wanted: Mapping[str, EventSession] = {}
+        self._intakes: dict[str, EventIntake] = {}
+        self._connecting: dict[str, asyncio.Task[None]] = {}
+        self._subscribing = asyncio.Lock()
+        self._is_stopping = False
+        self._redelivered = self._reconnects = 0  # of sessions that were closed
+
+    # What the program asks and tells.
+
+    @property
+    def numbers(self) -> dict[str, int]:
+        """Return what the admin port shows of the sessions."""
+        intakes = self._intakes.values()
+        return {
+            "unacknowledged": sum(intake.held for intake in intakes),
+            "redelivered": self._redelivered + sum(intake.redelivered for intake in intakes),
+            "reconnects": self._reconnects + sum(client.reconnects for client in self._clients()),
+        }
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return which connections are missing, and why."""
+        return [trouble for client in self._clients() if (trouble := client.trouble) is not None]
+
+    def leads(self, event: EventName) -> bool:  # noqa: ARG002  # as `Member.leads`
+        """Return True: every event with EVERY runs here."""
+        return True
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Use these routes, once `subscribe` is called."""
+        self._wanted = sessions_of(routes, self._identifiers)
+
+    async def open(self) -> None:
+        """Connect, once the endpoint is served: the broker may still be starting."""
+        while True:
+            try:
+                await self.own.client.open()
+            except BrokerError as error:
+                log.debug("%s; tried again", error)
+                await asyncio.sleep(_AGAIN_SECONDS)
+            else:
+                return
+
+    async def subscribe(self) -> None:
+        """Subscribe what the routes need now, and close the sessions of routes that are gone or lossless no more."""
+        async with self._subscribing:
+            if self._is_stopping:
+                return
+            wanted = self._wanted
+            for client_id, session in wanted.items():
+                if client_id not in self._intakes:
+                    self._open(client_id, session.receive_maximum)
+            present = {name for session in wanted.values() for name in session.subscriptions}
+            gone = {
+                client_id: intake.prepare(wanted.get(client_id, EventSession()).subscriptions, present)
+                for client_id, intake in self._intakes.items()
+            }
+            asked = await asyncio.gather(
+                self.own.subscribe(), *(intake.subscribe() for intake in self._intakes.values()), return_exceptions=True
+            )
+            for error in asked:
+                if isinstance(error, BrokerError):  # the next connection subscribes
+                    log.warning("not all routes receive messages: %s", error)
+                elif error is not None:
+                    raise error
+            for client_id, intake in self._intakes.items():
+                if client_id != _MAIN and (gone[client_id] or client_id not in wanted):
+                    self._supervisor.finish(
+                        f"leaving {client_id}", partial(self._leave, client_id, intake, gone[client_id])
+                    )
+
+    async def follow(self) -> None:
+        """Keep the sessions connected, and publish on each new connection that all is subscribed, until cancelled."""
+        await self.subscribe()
+        if self.commands is not None and self.commands.client is None:
+            self.commands.begin()
+        while True:
+            await self.own.has_connected.wait()
+            self.own.has_connected.clear()
+            while not all(client.connection is not None for client in self._clients()):
+                await asyncio.sleep(_LOOK_SECONDS)
+            names = [name for session in self._wanted.values() for name in session.subscriptions]
+            self._publisher.announce(Publication(READY_TOPIC, json.dumps(names).encode()))
+            self.settled.set()
+
+    async def stop_taking(self) -> None:
+        """Take no more messages and commands; messages that have not ended are not acknowledged."""
+        self._is_stopping = True
+        for intake in self._intakes.values():
+            intake.pause()
+        if self.commands is not None:
+            await self.commands.end()
+
+    async def leave(self) -> None:
+        """Disconnect all sessions but the own one."""
+        await asyncio.gather(*(self._close(client_id) for client_id in list(self._intakes)))
+
+    async def close(self) -> None:
+        """Disconnect."""
+        await self.own.client.close()
+
+    # Sessions.
+
+    def _clients(self) -> Iterator[ReconnectingClient]:
+        yield self.own.client
+        yield from (intake.client for intake in self._intakes.values())
+        if self.commands is not None and self.commands.client is not None:
+            yield self.commands.client
+
+    def _open(self, client_id: str, receive_maximum: int) -> None:
+        session = Session(client_id, _KEPT_SECONDS, receive_maximum)
+        intake = self._intakes[client_id] = EventIntake(
+            self._broker, session, self._calls, self._identifiers.names, is_lossless=client_id != _MAIN
+        )
+        self._connecting[client_id] = self._supervisor.keep(client_id, intake.client.run)
+
+    async def _leave(self, client_id: str, intake: EventIntake, gone: set[EventName]) -> None:
+        """Give up the events of a lossless session that are gone; close it if it has no event left.
+
+        Messages that have come for events which moved to `main` are called all the same, before the session is closed.
+        """
+        if gone:
+            await intake.give_up(gone)
+        quiet = 0.0
+        while client_id not in self._wanted and self._intakes.get(client_id) is intake:
+            quiet = 0.0 if intake.held else quiet + _LOOK_SECONDS
+            if quiet >= _QUIET_SECONDS:
+                await self._close(client_id)
+            await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _close(self, client_id: str) -> None:
+        if (intake := self._intakes.pop(client_id, None)) is None:
+            return
+        connecting = self._connecting.pop(client_id)
+        connecting.cancel()
+        await asyncio.wait([connecting])
+        self._redelivered += intake.redelivered
+        self._reconnects += intake.client.reconnects
+        await intake.client.close()
+
+    def _broker_changed(self, state: BrokerState) -> None:
+        self.broker = state
+        self.on_broker(state)

@@ -1,0 +1,271 @@
+"""The bridge of the plugin at its private endpoint: its sessions, when it is ready, and what a reload does to them."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from amqtt_rest_bridge.group import alone as module
+from amqtt_rest_bridge.group.alone import COMMANDS_SESSION, Alone, BrokerState, Identifiers, sessions_of
+from amqtt_rest_bridge.group.commands import MqttCommands
+from amqtt_rest_bridge.model import Message, Publication, Route
+from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC
+from amqtt_rest_bridge.mqtt.publisher import HOPS, Publisher
+from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.settings import Coreflux
+from tests.engine.host import parsed, text
+from tests.mqtt.private_endpoint import PrivateEndpoint, until
+from tests.mqtt.test_event_intake import Calls
+
+E = ("R", "E")
+LOSSLESS_ROUTE = 'WITH OVERLOAD_POLICY "lossless"'
+
+
+def route(name: str = "R", *, lossless: bool = False, event: str = "") -> str:
+    return text(event, name=name, route=LOSSLESS_ROUTE if lossless else "")
+
+
+class Watched:
+    """Watches one topic; fulfils `Watches`."""
+
+    filters = ("read",)
+
+    def __init__(self) -> None:
+        self.seen: list[Message] = []
+
+    @contextmanager
+    def asking_again(self) -> Iterator[Collection[str]]:
+        yield ()
+
+    def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
+        self.seen.append(message)
+
+
+class Bridge:
+    def __init__(self, endpoint: PrivateEndpoint, routes: tuple[Route, ...]) -> None:
+        self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
+        self.calls.present = {E}
+        self.publisher, self.supervisor = Publisher(is_private=True), Supervisor(lambda _: None)
+        self.alone = Alone(lambda: endpoint.address, self.publisher, self.calls, self.watched, self.supervisor)
+        self.alone.use_routes(routes)
+
+    async def begin(self) -> None:
+        await self.alone.open()
+        self.supervisor.keep("own", self.alone.own.client.run)
+        self.supervisor.keep("sessions", self.alone.follow)
+        async with asyncio.timeout(10):
+            await self.alone.settled.wait()
+
+    async def reload(self, *texts: str) -> None:
+        self.alone.use_routes(parsed(*texts))
+        await self.alone.subscribe()
+
+    async def end(self) -> None:
+        await self.alone.stop_taking()
+        await self.alone.leave()
+        await self.supervisor.stop()
+        await self.alone.close()
+
+    @property
+    def ready(self) -> list[list[list[str]]]:
+        return [json.loads(payload) for topic, payload, _ in self.endpoint.published if topic == READY_TOPIC]
+
+
+Use = Callable[[Bridge], Awaitable[None]]
+
+
+def run(path: Path, use: Use, *texts: str) -> None:
+    async def main() -> None:
+        async with PrivateEndpoint.served(path / "socket") as endpoint:
+            bridge = Bridge(endpoint, parsed(*texts))
+            await bridge.begin()
+            await use(bridge)
+            await bridge.end()
+
+    asyncio.run(main())
+
+
+def test_it_is_ready_once_each_session_has_subscribed_and_again_on_each_connection(tmp_path: Path) -> None:
+    async def use(bridge: Bridge) -> None:
+        endpoint = bridge.endpoint
+        await until(lambda: bridge.ready)
+        assert {name: set(one) for name, one in endpoint.subscriptions.items()} == {
+            "own": {BROKER_TOPIC, "read"}, "main": {E}, "lossless:L": {("L", "E")},
+        }  # fmt: skip
+        assert endpoint.subscriptions["lossless:L"]["L", "E"][LOSSLESS] == "1000 67108864 0 1"
+        assert bridge.ready == [[["R", "E"], ["L", "E"]]]
+        endpoint.cut("own")
+        await until(lambda: len(bridge.ready) == 2)
+        assert bridge.alone.numbers == {"unacknowledged": 0, "redelivered": 0, "reconnects": 1}
+
+    run(tmp_path, use, route(), route("L", lossless=True))
+
+
+def test_it_connects_once_the_endpoint_is_served(tmp_path: Path) -> None:
+    async def main() -> None:
+        endpoint = PrivateEndpoint(tmp_path / "socket")
+        bridge = Bridge(endpoint, parsed(route()))
+        beginning = asyncio.create_task(bridge.begin())
+        await asyncio.sleep(0.05)
+        assert not beginning.done()
+        await endpoint.serve()
+        await beginning
+        assert bridge.alone.troubles == []
+        await bridge.end()
+        await endpoint.close()
+
+    asyncio.run(main())
+
+
+def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_path: Path) -> None:
+    async def use(bridge: Bridge) -> None:
+        states: list[BrokerState] = []
+        bridge.alone.on_broker = states.append
+        told = {
+            "dropped": 3,
+            "restarts": 1,
+            "spool": {"L": 2},
+            "refusing": None,
+            "errors": [["L", "overloaded", "why"]],
+        }
+        bridge.endpoint.send("own", json.dumps(told).encode(), 7, BROKER_TOPIC, topic=BROKER_TOPIC)
+        bridge.endpoint.send("own", b"value", 8, "read", topic="read")
+        await until(lambda: bridge.watched.seen)
+        assert bridge.alone.broker == BrokerState(3, 1, {"L": 2}, None, (("L", "overloaded", "why"),))
+        assert states == [bridge.alone.broker]
+        assert [message.topic for message in bridge.watched.seen] == ["read"]
+
+    run(tmp_path, use, route())
+
+
+def test_its_own_publications_are_marked_and_those_of_routes_are_not(tmp_path: Path) -> None:
+    async def use(bridge: Bridge) -> None:
+        bridge.publisher.announce(Publication("status", b""))
+        await bridge.publisher.publish(Publication("answer", b""), hops=1, is_own=True)
+        await bridge.publisher.publish(Publication("result", b""), hops=2)
+        marks = {topic: user for topic, _, user in bridge.endpoint.published if topic != READY_TOPIC}
+        assert marks == {"status": {HOPS: "1", OWN: ""}, "answer": {HOPS: "1", OWN: ""}, "result": {HOPS: "2"}}
+
+    run(tmp_path, use, route())
+
+
+def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
+    async def use(bridge: Bridge) -> None:
+        publisher, connection = Publisher(), bridge.alone.own.client.connection
+        assert connection is not None
+        publisher.up(connection)
+        publisher.announce(Publication("status", b""))
+        await publisher.publish(Publication("answer", b""), hops=1, is_own=True)
+        marks = [user for topic, _, user in bridge.endpoint.published if topic != READY_TOPIC]
+        assert marks == [{HOPS: "1"}, {HOPS: "1"}]
+
+    run(tmp_path, use, route())
+
+
+def test_commands_come_by_a_session_of_their_own(tmp_path: Path) -> None:
+    class Routes:
+        """No routes; fulfils `RunsRoutes`."""
+
+        by_name: ClassVar[dict[str, Route]] = {}
+
+    async def main() -> None:
+        async with PrivateEndpoint.served(tmp_path / "socket") as endpoint:
+            bridge, live = Bridge(endpoint, ()), Coreflux(["editor"], str(tmp_path / "live"))
+            bridge.alone.commands = MqttCommands(
+                live, COMMANDS_SESSION, lambda: endpoint.address, bridge.publisher, Routes(),  # type: ignore[arg-type]
+            )  # fmt: skip
+            await bridge.begin()
+            await until(lambda: bridge.ready)
+            assert set(endpoint.subscriptions["commands"]) == {"$SYS/Coreflux/Command", "$SYS/Coreflux/Routes/#"}
+            await bridge.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("begins_lossless", [False, True])
+def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_called_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, begins_lossless: bool
+) -> None:
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
+    before, after = ("lossless:R", "main") if begins_lossless else ("main", "lossless:R")
+
+    async def use(bridge: Bridge) -> None:
+        endpoint = bridge.endpoint
+        endpoint.send(before, b"1", 7, E)
+        await until(lambda: bridge.calls.called)
+        await bridge.reload(route(lossless=not begins_lossless))
+        await until(lambda: set(endpoint.subscriptions[after]) == {E})
+        endpoint.send(before, b"2", 8, E)
+        endpoint.send(after, b"3", 7, E)
+        await until(lambda: len(bridge.calls.called) == 3)
+        assert set(endpoint.subscriptions[before]) == {E}  # the endpoint has moved it
+        await asyncio.sleep(0.2)
+        for *_, delivery in bridge.calls.called:
+            delivery.release()
+        await until(lambda: sorted(endpoint.acknowledged) == sorted([(before, 7), (before, 8), (after, 7)]))
+        await until(lambda: bridge.alone.numbers["unacknowledged"] == 0)
+
+    run(tmp_path, use, route(lossless=begins_lossless))
+
+
+def test_the_session_of_a_removed_route_is_closed_and_what_has_not_begun_stays_with_the_endpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_QUIET_SECONDS", 0.1)
+
+    async def use(bridge: Bridge) -> None:
+        endpoint = bridge.endpoint
+        endpoint.send("lossless:R", b"1", 7, E)
+        await until(lambda: bridge.calls.called)
+        bridge.calls.present = set()
+        await bridge.reload(route("L", lossless=True))
+        assert endpoint.subscriptions["lossless:R"] == {}
+        await until(lambda: len(list(bridge.alone._clients())) == 3)
+        assert endpoint.acknowledged == []
+        await bridge.reload(route(lossless=True))
+        bridge.calls.present = {E}
+        await until(lambda: set(endpoint.subscriptions["lossless:R"]) == {E})
+        endpoint.send("lossless:R", b"1", 7, E, duplicate=True)
+        await until(lambda: len(bridge.calls.called) == 2)
+
+    run(tmp_path, use, route(lossless=True))
+
+
+def test_a_route_that_comes_back_before_its_session_is_closed_keeps_it(tmp_path: Path) -> None:
+    async def use(bridge: Bridge) -> None:
+        for lossless in (False, True) * 3:
+            await bridge.reload(route(lossless=lossless))
+        bridge.endpoint.send("lossless:R", b"1", 7, E)
+        await until(lambda: bridge.calls.called)
+        assert bridge.endpoint.connects.count("lossless:R") == 1
+
+    run(tmp_path, use, route(lossless=True))
+
+
+def test_an_event_that_only_runs_by_a_schedule_subscribes_nothing() -> None:
+    scheduled = route(event="WITH EVERY 10s").replace('WITH SOURCE_TOPIC "in/#"', "").replace("{payload}", "x")
+    assert sessions_of(parsed(scheduled), Identifiers())["main"].subscriptions == {}
+
+
+def test_a_lossless_route_with_batches_may_receive_all_that_it_holds() -> None:
+    batched = text("WITH BATCH_SIZE 5", route=LOSSLESS_ROUTE, body='WITH BODY "{batch}"')
+    plain, many = (
+        parsed(route(lossless=True)),
+        parsed(batched.replace("OVERLOAD_CAPACITY 1000", "OVERLOAD_CAPACITY 9000")),
+    )
+    most = [sessions_of(one, Identifiers())["lossless:R"].receive_maximum for one in (plain, many)]
+    assert most == [1000, 9000]
+
+
+def test_identifiers_are_unique_and_the_same_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [("R", f"E{number}") for number in range(100)]
+    first, second = Identifiers(), Identifiers()
+    assert [first.of(name) for name in names] == [second.of(name) for name in names]
+    assert first.names == {first.of(name): name for name in names}
+    monkeypatch.setattr(module, "crc32", lambda _: 268_435_454)
+    same = Identifiers()
+    assert [same.of(name) for name in names[:3]] == [268_435_455, 1, 2]
