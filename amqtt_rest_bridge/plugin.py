@@ -27,7 +27,7 @@ from amqtt_rest_bridge.broker.messages import IncomingMessages, retained_message
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.broker.statuses import Statuses
-from amqtt_rest_bridge.commands.command import ROOT
+from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import reloading_on_sighup
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times
@@ -83,7 +83,9 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._incoming = IncomingMessages(broker, self, self.endpoint, self._publisher, self._lossless)
             self._command_topics = None
             if settings.coreflux is not None:
-                self._command_topics = CommandTopics(broker, settings.coreflux.users, self.endpoint.command)
+                self._command_topics = CommandTopics(
+                    broker, settings.coreflux.users, partial(self.endpoint.offer, COMMAND_TOPIC)
+                )
                 self._incoming.own_topics += (f"{ROOT}/",)
             repairs.mend(broker)
             return_large_blocks()
@@ -157,12 +159,10 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             return None
         spool = Spool(Path(settings.spool))
         opened.callback(spool.close)
-        # The endpoint is made after it, with what is returned here.
-        spool.on_refusing = lambda why: self.endpoint.report_refusing(why)  # noqa: PLW0108
         broker = amqtt_broker.broker_of(self.context)
         return Lossless(
             spool, partial(amqtt_broker.may_publish, broker), partial(amqtt_broker.has_acl, broker), time.time,
-            lambda *error: self.endpoint.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108
+            lambda *error: self.endpoint.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
         )  # fmt: skip
 
     def _bridge(self) -> "BridgeChild | BridgeTasks":

@@ -20,11 +20,12 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import BridgeError, reason
 from amqtt_rest_bridge.group.alone import Alone
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
+from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import loop_factory
-from amqtt_rest_bridge.program import Program, check_routes
+from amqtt_rest_bridge.program import MakePlace, Program, check_routes
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import leave_no_core_file
 
@@ -49,12 +50,12 @@ class BridgeTasks:
 
     def __init__(self, settings: Settings, address: PrivateAddress, run_loader: RunLoader = run_loader) -> None:
         self._program = program = Program(
-            settings, partial(Alone, settings, address), run_loader=run_loader, owns_process=False
+            settings, Publisher(is_private=True), _place(settings, address), run_loader=run_loader, owns_process=False
         )  # fmt: skip
         self._starting: asyncio.Future[None] | None = None
         self._is_stopped = False
         try:
-            program.use_first(load_first(settings, lambda routes, _: check_routes(routes, settings)))
+            program.use_first(load_first(settings, lambda routes: check_routes(routes, settings)))
         except BaseException:
             program.release()
             raise
@@ -150,9 +151,10 @@ class BridgeProcess:
     async def _serve(self) -> None:
         try:
             pids = {"main": os.getppid(), "bridge-0": os.getpid()}
-            settings, place = self._start.settings, partial(Alone, self._start.settings, self._start.address)
+            settings, place = self._start.settings, _place(self._start.settings, self._start.address)
             self._program = program = Program(
-                settings, place, run_loader=self._run_loader, on_reload=self._tell_loaded, pids=pids
+                settings, Publisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
+                pids=pids,
             )  # fmt: skip
             if self._start.first is None:
                 self._tell_loaded(await program.load())
@@ -240,6 +242,10 @@ def main() -> None:
     leave_no_core_file()
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def _place(settings: Settings, address: PrivateAddress) -> MakePlace:
+    return partial(Alone, settings.coreflux, lambda: address.address)
 
 
 if __name__ == "__main__":

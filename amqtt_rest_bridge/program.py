@@ -159,7 +159,7 @@ async def serve(
         BridgeError: It cannot start, or it ended without a signal; nothing is left running.
     """
     signals.attach(asyncio.get_running_loop())
-    program = Program(settings, partial(Member, settings, broker))
+    program = Program(settings, Publisher(), partial(Member, settings, broker))
     signalled = asyncio.ensure_future(signals.wait())
     starting = asyncio.ensure_future(_started(program))
     try:
@@ -198,6 +198,7 @@ class Program:
 
     Args:
         settings: Those of the worker or the plugin, checked.
+        publisher: Publishes results, requests and statuses.
         make_place: Makes its place.
         run_loader: Loads route files.
         on_reload: Called after each reload with the routes in use; with None after one that failed.
@@ -209,6 +210,7 @@ class Program:
     def __init__(
         self,
         settings: Settings,
+        publisher: Publisher,
         make_place: MakePlace,
         *,
         run_loader: RunLoader = run_loader,
@@ -225,8 +227,7 @@ class Program:
         self._broker = BrokerState()
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
-        self.publisher = Publisher()
-        """Publishes results, requests and statuses."""
+        self._publisher = publisher
         with contextlib.ExitStack() as opened:
             self._ports = Ports(_port_options(settings), self._application, self._port_changed)
             opened.callback(self._ports.close)
@@ -236,13 +237,13 @@ class Program:
             self._admin = Admin(settings, runs, lambda: self._ports.bound, pids or {"main": os.getpid()})
             opened.callback(self._admin.close)
             self._host = host = Host(
-                self.publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
+                publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
                 _limits(settings), runs, self._admin.records if settings.recorded else None,
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
             self._client_mode = ClientMode(host, self._outcomes, self._leads)
             self._server_mode = ServerMode(host, self._outcomes, openapi=settings.openapi)
-            self.place = make_place(self.publisher, self._client_mode, self._server_mode, self.supervisor)
+            self.place = make_place(publisher, self._client_mode, self._server_mode, self.supervisor)
             """Its sessions at the broker."""
             self._opened = opened.pop_all()
         self.reporter = StatusReporter(self._outcomes.statistics, self.place.announce, self.place.status_topic)
@@ -316,7 +317,7 @@ class Program:
         asyncio.get_running_loop().call_later(max(0.0, grace - _REPLY_LEAD_SECONDS), self._server_mode.stop)
         await asyncio.gather(self._client_mode.drain(grace), self._ports.stop(grace))
         self._server_mode.stop()
-        if unpublished := await self.publisher.settled(_PUBLISH_SECONDS):
+        if unpublished := await self._publisher.settled(_PUBLISH_SECONDS):
             log.info("%d message(s) were not acknowledged by the broker when the bridge stopped", unpublished)
         await self.place.leave()
         await self._admin.stop()

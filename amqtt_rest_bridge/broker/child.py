@@ -31,7 +31,7 @@ from amqtt_rest_bridge.processes.control import (
     written,
 )
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
-from amqtt_rest_bridge.processes.supervisor import MOST_UNANSWERED, Times
+from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.times import woken
 
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _MODULE: Final = "amqtt_rest_bridge.plugin_bridge"
+_MOST_SILENT: Final = 6  # looks in a row that find nothing from a bridge, which then hangs: 30 s with `Times.ping`
 _END_SECONDS: Final = 1.0  # for a process to end once its control socket is closed
 _RESULTS_SECONDS: Final = 1.5  # beyond its grace, for a bridge that stops to publish its results
 
@@ -257,7 +258,7 @@ class BridgeChild:
         while True:
             await asyncio.sleep(self._times.ping)
             silent = 0 if self._endpoint.has_heard() else silent + 1
-            most = MOST_UNANSWERED
+            most = _MOST_SILENT
             if not self._endpoint.ready.is_set():  # it loads its routes, and connects
                 most = max(most, round(self._settings.start_seconds / self._times.ping))
             if silent >= most:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from amqtt_rest_bridge.group.member import Member
+from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.program import Program
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
@@ -108,7 +109,8 @@ class Host:
         address = parse_url(settings.broker)
         assert address is not None
         make = partial(Member, settings, lambda: address)
-        program = Program(settings, make, run_loader=run_loader)  # an interpreter takes half a second to start
+        # An interpreter takes half a second to start.
+        program = Program(settings, Publisher(), make, run_loader=run_loader)
         try:
             await program.load()
             await program.start()
