@@ -154,9 +154,13 @@ class Host:
         finally:
             goes_on.set()
 
+    def begin(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Run a coroutine on the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def wait(self, work: Coroutine[Any, Any, T], seconds: float = 3 * SECONDS) -> T:
         """Run a coroutine on the broker's loop and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result(seconds)
         except concurrent.futures.TimeoutError:
