@@ -1,32 +1,42 @@
 """The bridge inside an amqtt broker: builds the parts, hands them to each other, and amqtt's hooks to them.
 
 No logic of its own. Everything here runs on the broker's loop and never blocks it, but the constructor: amqtt calls it
-before its loop serves clients. Which threads and processes the parts run on is a table in ARCHITECTURE.md.
+before its loop serves clients.
 """
 
+import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import ClassVar
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 from amqtt.broker import BrokerContext
 from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage
 
-from amqtt_rest_bridge.bridge import main
 from amqtt_rest_bridge.broker import amqtt_broker, garbage, repairs
+from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
+from amqtt_rest_bridge.broker.draining import drain
+from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.messages import IncomingMessages, Publisher
+from amqtt_rest_bridge.broker.messages import IncomingMessages, retained_messages
+from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
-from amqtt_rest_bridge.commands.command import ROOT
-from amqtt_rest_bridge.commands.service import Commands
-from amqtt_rest_bridge.errors import BridgeError, RouteFilesError
-from amqtt_rest_bridge.processes.route_service import BridgeCode, RouteService
-from amqtt_rest_bridge.processes.supervisor import Times, Work
+from amqtt_rest_bridge.broker.statuses import Statuses
+from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
+from amqtt_rest_bridge.processes.reload import reloading_on_sighup
+from amqtt_rest_bridge.processes.supervisor import Supervisor, Times
 from amqtt_rest_bridge.settings import Settings, check_settings
+from amqtt_rest_bridge.spool import Spool
+from amqtt_rest_bridge.system import return_large_blocks
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 
 log = logging.getLogger(__name__)
 
@@ -34,96 +44,137 @@ log = logging.getLogger(__name__)
 class RestBridgePlugin(BasePlugin[BrokerContext]):
     """Run REST_API routes beside an amqtt broker.
 
-    The constructor loads the routes, binds the server ports and starts the bridge processes, so whatever is wrong stops
-    the broker's start; it blocks for `start_seconds` at most.
+    The constructor starts the bridge, which loads the routes and binds the server ports, so whatever is wrong stops the
+    broker's start; it blocks for `start_seconds` at most.
 
     Raises:
         RouteFilesError: A route file has an error; every fault has been logged.
-        ConfigurationError: A setting cannot be used, a port is taken, or a bridge process cannot start; logged too.
+        ConfigurationError: A setting cannot be used, a port is taken, or the bridge cannot start; logged too.
     """
 
     Config = Settings  # type: ignore[assignment]  # amqtt looks for a dataclass of this name
-    code: ClassVar = BridgeCode(main.check_routes, main.run)
+    code: ClassVar = BridgeCode()
     times: ClassVar = Times()
 
     def __init__(self, context: BrokerContext) -> None:
         super().__init__(context)
         settings: Settings = self.config
-        broker, loop = amqtt_broker.broker_of(context), amqtt_broker.loop_of(context)
-        self._draining = Draining(broker)
-        publisher = Publisher(context.broadcast_message, context.retain_message, self._draining.delivered)
-        with _logging_the_reason(), contextlib.ExitStack() as failing:
+        broker = amqtt_broker.broker_of(context)
+        self._is_closed = False
+        with _logging_the_reason(), contextlib.ExitStack() as opened:
             check_settings(settings)
-            self.service = service = RouteService(
-                settings, self.code, publisher, loop, on_reload=self._routes_replaced, times=self.times
+            self._draining = Draining(broker)
+            self._statuses = Statuses(lambda status: self._publisher.put(status, 1, own=True, done=_nothing))
+            self._publisher = Publisher(
+                context.broadcast_message, context.retain_message, self._draining.delivered, self._statuses.amended
             )
-            failing.callback(service.release)
-            self.supervisor, dispatcher, spool = service.supervisor, service.dispatcher, service.spool
-            self._tasks: dict[str, Work] = {"publishing": publisher.run}
-            self._lossless = None
-            if spool is not None:
-                spool.on_refusing = service.reporter.report_refusing
-                may_publish, has_acl = partial(amqtt_broker.may_publish, broker), partial(amqtt_broker.has_acl, broker)
-                self._lossless = lossless = Lossless(dispatcher, spool, may_publish, time.time, has_acl)
-                self._tasks |= {"lossless": lossless.run, "spool": lossless.tidy, "replaying": lossless.replay_later}
-            self._incoming = IncomingMessages(broker, self, dispatcher, publisher, self._lossless)
-            self._incoming.use_packet_hook()
-            self._commands = self._command_topics = None
+            self._lossless = self._lossless_in(opened)
+            retained = partial(retained_messages, broker)
+            queue_bytes, most = int(settings.queue_bytes), int(settings.max_message_bytes)
+            self.endpoint = Endpoint(self._publisher, retained, queue_bytes, most, self._lossless)
+            """Where the bridge connects."""
+            opened.callback(self.endpoint.close)
+            self.endpoint.on_away = self._statuses.bridge_went_away
+            self.bridge = self._bridge()
+            """The bridge, a child process or tasks of this loop."""
+            opened.callback(self.bridge.release)
+            self.supervisor = Supervisor(self._statuses.report_broken, self.times.tasks)
+            """Runs the tasks of the broker's side."""
+            self._incoming = IncomingMessages(broker, self, self.endpoint, self._publisher, self._lossless)
+            self._command_topics = None
             if settings.coreflux is not None:
-                self._commands = commands = Commands(settings.coreflux.routes, publisher.put_status)
-                self._command_topics = CommandTopics(broker, settings.coreflux.users, commands.receive)
+                self._command_topics = CommandTopics(
+                    broker, settings.coreflux.users, partial(self.endpoint.offer, COMMAND_TOPIC)
+                )
                 self._incoming.own_topics += (f"{ROOT}/",)
-                service.reporter.mirror = commands.status_published
-                self._tasks["commands"] = lambda: commands.run(service)
             repairs.mend(broker)
-            service.start()
-            failing.pop_all()
+            return_large_blocks()
+            self._opened = opened.pop_all()
 
     @property
     def server_ports(self) -> dict[int, int]:
         """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
-        return self.service.server_ports
+        return self.bridge.server_ports
 
     @property
     def admin_port(self) -> int | None:
         """Return the bound port of the status page and the metrics, None without the setting admin_port."""
-        return self.service.admin_port
+        return self.bridge.admin_port
 
     async def on_broker_pre_start(self) -> None:
-        """Attach to the broker's loop."""
-        self.service.attach()
+        """Serve the endpoint, and wait until the bridge has subscribed and its ports are open.
+
+        Raises:
+            ConfigurationError: It has not within `start_seconds`.
+        """
+        if self._is_closed:
+            log.error("a broker that has been stopped cannot serve routes again: make a new one")
+            return
         if self._command_topics is not None:
             self._command_topics.begin()
+        keep = self.supervisor.keep
+        keep("publishing", self._publisher.run)
+        keep("statuses", lambda: self._statuses.run(self.endpoint.ready))
+        if self._lossless is not None:
+            keep("lossless", self._lossless.run)
+            keep("spool", self._lossless.tidy)
+        await self.endpoint.serve()
+        self.supervisor.finish("bridge", self.bridge.run)
+        try:
+            async with asyncio.timeout(self.config.start_seconds):
+                await self.endpoint.ready.wait()
+        except TimeoutError:
+            why = "the bridge was not ready in time; the setting start_seconds gives it more"
+            raise ConfigurationError(why) from None
 
     async def on_broker_post_start(self) -> None:
-        """Begin to publish, to watch route files and to report; replay what the spool holds."""
-        self.service.begin(self._tasks)
+        """Reload on SIGHUP, and keep what was loaded out of garbage collection."""
+        if self._is_closed:
+            return
+        self._opened.enter_context(reloading_on_sighup(lambda: self.supervisor.finish("reload", self.bridge.reload)))
         if amqtt_broker.is_run_by_amqtt():
             garbage.freeze()
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
-        """Store retained messages for read events, which answer with them before the next publication."""
+        """Show the bridge what plugins retain, for read events, which answer with it before the next publication."""
         if client_id is None:
-            self._incoming.remember(retained_message)
+            self._incoming.retained(retained_message)
 
     async def on_broker_pre_shutdown(self) -> None:
         """Wait for running requests and publish their results; new connections are refused from now on."""
-        await self._draining.passed_on()
-        await self.service.drain()
+        await drain(self._draining, self.bridge, self.endpoint, self._lossless, self._publisher, self.times)
 
     async def close(self) -> None:
-        """End the bridge processes, and close ports and files."""
-        await self.service.close()
+        """End the bridge, and close ports and files."""
+        self._is_closed = True
+        await self.supervisor.stop()
+        await self.bridge.close()
+        self._opened.close()
         self._draining.end()
 
-    def _routes_replaced(self) -> None:
-        """Receive what the new routes need: packets, orphans of the spool, retained messages."""
-        self._incoming.use_packet_hook()
-        if self._lossless is not None:
-            self.supervisor.finish("adopting", self._lossless.adopt)
-        self.supervisor.finish("remembering", self._incoming.remember_retained)
-        if self._commands is not None:
-            self._commands.routes_changed()
+    def _lossless_in(self, opened: contextlib.ExitStack) -> Lossless | None:
+        """Open the spool, where the settings have one."""
+        settings: Settings = self.config
+        if settings.spool is None:
+            return None
+        spool = Spool(Path(settings.spool))
+        opened.callback(spool.close)
+        broker = amqtt_broker.broker_of(self.context)
+        return Lossless(
+            spool, partial(amqtt_broker.may_publish, broker), partial(amqtt_broker.has_acl, broker), time.time,
+            lambda *error: self.endpoint.report_error(*error), int(settings.max_message_bytes),  # noqa: PLW0108  # it is made later
+        )  # fmt: skip
+
+    def _bridge(self) -> "BridgeChild | BridgeTasks":
+        if self.config.processes:
+            return BridgeChild(self.config, self.endpoint, self.times, self.code.spawn)
+        from amqtt_rest_bridge.plugin_bridge import BridgeTasks  # which takes 20 MB
+
+        return BridgeTasks(self.config, self.endpoint.address, self.code.load)
+
+
+def _nothing() -> None:
+    """Wait for nothing."""
 
 
 @contextlib.contextmanager

@@ -1,10 +1,12 @@
-"""The bridge as a program: settings in, parts out. Started, reloaded, drained and stopped here, on one event loop.
+"""The bridge as a program: settings in, parts out. Loaded, started, reloaded, drained and stopped here, on one loop.
 
-    broker ── group.member (sessions of slots) ──> engine.client_mode ──> http.client ──> HTTP servers
-           <────── mqtt.publisher ───────────────── results, status          │
-           ── group.own_session ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
+    broker ── place (sessions) ──> engine.client_mode ──> http.client ──> HTTP servers
+           <── mqtt.publisher ──────── results, status            │
+           ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-Nothing here decides anything about a message. `serve` runs a worker until a signal; `Program` is what it consists of.
+Nothing here decides anything about a message. `Program` is what a bridge consists of; a `Place` says how it reaches its
+broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve` runs a
+worker until a signal; `plugin_bridge` runs the bridge of the plugin.
 """
 
 import asyncio
@@ -17,7 +19,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import partial
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
 
 from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.admin.parts import Admin
@@ -29,36 +32,116 @@ from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
-from amqtt_rest_bridge.group.commands import MqttCommands, group_session
 from amqtt_rest_bridge.group.member import Member
-from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.http.client import client_for, tls_of
 from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.load_result import LoadResult
 from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
+from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.processes.reload import Reloader, load_first_apart, usable_routes
+from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, reloading_on_sighup, usable_routes
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor
 from amqtt_rest_bridge.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.spool import SeenKeys
 from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
-from amqtt_rest_bridge.times import LoopClock, woken
+from amqtt_rest_bridge.times import LoopClock
 
 log = logging.getLogger(__name__)
 
-_SETTLE_SECONDS: Final = 10.0  # a start waits so long at most for slots from other workers
-_GRACE_SECONDS: Final = 5.0  # for running requests at the end
-_REPLY_SECONDS: Final = 4.5  # ... and for those that wait for a reply, which are answered 503 then
-_PUBLISH_SECONDS: Final = 2.0  # ... and at least so much for their results
+_GRACE_SECONDS: Final = 5.0  # for running requests at the end ...
+_REPLY_LEAD_SECONDS: Final = 0.5  # ... of which those that wait for a reply get less: they are answered 503 then
+_PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
 class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
+
+
+class Place(Protocol):
+    """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
+
+    A program calls `connect`, `use_routes`, `begin`, `settle`; at each reload `use_routes` and `subscribe`; in the end
+    `stop_taking`, `leave`, `close`.
+    """
+
+    # What the program and its figures ask.
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return why no messages come, a sentence for each reason."""
+        ...
+
+    @property
+    def group_numbers(self) -> GroupNumbers | None:
+        """Return what a worker counts of its group; None beside amqtt."""
+        ...
+
+    def leads(self, event: EventName) -> bool:
+        """Return whether this bridge runs an event with EVERY, where several share the routes."""
+        ...
+
+    # What it publishes.
+
+    def status_topic(self, route: str) -> str:
+        """Return the topic of the status of a route."""
+        ...
+
+    def announce(self, publication: Publication) -> bool:
+        """Publish the status of a route. It is dropped without a connection, since the next one comes soon."""
+        ...
+
+    def status_published(self, route: str, payload: bytes) -> None:
+        """Publish the status of a route for tools that command routes, too."""
+        ...
+
+    # Its sessions.
+
+    async def connect(self, program: "Program") -> None:
+        """Connect for the first time.
+
+        `program` is for users who command routes (the setting `coreflux`), and for `Program.note_broker`.
+
+        Raises:
+            BrokerError: The broker cannot be reached, or lacks what the bridge needs.
+        """
+        ...
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Use these routes, once `begin` or `subscribe` is called."""
+        ...
+
+    async def begin(self) -> None:
+        """Subscribe what read events and replies need, and begin to take messages."""
+        ...
+
+    async def settle(self) -> None:
+        """Return once the messages of all routes that are this bridge's share come, or after some seconds."""
+        ...
+
+    async def subscribe(self) -> None:
+        """Subscribe what the routes need now, after a reload."""
+        ...
+
+    async def stop_taking(self) -> None:
+        """Take no more messages."""
+        ...
+
+    async def leave(self) -> None:
+        """Give up the sessions; what they have not acknowledged is delivered again, to whoever takes them."""
+        ...
+
+    async def close(self) -> None:
+        """Remove what this bridge alone has retained, and disconnect."""
+        ...
+
+
+MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], Place]
+"""Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last."""
 
 
 async def serve(
@@ -76,21 +159,22 @@ async def serve(
         BridgeError: It cannot start, or it ended without a signal; nothing is left running.
     """
     signals.attach(asyncio.get_running_loop())
-    program = Program(settings, broker)
+    program = Program(settings, Publisher(), partial(Member, settings, broker))
     signalled = asyncio.ensure_future(signals.wait())
-    starting = asyncio.ensure_future(program.start())
+    starting = asyncio.ensure_future(_started(program))
     try:
         await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
         if not signalled.done():
             await starting
-            member = program.member
+            member = cast("Member", program.place)
             log.info(
                 "ready: %s, with %d of %d slots of group %s, takes messages from %s",
                 member.leases.worker, sum(member.slots), settings.slots, settings.group, broker().shown,
             )  # fmt: skip
             on_ready()
             failing = asyncio.ensure_future(program.supervisor.broken())
-            await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
+            with reloading_on_sighup(program.reload_soon):
+                await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
             failing.cancel()
             if not signalled.done():
                 raise WorkerFailedError(failing.result())
@@ -104,116 +188,154 @@ async def serve(
         await program.stop()
 
 
+async def _started(program: "Program") -> None:
+    await program.load()
+    await program.start()
+
+
 class Program:
-    """The parts of a worker.
+    """The parts of a bridge.
 
     Args:
-        settings: Those of the worker, checked.
-        broker: Returns the broker's address; called before each connection.
+        settings: Those of the worker or the plugin, checked.
+        publisher: Publishes results, requests and statuses.
+        make_place: Makes its place.
         run_loader: Loads route files.
+        on_reload: Called after each reload with the routes in use; with None after one that failed.
+        owns_process: Whether nothing else runs in this process. Memory, descriptors and garbage collection of the whole
+            process are set up then.
+        pids: Process ids for the admin port, by name.
     """
 
     def __init__(
-        self, settings: WorkerSettings, broker: Callable[[], Address], run_loader: RunLoader = run_loader
+        self,
+        settings: Settings,
+        publisher: Publisher,
+        make_place: MakePlace,
+        *,
+        run_loader: RunLoader = run_loader,
+        on_reload: Callable[[FirstLoad | None], None] = lambda _: None,
+        owns_process: bool = True,
+        pids: Mapping[str, int] | None = None,
     ) -> None:
         self._settings = settings
         self._run_loader = run_loader
-        self._opened = contextlib.ExitStack()
+        self._on_reload = on_reload
+        self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
-        self._ports = Ports(_port_options(settings), self._application, self._port_changed)
-        """The ports of server mode."""
-        self._opened.callback(self._ports.close)
+        self._reloader: Reloader | None = None
+        self._broker = BrokerState()
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
-        self.publisher = Publisher()
-        """Publishes results, requests, statuses and records."""
-        seen = SeenKeys(None)
-        self._opened.callback(seen.close)
-        runs = RunIds(unique_keys=False)
-        self._admin = Admin(settings, runs, lambda: self._ports.bound)
-        """Its records and its admin port."""
-        self._opened.callback(self._admin.close)
-        self._host = host = Host(
-            self.publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random, _limits(settings),
-            runs, self._admin.records if settings.recorded else None,
-        )  # fmt: skip
-        self._outcomes = Outcomes(host, self._report_health)
-        self._client_mode = ClientMode(host, self._outcomes, self._leads)
-        self._server_mode = ServerMode(host, self._outcomes, openapi=settings.openapi)
-        self.member = Member(settings, broker, self.publisher, self._client_mode, self._server_mode, self.supervisor)
-        """The worker's place in its group."""
-        if settings.coreflux is not None:
-            self.member.commands = MqttCommands(
-                settings.coreflux, group_session(settings), broker, self.publisher, self, self.member.connected.wait
-            )
-        topic = partial(worker_status_topic, settings.group, self.member.leases.worker)
-        self.reporter = StatusReporter(self._outcomes.statistics, self._announce, topic)
+        self._publisher = publisher
+        with contextlib.ExitStack() as opened:
+            self._ports = Ports(_port_options(settings), self._application, self._port_changed)
+            opened.callback(self._ports.close)
+            seen = SeenKeys(None if settings.spool is None else Path(f"{settings.spool}-seen"))
+            opened.callback(seen.close)
+            runs = RunIds(unique_keys=settings.spool is not None)
+            self._admin = Admin(settings, runs, lambda: self._ports.bound, pids or {"main": os.getpid()})
+            opened.callback(self._admin.close)
+            self._host = host = Host(
+                publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
+                _limits(settings), runs, self._admin.records if settings.recorded else None,
+            )  # fmt: skip
+            self._outcomes = Outcomes(host, self._report_health)
+            self._client_mode = ClientMode(host, self._outcomes, self._leads)
+            self._server_mode = ServerMode(host, self._outcomes, openapi=settings.openapi)
+            self.place = make_place(publisher, self._client_mode, self._server_mode, self.supervisor)
+            """Its sessions at the broker."""
+            self._opened = opened.pop_all()
+        self.reporter = StatusReporter(self._outcomes.statistics, self.place.announce, self.place.status_topic)
         """Publishes the status of the routes."""
-        if self.member.commands is not None:
-            self.reporter.mirror = self.member.commands.status_published
-        self._reloader: Reloader | None = None
-        return_large_blocks(few_arenas=True)
-        use_all_descriptors()
+        self.reporter.mirror = self.place.status_published
+        if owns_process:
+            return_large_blocks(few_arenas=True)
+            use_all_descriptors()
 
-    # Started and stopped.
+    @property
+    def server_ports(self) -> Mapping[int, int]:
+        """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
+        return self._ports.bound
 
-    async def start(self) -> None:
-        """Load the routes, bind their ports, connect, and take messages.
+    @property
+    def admin_port(self) -> int | None:
+        """Return the bound port of the status page and the metrics, None without the setting admin_port."""
+        return self._admin.port
 
-        Returns once the slots that are this worker's share have been opened, or after ten seconds: a holder may take
-        longer to hand one over.
+    # Loaded, started and stopped.
+
+    async def load(self) -> FirstLoad:
+        """Load the routes in a process of their own, and bind their ports.
 
         Raises:
             RouteFilesError: A route file has an error; every fault has been logged.
-            BridgeError: A file or the broker cannot be used, a port is taken, or a route cannot run.
+            ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
         """
-        settings = self._settings
-        loaded = await load_first_apart(settings, self._check, self._run_loader)
-        self._routes = loaded.routes
-        self._reloader = reloader = Reloader(
-            settings, self._replace, self._check, loaded, self.reporter.reloaded, self._run_loader
-        )
+        first = await load_first_apart(self._settings, self._check, self._run_loader)
+        self.use_first(first)
+        return first
+
+    def use_first(self, first: FirstLoad) -> None:
+        """Take routes that have been loaded, and bind their ports; in the place of `load`.
+
+        Raises:
+            ConfigurationError: A port is taken.
+        """
+        self._routes = first.routes
+        self._reloader = Reloader(self._settings, self._replace, self._check, first, self._reloaded, self._run_loader)
         self._ports.bind(server_ports(self._routes))
-        await self.member.own.client.open()  # first: a broker that cannot be used ends the start at once
-        if self.member.commands is not None:  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
-            await self.member.commands.check()
+
+    async def start(self) -> None:
+        """Connect, take messages, and serve the ports. Returns once the place has settled.
+
+        Raises:
+            BridgeError: The broker cannot be used, or a route cannot run.
+        """
+        settings, reloader, place, keep = self._settings, self._started, self.place, self.supervisor.keep
+        await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
-        await self.member.own.subscribe()
+        await place.begin()
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
-            lambda: self.member.troubles, self._group_numbers, self.supervisor.keep,
+            lambda: place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
         )  # fmt: skip
-        reloader.listen_to_sighup(asyncio.get_running_loop())
-        self._opened.callback(reloader.stop_listening)
-        keep = self.supervisor.keep
-        keep("own session", self.member.own.client.run)
-        keep("slots", self.member.follow)
         keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
-        await woken(self.member.settled, _SETTLE_SECONDS)
-        _settle()
+        await place.settle()
+        self._settle()
 
-    async def stop(self) -> None:
-        """Take no more messages, let running requests finish, publish their results, and leave the slots to others."""
-        await self.member.stop_taking()
+    async def stop(self, grace: float = _GRACE_SECONDS) -> None:
+        """Take no more messages, give running requests so many seconds, publish their results, and disconnect."""
+        await self.place.stop_taking()
         if self._reloader is not None:
             self._reloader.end()
         self._client_mode.stop()
         self._server_mode.reads.end_streams()
-        asyncio.get_running_loop().call_later(_REPLY_SECONDS, self._server_mode.stop)
-        await asyncio.gather(self._client_mode.drain(_GRACE_SECONDS), self._ports.stop(_GRACE_SECONDS))
+        asyncio.get_running_loop().call_later(max(0.0, grace - _REPLY_LEAD_SECONDS), self._server_mode.stop)
+        await asyncio.gather(self._client_mode.drain(grace), self._ports.stop(grace))
         self._server_mode.stop()
-        if unpublished := await self.publisher.settled(_PUBLISH_SECONDS):
-            log.info("%d message(s) were not acknowledged by the broker when the worker stopped", unpublished)
-        await self.member.leave()
+        if unpublished := await self._publisher.settled(_PUBLISH_SECONDS):
+            log.info("%d message(s) were not acknowledged by the broker when the bridge stopped", unpublished)
+        await self.place.leave()
         await self._admin.stop()
         await self.supervisor.stop()
-        for route in self._routes:
-            self.reporter.remove(route.name)
-        await self.member.close()
+        await self.place.close()
         self._opened.close()
+
+    def release(self) -> None:
+        """Close ports and files; by itself for a program that was not started. Blocks for some seconds at most."""
+        self._opened.close()
+
+    def note_broker(self, state: BrokerState) -> None:
+        """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
+        before, self._broker = self._broker, state
+        for route, code, message in state.errors:
+            self._outcomes.error(route, code, message)
+        if state.refusing != before.refusing:
+            self.reporter.report_refusing(state.refusing)
 
     # Routes.
 
@@ -221,6 +343,10 @@ class Program:
     def by_name(self) -> Mapping[str, Route]:
         """Return the present routes."""
         return {route.name: route for route in self._routes}
+
+    def reload_soon(self) -> None:
+        """Read the route files again, whether or not one has changed."""
+        self._started.ask()
 
     async def reload(self) -> ReloadFailure | None:
         """Read the route files again now. On an error the present routes stay; the error is logged and returned."""
@@ -254,20 +380,22 @@ class Program:
             raise
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
-        self.supervisor.finish("subscriptions", self.member.subscribe)
+        self.supervisor.finish("subscriptions", self.place.subscribe)
         for name in gone:
             self.reporter.remove(name)
-        if self.member.commands is not None:
-            self.member.commands.routes_changed()
         if self._settings.status_seconds:
             self.reporter.report_all()
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
-        _settle()
+        self._settle()
+
+    def _reloaded(self, failure: ReloadFailure | None) -> None:
+        self.reporter.reloaded(failure)
+        self._on_reload(self._started.used if failure is None else None)
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
         self._server_mode.use_routes(routes)
-        self.member.use_routes(routes)
+        self.place.use_routes(routes)
         self._admin.use_routes(routes)
 
     # What the parts need of each other.
@@ -281,12 +409,6 @@ class Program:
     def _check(self, routes: Sequence[Route]) -> None:
         check_routes(routes, self._settings)
 
-    def _announce(self, publication: Publication) -> bool:
-        """Publish a status; without a connection it is dropped, since the next one comes soon."""
-        if self.publisher.is_connected:
-            self.publisher.announce(publication, seconds=self._settings.session_expiry)
-        return self.publisher.is_connected
-
     def _report_broken(self, fault: str | None) -> None:
         self.reporter.report_broken(fault)
 
@@ -294,11 +416,7 @@ class Program:
         self.reporter.health_changed(statistics)
 
     def _leads(self, event: EventName) -> bool:
-        return self.member.leads(event)
-
-    def _group_numbers(self) -> GroupNumbers:
-        member = self.member
-        return GroupNumbers(member.slots, **member.numbers, route_sets=dict(member.route_sets))
+        return self.place.leads(event)
 
     def _application(self, port: int, bound: int) -> PortApplication:
         application = self._server_mode.application(port)
@@ -313,16 +431,17 @@ class Program:
                 statistics.note_down(fault, time.time())
                 self._outcomes.noted(statistics)
 
+    def _settle(self) -> None:
+        """Exclude modules and routes, which live until the next reload, from garbage collection.
 
-def _settle() -> None:
-    """Exclude modules and routes, which live until the next reload, from garbage collection.
-
-    Otherwise each full collection would stop the loop: for 40 ms with 1,000 routes, in place of 8. A large answer of
-    the admin port may start one. Garbage of the last reload is collected first.
-    """
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
+        Otherwise each full collection would stop the loop: for 40 ms with 1,000 routes, in place of 8. A large answer
+        of the admin port may start one. Garbage of the last reload is collected first, which stops the loop as long, so
+        it is not done in the process of a broker.
+        """
+        if self._owns_process:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
 
 
 def check_routes(routes: Iterable[Route], settings: Settings) -> None:

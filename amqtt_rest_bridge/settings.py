@@ -44,8 +44,8 @@ class Row:
     """What there is to know of a setting beside its name, type and default.
 
     `low` and `high` bound a number. A size is bytes, or a text such as `64MiB`. A secret is neither shown nor an option
-    of a command, which other users of the machine can see; a mapping is set in the file only. `no_worker` says what a
-    worker has instead of it.
+    of a command, which other users of the machine can see; a mapping is set in the file only. `beyond` says what to do
+    in the place of a higher number, `no_worker` what a worker has instead of the setting.
     """
 
     meaning: str
@@ -56,6 +56,7 @@ class Row:
     is_required: bool = False
     is_secret: bool = False
     is_mapping: bool = False
+    beyond: str = ""
     no_worker: str | None = None
 
     def fault(self, name: str, value: Any) -> str | None:
@@ -74,7 +75,8 @@ class Row:
         if self.low <= value <= self.high:
             return None
         size = f" bytes ({size_text(self.high)})" if self.is_size and self.high % 1024 == 0 else ""
-        return f"the setting {name} is {value}; allowed is {self.low} to {self.high}{size}"
+        instead = f"; {self.beyond}" if self.beyond and value > self.high else ""
+        return f"the setting {name} is {value}; allowed is {self.low} to {self.high}{size}{instead}"
 
 
 def _setting(default: Any, meaning: str, example: str, **rest: Any) -> Any:
@@ -145,13 +147,14 @@ class Settings:
         low=1, high=1 << 40, is_size=True,
     )
     processes: int = _setting(
-        1, "bridge processes beside the broker; 0 = a thread in the broker process", "0", high=64
+        1,
+        "1 = the bridge is a process beside the broker; 0 = it runs in the broker process, for tests and small devices",
+        "0", high=1,
+        beyond="a bridge is one process: for more run workers, as many as you like (rest-bridge worker)",
     )
     workers: int = _setting(
         64,
-        "client mode: requests in flight for each route and bridge process, at most; few threads run while the server "
-        "is fast",
-        "128", low=1, high=1024,
+        "client mode: requests in flight for each route, at most", "128", low=1, high=1024,
     )
     reload_seconds: float = _setting(
         2, "look for changed route files this often; 0 = never (SIGHUP always reloads)", "10", high=86_400
@@ -159,7 +162,7 @@ class Settings:
     status_seconds: float = _setting(30, "publish route status this often; 0 = never", "60", high=86_400)
     start_seconds: float = _setting(
         30,
-        "how long a bridge process may take to become ready at the start; one that dies meanwhile is started again",
+        "how long the bridge may take to become ready at the start; one that dies meanwhile is started again",
         "60", low=1, high=3600,
     )
     spool: str | None = _setting(
@@ -328,9 +331,6 @@ class WorkerSettings(Settings):
         if not _GROUP.fullmatch(self.group):
             message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
             yield ("group",), f"the setting group {message}"
-        if self.processes > 1:
-            message = f"the setting processes is {self.processes}; a worker is one process: start more workers instead"
-            yield ("processes",), message
         if self.slot is not None and self.slot >= self.slots > 0:
             yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
 

@@ -5,9 +5,8 @@ share them.
 """
 
 import asyncio
-import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from amqtt_rest_bridge.admin.numbers import BridgeNumbers, EventCounts, GroupNumbers, Numbers, RouteNumbers
@@ -15,8 +14,9 @@ from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.engine.status import StatusReporter
+from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
 from amqtt_rest_bridge.model import OverloadPolicy
+from amqtt_rest_bridge.mqtt.private import BrokerState
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
 _MOST_PROBLEMS: Final = 100
@@ -32,6 +32,8 @@ class Figures:
         unmatched: Requests that led to no endpoint.
         troubles: Returns why the bridge is not ready, beside what `reporter` knows.
         group: Returns what a worker counts of its group, None beside amqtt.
+        broker: Returns what the broker's side of the plugin counts.
+        pids: Process ids by name.
     """
 
     def __init__(
@@ -42,6 +44,8 @@ class Figures:
         unmatched: Unmatched,
         troubles: Callable[[], list[str]],
         group: Callable[[], GroupNumbers | None],
+        broker: Callable[[], BrokerState],
+        pids: Mapping[str, int],
     ) -> None:
         self._statistics = outcomes.statistics
         self._records = records
@@ -49,6 +53,8 @@ class Figures:
         self._unmatched = unmatched
         self._troubles = troubles
         self._group = group
+        self._broker = broker
+        self._pids = dict(pids)
         self._gathering: dict[bool, asyncio.Task[Numbers]] = {}  # by whether statuses are among them
 
     async def now(self, *, statuses: bool) -> Numbers:
@@ -83,22 +89,31 @@ class Figures:
             admission.queued,
             admission.bytes,
             admission.in_flight,
-            admission.outstanding if admission.policy is OverloadPolicy.LOSSLESS else None,
+            self._spooled(statistics),
             statistics.breaker,
             statistics.readers,
             self._reporter.status(statistics) if statuses else None,
         )
 
+    def _spooled(self, statistics: RouteStatistics) -> int | None:
+        """Return how many messages of a lossless route are on disk; without a spool, how many have not ended."""
+        if statistics.admission.policy is not OverloadPolicy.LOSSLESS:
+            return None
+        spool = self._broker().spool
+        return statistics.admission.outstanding if spool is None else spool.get(statistics.name, 0)
+
     def _whole(self) -> BridgeNumbers:
-        reporter, failure = self._reporter, self._reporter.reload_failure
+        reporter, failure, broker = self._reporter, self._reporter.reload_failure, self._broker()
         reasons = [] if reporter.fault is None else [reporter.fault.message]
         if failure is not None:
             reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
+        if broker.refusing is not None:
+            reasons.append(spool_refuses(broker.refusing))
         reasons += self._troubles()
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
         errors = 0 if failure is None else max(1, failure.errors)
         return BridgeNumbers(
-            0, errors, reasons, self._unmatched.totals(), self._unmatched.most(), False, problems, self._group(),
-            {"main": os.getpid()},
+            broker.restarts, errors, reasons, self._unmatched.totals(), self._unmatched.most(),
+            broker.refusing is not None, problems, self._group(), self._pids, broker.dropped,
         )  # fmt: skip

@@ -53,6 +53,10 @@ METRICS: Final = {
     "rest_bridge_spool_messages": ("gauge", "Messages of a lossless route on disk."),
     "rest_bridge_spool_refusing": ("gauge", "1 from a message that the spool refused to the next it keeps, else 0."),
     "rest_bridge_restarts_total": ("counter", "Bridge processes that had to be started again."),
+    "rest_bridge_dropped_total": (
+        "counter",
+        "Messages that were dropped while the bridge was away, since too many waited.",
+    ),
     "rest_bridge_reload_errors": ("gauge", "Errors of the last reload; 0 when it succeeded."),
     "rest_bridge_build_info": ("gauge", "1, with the version of the bridge and that of Python."),
     "rest_bridge_ready": ("gauge", "1 when /readyz answers 200, else 0."),
@@ -130,6 +134,7 @@ class _Samples(Collector):
     def _add_bridge(self, bridge: BridgeNumbers) -> None:
         self._add("rest_bridge_spool_refusing", {}, bridge.spool_refusing)
         self._add("rest_bridge_restarts_total", {}, bridge.restarts)
+        self._add("rest_bridge_dropped_total", {}, bridge.dropped)
         self._add("rest_bridge_reload_errors", {}, bridge.reload_errors)
         self._add("rest_bridge_build_info", _BUILD, 1)
         self._add("rest_bridge_ready", {}, not bridge.reasons)

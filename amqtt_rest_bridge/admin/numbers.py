@@ -92,6 +92,7 @@ class BridgeNumbers(Struct, frozen=True, array_like=True):
     `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
     `spool_refusing` is whether messages of lossless routes are refused for a full disk. `problems` are those of now.
     `group` is that of a worker, None beside amqtt. `pids` are the process ids by name: `main`, `bridge-0` ...
+    `dropped` are messages that were dropped while the bridge was away.
     """
 
     restarts: int
@@ -103,6 +104,7 @@ class BridgeNumbers(Struct, frozen=True, array_like=True):
     problems: list[Problem] = []
     group: GroupNumbers | None = None
     pids: dict[str, int] = {}
+    dropped: int = 0
 
 
 @dataclass(frozen=True, slots=True)

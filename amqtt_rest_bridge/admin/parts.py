@@ -13,8 +13,10 @@ from amqtt_rest_bridge.engine.needs import Host
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.status import StatusReporter
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.ports import bound_socket
 from amqtt_rest_bridge.model import Capture, Route, RunIds
+from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.route_set import with_bound_ports
@@ -39,21 +41,29 @@ class Admin:
         settings: Have `admin_port`, `admin_host`, `failures` and `capture`.
         runs: Makes the ids of calls.
         bound_ports: Returns the bound port for each SERVER_PORT.
+        pids: Process ids by name, to be shown.
 
     Raises:
         ConfigurationError: The file of failures cannot be used, or the port is taken.
     """
 
-    def __init__(self, settings: Settings, runs: RunIds, bound_ports: Callable[[], Mapping[int, int]]) -> None:
+    def __init__(
+        self, settings: Settings, runs: RunIds, bound_ports: Callable[[], Mapping[int, int]], pids: Mapping[str, int]
+    ) -> None:
         self._settings = settings
         self._bound_ports = bound_ports
+        self._pids = pids
         self._file = None if settings.failures is None else FailureFile(Path(settings.failures))
         kept = KeptRuns() if self._file is None else KeptRuns(self._file.put, self._file.loaded)
         self.records = RunRecords(runs, Capture(settings.capture), kept, bound_ports)
         """What the engine notes."""
         self._socket = None
         if settings.admin_port is not None:
-            self._socket = bound_socket(settings.admin_host, settings.admin_port, "admin_port", is_shared=False)
+            try:
+                self._socket = bound_socket(settings.admin_host, settings.admin_port, "admin_port", is_shared=False)
+            except ConfigurationError:
+                self.close()
+                raise
             self._socket.listen(_BACKLOG)
         self._port: AdminPort | None = None
 
@@ -72,9 +82,23 @@ class Admin:
         routes: Callable[[], Sequence[Route]],
         troubles: Callable[[], list[str]],
         group: Callable[[], GroupNumbers | None],
+        broker: Callable[[], BrokerState],
         keep: Keep,
     ) -> None:
-        """Open the port: `troubles` are why the bridge is not ready, `group` what a worker counts of its group."""
+        """Open the port.
+
+        Args:
+            host: What the engine runs on.
+            outcomes: What became of calls and requests.
+            client_mode: Repeats calls on demand.
+            server_mode: Has what it counts of callers.
+            reporter: Has the status of routes.
+            routes: Returns the routes in use.
+            troubles: Returns why the bridge is not ready.
+            group: Returns what a worker counts of its group.
+            broker: Returns what the broker's side of the plugin counts.
+            keep: Keeps a task running.
+        """
         if self._socket is None:
             return
         from amqtt_rest_bridge.admin.app import AdminPort  # pages and metrics take 6 MB to import
@@ -87,7 +111,9 @@ class Admin:
             trouble = None if file is None else file.trouble
             return troubles() + ([] if trouble is None else [f"failures cannot be written: {trouble}"])
 
-        figures = Figures(outcomes, self.records, reporter, server_mode.unmatched, reasons, group)
+        figures = Figures(
+            outcomes, self.records, reporter, server_mode.unmatched, reasons, group, broker, self._pids
+        )  # fmt: skip
         retries = Retries(self.records, client_mode, host.publisher, outcomes, routes, host.runs)
         self._port = AdminPort(
             self._socket, self._settings, self.records, figures, retries, server_mode.wrong_credentials

@@ -20,22 +20,25 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 from zlib import crc32
 
 import msgspec
 
+from amqtt_rest_bridge.commands.execution import RunsRoutes
+from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
 from amqtt_rest_bridge.group.own_session import Watches, WatchSubscriptions
 from amqtt_rest_bridge.model import EventName, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, READY_TOPIC, ROUTE
+from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, READY_TOPIC, ROUTE, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
 from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.settings import Coreflux
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
@@ -50,24 +53,6 @@ _MOST_LOSSLESS: Final = 1024  # messages of a lossless route that the bridge hol
 _LOOK_SECONDS: Final = 0.02
 _QUIET_SECONDS: Final = 1.0  # without a message, before a session that has no event left is closed
 _AGAIN_SECONDS: Final = 0.1  # between two connections to an endpoint that is not served yet
-
-
-class BrokerState(msgspec.Struct, frozen=True):
-    """What the broker process tells.
-
-    Args:
-        dropped: Messages that were dropped while the bridge was away, since the broker's start.
-        restarts: How often the bridge was started again.
-        spool: Messages on disk, by route.
-        refusing: Why no message can be kept on disk, None while they can.
-        errors: Route, code and sentence of each error since the state before.
-    """
-
-    dropped: int = 0
-    restarts: int = 0
-    spool: dict[str, int] = {}
-    refusing: str | None = None
-    errors: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,10 +152,19 @@ class PrivateOwnSession:
             self._on_state(msgspec.json.decode(received.payload, type=BrokerState))
 
 
+class UsesBroker(RunsRoutes, Protocol):
+    """The program whose place it is."""
+
+    def note_broker(self, state: BrokerState) -> None:
+        """Take what the broker process tells."""
+        ...
+
+
 class Alone:
     """The bridge's place at the private endpoint.
 
     Args:
+        coreflux: Who may command routes, None for nobody.
         broker: Returns the address of the endpoint; called before each connection.
         publisher: Publishes.
         calls: Calls the events.
@@ -180,6 +174,7 @@ class Alone:
 
     def __init__(
         self,
+        coreflux: Coreflux | None,
         broker: Callable[[], Address],
         publisher: Publisher,
         calls: RunsEvents,
@@ -192,10 +187,10 @@ class Alone:
         """Takes commands, where they are allowed."""
         self.broker = BrokerState()
         """What the broker process told last."""
-        self.on_broker: Callable[[BrokerState], None] = lambda _: None
-        """Called with each change of `broker`."""
+        self._on_broker: Callable[[BrokerState], None] = lambda _: None
         self.own = PrivateOwnSession(broker, publisher, watches, self._broker_changed)
         """The connection that publishes."""
+        self._coreflux = coreflux
         self._broker = broker
         self._publisher = publisher
         self._calls = calls
@@ -225,16 +220,42 @@ class Alone:
         """Return which connections are missing, and why."""
         return [trouble for client in self._clients() if (trouble := client.trouble) is not None]
 
+    @property
+    def group_numbers(self) -> None:
+        """Return None: there is no group."""
+
     def leads(self, event: EventName) -> bool:  # noqa: ARG002  # as `Member.leads`
         """Return True: every event with EVERY runs here."""
         return True
 
     def use_routes(self, routes: Iterable[Route]) -> None:
-        """Use these routes, once `subscribe` is called."""
+        """Use these routes, once `begin` or `subscribe` is called."""
         self._wanted = sessions_of(routes, self._identifiers)
+        if self.commands is not None:
+            self.commands.routes_changed()
 
-    async def open(self) -> None:
+    def status_topic(self, route: str) -> str:
+        """Return the topic of the status of a route."""
+        return status_topic(route)
+
+    def announce(self, publication: Publication) -> bool:
+        """Publish a status; without a connection it is dropped, since the next one comes soon."""
+        if self._publisher.is_connected:
+            self._publisher.announce(publication)
+        return self._publisher.is_connected
+
+    def status_published(self, route: str, payload: bytes) -> None:
+        """Publish the status of a route for tools that command routes, too."""
+        if self.commands is not None:
+            self.commands.status_published(route, payload)
+
+    async def connect(self, program: UsesBroker) -> None:
         """Connect, once the endpoint is served: the broker may still be starting."""
+        self._on_broker = program.note_broker
+        if self._coreflux is not None:
+            self.commands = MqttCommands(
+                self._coreflux, COMMANDS_SESSION, self._broker, self._publisher, program
+            )  # fmt: skip
         while True:
             try:
                 await self.own.client.open()
@@ -243,6 +264,16 @@ class Alone:
                 await asyncio.sleep(_AGAIN_SECONDS)
             else:
                 return
+
+    async def begin(self) -> None:
+        """Subscribe for read events and replies, and keep all sessions from now on."""
+        await self.own.subscribe()
+        self._supervisor.keep("own session", self.own.client.run)
+        self._supervisor.keep("sessions", self.follow)
+
+    async def settle(self) -> None:
+        """Wait until all is subscribed."""
+        await self.settled.wait()
 
     async def subscribe(self) -> None:
         """Subscribe what the routes need now, and close the sessions of routes that are gone or lossless no more."""
@@ -343,4 +374,4 @@ class Alone:
 
     def _broker_changed(self, state: BrokerState) -> None:
         self.broker = state
-        self.on_broker(state)
+        self._on_broker(state)

@@ -16,14 +16,17 @@ import secrets
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
+from amqtt_rest_bridge.commands.execution import RunsRoutes
+from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, PublishRecord
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
 from amqtt_rest_bridge.group.own_session import OwnSession, Watches
+from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
 from amqtt_rest_bridge.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
@@ -40,6 +43,7 @@ from amqtt_rest_bridge.topics import loggable
 log = logging.getLogger(__name__)
 
 _LOOK_SECONDS: Final = 0.5  # how often leases are looked at
+_SETTLE_SECONDS: Final = 10.0  # a start waits so long at most for slots from other workers
 _DRAIN_SECONDS: Final = 1.5  # for running requests before slots that have none are left; the others get more
 _SLACK_SECONDS: Final = 1.0  # beyond REQUEST_TIMEOUT, until a request has ended and its result is published
 _LEASE_LEFT: Final = 2 / 3  # of `adopt_seconds` after the last renewal, at least
@@ -89,8 +93,7 @@ class Member:
         """Set once this worker serves the slots of its share."""
         self.connected = asyncio.Event()
         """Set while there is a connection on which all records have come."""
-        self.commands: MqttCommands | None = None
-        """Takes commands while this worker holds the first slot."""
+        self._commands: MqttCommands | None = None  # takes them while this worker holds the first slot
         self._settings = settings
         self._broker = broker
         self._publisher = publisher
@@ -102,6 +105,7 @@ class Member:
         self._slots: dict[int, Slot] = {}
         self._leaving: dict[int, Slot] = {}  # they are handed over, or were taken by another worker
         self._plan = plan((), settings.group)
+        self._routes: list[str] = []  # names
         self._capacities = Capacities(int(settings.queue_bytes))
         self._lost_at: float | None = None  # since when no lease can be renewed
         self._sharing = 1  # workers that share each RATE_LIMIT ...
@@ -119,21 +123,18 @@ class Member:
         return [slot in self._slots for slot in range(self._settings.slots)]
 
     @property
-    def route_sets(self) -> Mapping[str, int]:
-        """Return how many living workers run each route set, by its hash."""
-        return Counter(loggable(presence.routes) for presence in self.view.workers.values())
-
-    @property
-    def numbers(self) -> dict[str, int]:
-        """Return what the admin port shows of the group, beside `slots` and `route_sets`."""
+    def group_numbers(self) -> GroupNumbers:
+        """Return what the admin port shows of the group; route sets by their hashes, with the workers that run each."""
         intakes = list(self._intakes())
         clients = (self.own.client, *(intake.client for intake in intakes))
-        return {
-            "unacknowledged": sum(intake.held for intake in intakes),
-            "redelivered": self._closed["redelivered"] + sum(intake.redelivered for intake in intakes),
-            "reconnects": self._closed["reconnects"] + sum(client.reconnects for client in clients),
-            "lease_changes": self.leases.changes,
-        }
+        return GroupNumbers(
+            self.slots,
+            unacknowledged=sum(intake.held for intake in intakes),
+            redelivered=self._closed["redelivered"] + sum(intake.redelivered for intake in intakes),
+            reconnects=self._closed["reconnects"] + sum(client.reconnects for client in clients),
+            lease_changes=self.leases.changes,
+            route_sets=dict(Counter(loggable(presence.routes) for presence in self.view.workers.values())),
+        )
 
     @property
     def troubles(self) -> list[str]:
@@ -145,9 +146,51 @@ class Member:
         """Return whether this worker runs an event with EVERY."""
         return self.view.leader(event_name(*event)) == self.view.worker
 
+    def status_topic(self, route: str) -> str:
+        """Return the topic of the status of a route."""
+        return worker_status_topic(self._settings.group, self.leases.worker, route)
+
+    def announce(self, publication: Publication) -> bool:
+        """Publish a status; without a connection it is dropped, since the next one comes soon."""
+        if self._publisher.is_connected:
+            self._publisher.announce(publication, seconds=self._settings.session_expiry)
+        return self._publisher.is_connected
+
+    def status_published(self, route: str, payload: bytes) -> None:
+        """Publish the status of a route for tools that command routes, too, while commands are taken here."""
+        if self._commands is not None:
+            self._commands.status_published(route, payload)
+
+    async def connect(self, program: RunsRoutes) -> None:
+        """Connect for the first time; with `coreflux` find out whether the broker allows what commands need.
+
+        Raises:
+            BrokerError: The broker cannot be reached, or lacks or forbids what a worker needs.
+        """
+        await self.own.client.open()
+        if self._settings.coreflux is not None:
+            session = group_session(self._settings)
+            self._commands = MqttCommands(
+                self._settings.coreflux, session, self._broker, self._publisher, program, self.connected.wait
+            )
+            await self._commands.check()  # Mosquitto 2.0.11 ends a connection soon after it refused a publication
+
+    async def begin(self) -> None:
+        """Subscribe for read events and replies, and follow the leases from now on."""
+        await self.own.subscribe()
+        self._supervisor.keep("own session", self.own.client.run)
+        self._supervisor.keep("slots", self.follow)
+
+    async def settle(self) -> None:
+        """Wait until this worker serves the slots of its share, for ten seconds at most."""
+        await woken(self.settled, _SETTLE_SECONDS)
+
     def use_routes(self, routes: Iterable[Route]) -> None:
-        """Use these routes, once `subscribe` is called."""
+        """Use these routes, once `begin` or `subscribe` is called."""
         routes = list(routes)
+        self._routes = [route.name for route in routes]
+        if self._commands is not None:
+            self._commands.routes_changed()
         self._plan = plan(routes, self._settings.group)
         self._rate_limited = any(route.route_config.rate_limit for route in routes)
         self.leases.use_routes(route_set_hash(routes), every(routes))
@@ -191,7 +234,7 @@ class Member:
         for slot in slots:
             slot.drop(shared=False)
         self._calls.withdraw()
-        ending = [] if self.commands is None else [asyncio.ensure_future(self.commands.end())]
+        ending = [] if self._commands is None else [asyncio.ensure_future(self._commands.end())]
         drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots))
         await asyncio.gather(*ending)  # no command may change routes from here on
         early = [slot for slot, is_drained in zip(slots, drained, strict=True) if is_drained]
@@ -202,7 +245,9 @@ class Member:
         await asyncio.gather(*(self._leave(slot) for slot in [*self._slots.values(), *self._leaving.values()]))
 
     async def close(self) -> None:
-        """Remove the presence of this worker, and disconnect."""
+        """Remove the presence of this worker and the statuses of its routes, and disconnect."""
+        for route in self._routes:
+            self.announce(Publication(self.status_topic(route), b"", retain=True))
         if self.own.client.was_open:
             self._publish(self.leases.farewell())
             await self._publisher.settled(1)
@@ -294,8 +339,8 @@ class Member:
             self.connected.wait, asyncio.get_running_loop().time() + waits,
         )  # fmt: skip
         self._supervisor.finish(f"slot {number}", partial(self._use_and_look, slot))
-        if self.commands is not None and number == FIRST_SLOT:
-            self.commands.begin()
+        if self._commands is not None and number == FIRST_SLOT:
+            self._commands.begin()
 
     async def _use_and_look(self, slot: Slot) -> None:
         await slot.use(self._plan)
@@ -331,8 +376,8 @@ class Member:
 
     async def _abandon(self, slot: Slot) -> None:
         """Disconnect."""
-        if self.commands is not None and slot.number == FIRST_SLOT:
-            await self.commands.end()
+        if self._commands is not None and slot.number == FIRST_SLOT:
+            await self._commands.end()
         for intake in slot.intakes:
             self._closed["redelivered"] += intake.redelivered
             self._closed["reconnects"] += intake.client.reconnects

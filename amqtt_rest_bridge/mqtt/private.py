@@ -1,12 +1,14 @@
-"""What the bridge and the private endpoint of its broker tell each other, where MQTT 5 has no word for it. Names only.
+"""What the bridge and the private endpoint of its broker tell each other, where MQTT 5 has no word for it.
 
-`broker.endpoint` is the broker's side; `group.alone`, `mqtt.event_intake` and `mqtt.publisher` are the bridge's. No
-other client sees any of it.
+Names and values only. `broker.endpoint` is the broker's side; `group.alone`, `mqtt.event_intake` and `mqtt.publisher`
+are the bridge's. No other client sees any of it.
 """
 
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
+
+from msgspec import Struct
 
 from amqtt_rest_bridge.mqtt.values import Address
 
@@ -42,7 +44,25 @@ ENDPOINT_TOPICS: Final = "$rest-bridge/"
 READY_TOPIC: Final = f"{ENDPOINT_TOPICS}ready"
 """The bridge publishes here once all is subscribed: a JSON array with `[route, event]` of each client event."""
 BROKER_TOPIC: Final = f"{ENDPOINT_TOPICS}broker"
-"""The endpoint publishes what the bridge has to know of the broker process: `group.alone.BrokerState` as JSON."""
+"""The endpoint publishes what the bridge has to know of the broker process: `BrokerState` as JSON."""
+
+
+class BrokerState(Struct, frozen=True):
+    """What the broker process tells.
+
+    Args:
+        dropped: Messages that were dropped while the bridge was away, since the broker's start.
+        restarts: How often the bridge was started again.
+        spool: Messages on disk, by lossless route; None for a bridge without a broker process, a worker.
+        refusing: Why no message can be kept on disk, None while they can.
+        errors: Route, code and sentence of each error since the state before.
+    """
+
+    dropped: int = 0
+    restarts: int = 0
+    spool: dict[str, int] | None = None
+    refusing: str | None = None
+    errors: tuple[tuple[str, str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

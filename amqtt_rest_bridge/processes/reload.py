@@ -5,14 +5,15 @@ and every client would feel it. So a short-lived process parses, and the loop on
 """
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
@@ -134,11 +135,10 @@ class Reloader:
         self._apply = apply
         self._check = check
         self._note = note
+        self._routes = first.routes
         self._beside = first.beside
         self._seen = first.seen | first.beside
         self._asked = asyncio.Event()
-        self._before: Any = None  # the handler of SIGHUP
-        self._listens = False
         self._watches = self._has_ended = False
         self._failures = 0  # in a row, for reasons that may pass
         self._looks = 0.0  # until the next try
@@ -169,20 +169,22 @@ class Reloader:
                     continue
             beside = self._beside
             try:
-                await self.reload(None if forced else seen)
+                await self.reload(seen, forced=forced)
             except _FilesChangedError:
                 log.info("route files changed while they were read: they are read again")
                 continue
             self._seen = (seen - beside) | self._beside
 
-    async def reload(self, seen: Fingerprint | None = None, *, look: bool = False) -> ReloadFailure | None:
+    async def reload(
+        self, seen: Fingerprint | None = None, *, forced: bool = False, look: bool = False
+    ) -> ReloadFailure | None:
         """Load now; a set with errors, or one that cannot be used, changes nothing, is logged, and why is returned.
 
         With `look` the next look compares with the files as they are now. With `seen`, a look of `run`, files that
-        have changed since raise `_FilesChangedError` and change nothing.
+        have changed since raise `_FilesChangedError` and change nothing, unless the reload is `forced`.
         """
         async with self._turn:
-            failure = await self._reload(seen, look=look)
+            failure = await self._reload(seen, forced=forced, look=look)
         if self._has_ended:
             return ReloadFailure(time.time(), 0, "the bridge stops")
         self._note(failure)
@@ -204,22 +206,29 @@ class Reloader:
         await asyncio.to_thread(self._check, loaded.routes)
         return loaded
 
-    async def _reload(self, seen: Fingerprint | None, *, look: bool) -> ReloadFailure | None:
+    @property
+    def used(self) -> FirstLoad:
+        """Return the routes in use and what was read for them, for another reloader to begin with."""
+        return FirstLoad(self._routes, self._loader.parsed, self._seen, self._beside)
+
+    async def _reload(self, seen: Fingerprint | None, *, forced: bool, look: bool) -> ReloadFailure | None:
         try:
             if look:
                 self._seen = await asyncio.to_thread(fingerprint, self._paths)
             loaded = await self._loader.load()
-            if seen is not None and seen != await asyncio.to_thread(fingerprint, self._paths, self._beside):
-                raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
+            if seen is not None:
+                if not forced and seen != await asyncio.to_thread(fingerprint, self._paths, self._beside):
+                    raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
+                self._seen = seen - self._beside
             self._beside = loaded.files
-            if look:
-                self._seen |= loaded.files
+            self._seen |= loaded.files
             await asyncio.to_thread(self._check, loaded.routes)
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:
                 loaded = replace(loaded, faults=())  # an earlier try has logged these warnings
             if not self._has_ended:
                 self._apply(loaded)
+                self._routes = loaded.routes
         except RouteFilesError as error:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below
@@ -248,22 +257,25 @@ class Reloader:
         """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
         self._asked.set()
 
-    def listen_to_sighup(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Reload on SIGHUP, where the loop runs on the main thread; elsewhere signals are not ours."""
-        try:
-            self._before = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(self.ask))
-            self._listens = True
-        except ValueError:
-            log.debug("SIGHUP does not reload: this loop is not on the main thread")
 
-    def stop_listening(self) -> None:
-        """Restore the handler that SIGHUP had before.
+@contextlib.contextmanager
+def reloading_on_sighup(reload: Callable[[], object]) -> Iterator[None]:
+    """Call `reload` on the running loop for each SIGHUP, where the loop runs on the main thread, until the block ends.
 
-        In one step: `loop.remove_signal_handler` leaves the default for a moment, which ends the process.
-        """
-        if self._listens:
-            signal.signal(signal.SIGHUP, self._before or signal.SIG_DFL)
-            self._listens = False
+    Elsewhere signals are not ours. The handler from before is restored in one step: `loop.remove_signal_handler` leaves
+    the default for a moment, which ends the process.
+    """
+    loop = asyncio.get_running_loop()
+    try:
+        before = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
+    except ValueError:
+        log.debug("SIGHUP does not reload: this loop is not on the main thread")
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
 
 
 def _is_less(files: Fingerprint, before: Fingerprint) -> bool:

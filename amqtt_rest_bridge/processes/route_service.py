@@ -26,7 +26,7 @@ from amqtt_rest_bridge.processes.bridge_pool import BridgePool
 from amqtt_rest_bridge.processes.bridge_process import Spawn, spawn_process, thread_spawner
 from amqtt_rest_bridge.processes.failure_retries import FailureRetries
 from amqtt_rest_bridge.processes.listening_sockets import ListeningSockets
-from amqtt_rest_bridge.processes.reload import Reloader, load_first, usable_routes
+from amqtt_rest_bridge.processes.reload import Reloader, load_first, reloading_on_sighup, usable_routes
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times, Work
 from amqtt_rest_bridge.records.broker_records import BrokerRecords
@@ -111,6 +111,7 @@ class RouteService:
         self._times = times
         self._troubles = troubles
         self._closed = False
+        self._listening = contextlib.ExitStack()
         self._numbering = Numbering()
         self._admin = ListeningSockets(settings.admin_host, "admin_port")
         self._sockets = ListeningSockets(settings.server_host, shared=settings.is_mqtt_5)
@@ -231,7 +232,7 @@ class RouteService:
         for name, work in tasks.items():
             keep(name, work)
         keep("schedule", self._schedule.run)
-        self._reloader.listen_to_sighup(asyncio.get_running_loop())
+        self._listening.enter_context(reloading_on_sighup(self._reloader.ask))
         keep("reloading", lambda: self._reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
@@ -286,7 +287,7 @@ class RouteService:
     async def close(self) -> None:
         """End all tasks and bridge processes, and close ports and files."""
         self._closed = True
-        self._reloader.stop_listening()
+        self._listening.close()
         await self.supervisor.stop()
         self.pool.disconnect()
         await asyncio.to_thread(self.pool.close)

@@ -43,7 +43,8 @@ def test_check_prints_every_fault(place: Workplace) -> None:
     expected = [
         'broker.yaml:3:5: error: listener default: type must be tcp or ws, not "tpc"',
         "broker.yaml:6:3: error: plugin nowhere.Plugin cannot be imported: No module named 'nowhere'",
-        "broker.yaml:7:86: error: the setting processes is 99; allowed is 0 to 64",
+        "broker.yaml:7:86: error: the setting processes is 99; allowed is 0 to 1; "
+        "a bridge is one process: for more run workers, as many as you like (rest-bridge worker)",
         "routes.lot:5:14: error: unknown setting SERVER_PRT",
     ]
     lines = ended.stdout.splitlines()

@@ -21,7 +21,7 @@ class PrivateEndpoint:
     """Keeps each session for ever, as the subscriptions of its last SUBSCRIBE and UNSUBSCRIBE packets."""
 
     def __init__(self, path: Path) -> None:
-        self.address: Address = PrivateAddress(str(path)).address
+        self.address: Address = PrivateAddress(path).address
         self.subscriptions: dict[str, dict[EventName | str, dict[str, str]]] = defaultdict(dict)
         """User properties by session, and by event, or topic filter where there is none."""
         self.identifiers: dict[EventName | str, int] = {}

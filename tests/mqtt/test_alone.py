@@ -10,10 +10,9 @@ from typing import ClassVar
 import pytest
 
 from amqtt_rest_bridge.group import alone as module
-from amqtt_rest_bridge.group.alone import COMMANDS_SESSION, Alone, BrokerState, Identifiers, sessions_of
-from amqtt_rest_bridge.group.commands import MqttCommands
+from amqtt_rest_bridge.group.alone import Alone, Identifiers, sessions_of
 from amqtt_rest_bridge.model import Message, Publication, Route
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC
+from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import HOPS, Publisher
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux
@@ -46,19 +45,30 @@ class Watched:
 
 
 class Bridge:
-    def __init__(self, endpoint: PrivateEndpoint, routes: tuple[Route, ...]) -> None:
+    """The program, as far as its place needs it."""
+
+    by_name: ClassVar[dict[str, Route]] = {}
+
+    def __init__(
+        self, endpoint: PrivateEndpoint, routes: tuple[Route, ...], coreflux: Coreflux | None = None
+    ) -> None:  # fmt: skip
+        self.states: list[BrokerState] = []
         self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
         self.calls.present = {E}
         self.publisher, self.supervisor = Publisher(is_private=True), Supervisor(lambda _: None)
-        self.alone = Alone(lambda: endpoint.address, self.publisher, self.calls, self.watched, self.supervisor)
+        self.alone = Alone(
+            coreflux, lambda: endpoint.address, self.publisher, self.calls, self.watched, self.supervisor
+        )
         self.alone.use_routes(routes)
 
     async def begin(self) -> None:
-        await self.alone.open()
-        self.supervisor.keep("own", self.alone.own.client.run)
-        self.supervisor.keep("sessions", self.alone.follow)
+        await self.alone.connect(self)  # type: ignore[arg-type]  # no route is commanded
+        await self.alone.begin()
         async with asyncio.timeout(10):
-            await self.alone.settled.wait()
+            await self.alone.settle()
+
+    def note_broker(self, state: BrokerState) -> None:
+        self.states.append(state)
 
     async def reload(self, *texts: str) -> None:
         self.alone.use_routes(parsed(*texts))
@@ -123,8 +133,6 @@ def test_it_connects_once_the_endpoint_is_served(tmp_path: Path) -> None:
 
 def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_path: Path) -> None:
     async def use(bridge: Bridge) -> None:
-        states: list[BrokerState] = []
-        bridge.alone.on_broker = states.append
         told = {
             "dropped": 3,
             "restarts": 1,
@@ -136,7 +144,7 @@ def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_
         bridge.endpoint.send("own", b"value", 8, "read", topic="read")
         await until(lambda: bridge.watched.seen)
         assert bridge.alone.broker == BrokerState(3, 1, {"L": 2}, None, (("L", "overloaded", "why"),))
-        assert states == [bridge.alone.broker]
+        assert bridge.states == [bridge.alone.broker]
         assert [message.topic for message in bridge.watched.seen] == ["read"]
 
     run(tmp_path, use, route())
@@ -167,17 +175,9 @@ def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
 
 
 def test_commands_come_by_a_session_of_their_own(tmp_path: Path) -> None:
-    class Routes:
-        """No routes; fulfils `RunsRoutes`."""
-
-        by_name: ClassVar[dict[str, Route]] = {}
-
     async def main() -> None:
         async with PrivateEndpoint.served(tmp_path / "socket") as endpoint:
-            bridge, live = Bridge(endpoint, ()), Coreflux(["editor"], str(tmp_path / "live"))
-            bridge.alone.commands = MqttCommands(
-                live, COMMANDS_SESSION, lambda: endpoint.address, bridge.publisher, Routes(),  # type: ignore[arg-type]
-            )  # fmt: skip
+            bridge = Bridge(endpoint, (), Coreflux(["editor"], str(tmp_path / "live")))
             await bridge.begin()
             await until(lambda: bridge.ready)
             assert set(endpoint.subscriptions["commands"]) == {"$SYS/Coreflux/Command", "$SYS/Coreflux/Routes/#"}

@@ -13,9 +13,12 @@ import contextlib
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from amqtt_rest_bridge.group.member import Member
+from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.program import Program
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
@@ -105,8 +108,11 @@ class Host:
     async def _start(self, settings: WorkerSettings) -> Program:
         address = parse_url(settings.broker)
         assert address is not None
-        program = Program(settings, lambda: address, run_loader)  # an interpreter takes half a second to start
+        make = partial(Member, settings, lambda: address)
+        # An interpreter takes half a second to start.
+        program = Program(settings, Publisher(), make, run_loader=run_loader)
         try:
+            await program.load()
             await program.start()
         except BaseException:
             await program.stop()

@@ -22,19 +22,18 @@ from typing import Any, TypeVar
 from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
+from amqtt_rest_bridge.broker.child import BridgeCode
 from amqtt_rest_bridge.broker.repairs import connections, subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
-from amqtt_rest_bridge.processes.bridge_process import BridgeProcess
-from amqtt_rest_bridge.processes.route_service import BridgeCode
 from amqtt_rest_bridge.processes.supervisor import Times
-from tests.support.forked import await_server, run_loader, spawn_bridge
+from tests.support.forked import ForkedBridge, await_server, run_loader
 from tests.support.waiting import SECONDS, eventually
 
 T = TypeVar("T")
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
-CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=spawn_bridge, load=run_loader)
+CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=ForkedBridge, load=run_loader)
 """What bridge processes run; a test replaces parts of it."""
 
 
@@ -101,11 +100,6 @@ class Host:
         return plugin
 
     @property
-    def bridges(self) -> list[BridgeProcess]:
-        """Return the bridge processes of this broker."""
-        return list(self.plugin.service.pool.processes)
-
-    @property
     def mqtt_port(self) -> int:
         """Return the port of the broker's first listener."""
         return self.port_of("default")
@@ -133,7 +127,7 @@ class Host:
 
     def reload(self) -> None:
         """Read the route files again, and wait until they are in use."""
-        self.wait(self.plugin.service.reload())
+        self.wait(self.plugin.bridge.reload())
 
     def cut_off(self, sock: socket.socket, client_id: str) -> None:
         """Cut a client's connection off and wait until the broker is done with it."""
@@ -160,9 +154,13 @@ class Host:
         finally:
             goes_on.set()
 
+    def begin(self, work: Coroutine[Any, Any, T]) -> "concurrent.futures.Future[T]":
+        """Run a coroutine on the broker's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop)
+
     def wait(self, work: Coroutine[Any, Any, T], seconds: float = 3 * SECONDS) -> T:
         """Run a coroutine on the broker's loop and wait for it."""
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        future = self.begin(work)
         try:
             return future.result(seconds)
         except concurrent.futures.TimeoutError:
@@ -222,7 +220,7 @@ def configuration(
     routes: Path | str, plugins: dict[str, Any] | None = None, *,
     times: Times | None = None, code: BridgeCode | None = None, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
-    """Return a broker's configuration with the bridge; by default the bridge runs in a thread (`processes: 0`).
+    """Return a broker's configuration with the bridge; by default the bridge runs in its loop (`processes: 0`).
 
     `times` and `code` are those of the next broker that is started with it.
     """

@@ -8,7 +8,6 @@ import asyncio
 import functools
 import gc
 import importlib
-import logging
 import multiprocessing
 import os
 import pkgutil
@@ -33,15 +32,14 @@ from amqtt_rest_bridge.processes.route_loader import SubprocessLoader, load_file
 REST_BRIDGE: Final = "amqtt_rest_bridge.__main__"
 TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
-_BRIDGE: Final = "amqtt_rest_bridge.bridge.main"
+_BRIDGE: Final = "amqtt_rest_bridge.plugin_bridge"
 _LOADER: Final = "amqtt_rest_bridge.processes.route_loader"
-_SETTLE: Final = "settle"
-_CHILD: Final = "amqtt_rest_bridge.processes.bridge_process.ChildProcess"
+_SETTLE: Final = "amqtt_rest_bridge.program.Program._settle"
+_CHILD: Final = "amqtt_rest_bridge.broker.child.ChildProcess"
 _LOAD: Final = f"{_LOADER}.SubprocessLoader.load"
-_END_SECONDS: Final = 1.0
 
 _IMPORTED: Final = [
-    REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.bridge.admin_port", "amqtt_rest_bridge.plugin",
+    REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.app", "amqtt_rest_bridge.plugin",
     "amqtt_rest_bridge.broker.service", "amqtt_rest_bridge.cli.serve",
     "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
     "amqtt_rest_bridge.program", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
@@ -140,23 +138,24 @@ def await_server() -> None:
     process.join()
 
 
-def spawn_bridge(sock: socket.socket) -> tuple[int, Callable[[], None]]:
-    """Start a bridge process that owns this end of a socket pair; `spawn_process` starts an interpreter for it."""
-    level = logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()
-    given = [sock.fileno(), 1, 2]
-    process = _CONTEXT.Process(target=_run_bridge, args=(level, Path.cwd(), dict(os.environ), *map(_Sent, given)))
-    process.start()
-    sock.close()
-    assert process.pid is not None
+class ForkedBridge:
+    """A bridge process that owns this end of a socket pair; `child.spawn_bridge` starts an interpreter for it."""
 
-    def end() -> None:
-        process.join(_END_SECONDS)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        process.close()
+    def __init__(self, sock: socket.socket) -> None:
+        given = map(_Sent, [sock.fileno(), 1, 2])
+        self._process = _CONTEXT.Process(target=_run_bridge, args=(Path.cwd(), dict(os.environ), *given))
+        self._process.start()
+        self._lock = threading.Lock()
+        assert self._process.pid is not None
+        self.pid: int = self._process.pid
 
-    return process.pid, end
+    def end(self, seconds: float) -> int:
+        """Wait so long for its end, then kill it, and return its status; blocks."""
+        if not connection.wait([self._process.sentinel], seconds):
+            self._process.kill()
+        connection.wait([self._process.sentinel])
+        with self._lock:
+            return self._process.exitcode or 0
 
 
 async def load_on_a_thread(self: SubprocessLoader, instead: Mapping[str, str | None] | None = None) -> LoadResult:
@@ -289,7 +288,7 @@ class _WaitingBridge:
     def use(self, arguments: Sequence[str], descriptors: Sequence[int]) -> Self:
         """Hand it its link."""
         with self._sock:
-            socket.send_fds(self._sock, [arguments[1].encode()], descriptors)
+            socket.send_fds(self._sock, [b"use"], descriptors)
         return self
 
     def end(self, seconds: float) -> int:
@@ -304,10 +303,10 @@ class _WaitingBridge:
 def _wait_for_link(sock: socket.socket) -> NoReturn:
     status = 1
     try:
-        level, links, _, _ = socket.recv_fds(sock, 16, 1)
+        _, links, _, _ = socket.recv_fds(sock, 16, 1)
         sock.close()
         if links:
-            _be_bridge([str(links[0]), level.decode()])
+            _be_bridge(links[0])
         status = 0
     except BaseException:  # noqa: BLE001  # as at the end of an interpreter
         traceback.print_exc()
@@ -315,16 +314,16 @@ def _wait_for_link(sock: socket.socket) -> NoReturn:
         os._exit(status)
 
 
-def _run_bridge(level: int, folder: Path, environment: dict[str, str], link: int, out: int, err: int) -> None:
+def _run_bridge(folder: Path, environment: dict[str, str], control: int, out: int, err: int) -> None:
     _enter(folder, environment, out, err)
-    _be_bridge([str(link), str(level)])
+    _be_bridge(control)
 
 
-def _be_bridge(arguments: list[str]) -> None:
-    module = importlib.import_module(_BRIDGE)
-    setattr(module, _SETTLE, gc.freeze)  # a round of the garbage collector would copy all that is shared
-    sys.argv = [_BRIDGE, *arguments]
-    module.main()
+def _be_bridge(control: int) -> None:
+    # A round of the garbage collector would copy all that is shared.
+    _replace({_SETTLE: lambda _: gc.freeze(), _LOAD: load_on_a_thread})
+    sys.argv = [_BRIDGE, str(control)]
+    importlib.import_module(_BRIDGE).main()
 
 
 def _enter(folder: Path, environment: dict[str, str], out: int, err: int) -> None:

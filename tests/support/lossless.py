@@ -38,7 +38,7 @@ class Keys:
 def load(host: Host, routes: str) -> None:
     """Use other routes now."""
     Path(host.plugin.config.routes).write_text(routes)
-    host.wait(host.plugin.service.reload())
+    host.reload()
 
 
 def on_disk(spool: Path) -> int:

@@ -2,14 +2,14 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 from amqtt_rest_bridge.processes.supervisor import Times
 from amqtt_rest_bridge.times import Backoff
 from tests.support.embedded_broker import CODE
-from tests.support.forked import spawn_bridge
+from tests.support.forked import ForkedBridge
 
 _RETRY_SECONDS = 0.02
 
@@ -31,7 +31,7 @@ class Spawning:
         finally:
             self._fails = False
 
-    def _spawn(self, sock: socket.socket) -> tuple[int, Callable[[], None]]:
+    def _spawn(self, sock: socket.socket) -> ForkedBridge:
         if self._fails:
             raise OSError("no more processes")
-        return spawn_bridge(sock)
+        return ForkedBridge(sock)

@@ -1,0 +1,323 @@
+"""`BridgeChild`: the bridge as a child process of the broker: started, watched, started again, stopped.
+
+The two talk MQTT at the endpoint, and `processes.control` about everything else. A bridge that ends is started again at
+once, then after 1, 2, 4 ... 30 s, with the routes that it has used last: what the route files say by then changes
+nothing. One that is silent for 30 s hangs, and is killed. The broker's loop only; the constructor blocks.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.processes.child import ChildProcess, Restarts
+from amqtt_rest_bridge.processes.control import (
+    Connect,
+    Failed,
+    Loaded,
+    Log,
+    Reload,
+    Start,
+    Stop,
+    read,
+    read_now,
+    written,
+)
+from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
+from amqtt_rest_bridge.processes.supervisor import Times
+from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.times import woken
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.broker.endpoint import Endpoint
+
+log = logging.getLogger(__name__)
+
+_MODULE: Final = "amqtt_rest_bridge.plugin_bridge"
+_MOST_SILENT: Final = 6  # looks in a row that find nothing from a bridge, which then hangs: 30 s with `Times.ping`
+_END_SECONDS: Final = 1.0  # for a process to end once its control socket is closed
+_RESULTS_SECONDS: Final = 1.5  # beyond its grace, for a bridge that stops to publish its results
+
+
+class RunningProcess(Protocol):
+    """A process that was started; `ChildProcess` is one."""
+
+    pid: int
+
+    def end(self, seconds: float) -> int:
+        """Wait so long for its end, then kill it, and return its status; blocks."""
+        ...
+
+
+Spawn = Callable[[socket.socket], RunningProcess]
+"""Start a bridge that owns this end of a socket pair; raises `OSError` where processes have run out."""
+
+
+def spawn_bridge(theirs: socket.socket) -> RunningProcess:
+    """Start a bridge in an interpreter of its own."""
+    return ChildProcess(_MODULE, [str(theirs.fileno())], [theirs.fileno()])
+
+
+@dataclass(frozen=True, slots=True)
+class BridgeCode:
+    """How the code of the bridge is run in processes: the bridge itself, and what loads changed route files."""
+
+    spawn: Spawn = spawn_bridge
+    load: RunLoader = run_loader
+
+
+class _EndedError(ConfigurationError):
+    """The bridge ended during the start, as one does that is killed: another may start."""
+
+    def __init__(self) -> None:
+        super().__init__("the bridge process ended while it started; its output says why")
+
+
+class _Child:
+    """A process and the control socket that leads to it."""
+
+    def __init__(self, spawn: Spawn, start: Start) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.unsent = written(start)
+        """What the process is to be sent first; empty once it was."""
+        try:
+            with theirs:
+                self.process = spawn(theirs)
+        except OSError:
+            self.socket.close()
+            raise
+
+    def disconnect(self) -> None:
+        """Close the control socket, so that the process ends."""
+        with contextlib.suppress(OSError):  # of a process that has ended
+            self.socket.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> int:
+        """Wait a second at most for the end of the process, then kill it, and return its status; blocks."""
+        status = self.process.end(_END_SECONDS)
+        self.socket.close()
+        return status
+
+
+class BridgeChild:
+    """The bridge. The constructor returns once it has loaded its routes and bound their ports.
+
+    Args:
+        settings: Those of the plugin, checked.
+        endpoint: Where it connects.
+        times: When it is started again, and how often it is looked at.
+        spawn: Starts a process.
+
+    Raises:
+        RouteFilesError: A route file has an error; every fault has been logged.
+        ConfigurationError: It cannot start, or not within `start_seconds`; nothing is left running.
+    """
+
+    def __init__(self, settings: Settings, endpoint: "Endpoint", times: Times, spawn: Spawn = spawn_bridge) -> None:
+        self.server_ports: dict[int, int] = {}
+        """The bound port for each SERVER_PORT."""
+        self.admin_port: int | None = None
+        """The bound port of the status page and the metrics."""
+        self._settings = settings
+        self._endpoint = endpoint
+        self._times = times
+        self._spawn = spawn
+        self._restarts = Restarts(times.bridges)
+        self._first: bytes | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._reloading: asyncio.Future[None] | None = None
+        self._failure: str | None = None
+        self._stopping = asyncio.Event()
+        self._ended = asyncio.Event()
+        self._child: _Child | None = self._start(time.monotonic() + settings.start_seconds)
+
+    @property
+    def pid(self) -> int | None:
+        """Return the process id, None while there is no process."""
+        return None if self._child is None else self._child.process.pid
+
+    # The start, which blocks.
+
+    def _start(self, deadline: float) -> _Child:
+        """Start the bridge and wait until it has loaded its routes; start it again while it dies."""
+        while True:
+            child = self._spawned()
+            try:
+                self._await_loaded(child, deadline)
+            except _EndedError as error:
+                child.end()
+                delay = self._restarts.ended()
+                if time.monotonic() + delay >= deadline:
+                    raise ConfigurationError(f"the bridge process cannot start: {error}") from error
+                log.warning(
+                    "the bridge process (pid %d) ended while it started; it is started again %s",
+                    child.process.pid, _when(delay),
+                )  # fmt: skip
+                time.sleep(delay)
+            except BaseException:
+                child.disconnect()
+                child.end()
+                raise
+            else:
+                return child
+
+    def _await_loaded(self, child: _Child, deadline: float) -> None:
+        try:
+            child.socket.settimeout(max(0.001, deadline - time.monotonic()))
+            child.socket.sendall(child.unsent)
+            child.unsent = b""
+            while (message := read_now(child.socket, deadline)) is not None:
+                self._take(message)
+                if isinstance(message, Failed):
+                    raise message.error()
+                if isinstance(message, Loaded):
+                    return
+        except TimeoutError:
+            raise ConfigurationError(
+                "the bridge process cannot start: it was not ready in time; the setting start_seconds gives it more"
+            ) from None
+        except (BrokenPipeError, ConnectionResetError):
+            raise _EndedError from None
+        raise _EndedError
+
+    def _spawned(self) -> _Child:
+        self._restarts.begin()
+        self._failure = None
+        level = logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()
+        return _Child(self._spawn, Start(self._settings, self._endpoint.address, self._first, level))
+
+    # While it runs.
+
+    async def run(self) -> None:
+        """Have the bridge connect, watch it, and start it again whenever it ends; return once it was stopped."""
+        while not self._stopping.is_set():
+            if self._child is None:
+                self._child = await self._started_again()
+                continue
+            child = self._child
+            await self._talk(child)
+            if self._stopping.is_set():
+                break
+            status = await asyncio.to_thread(child.end)
+            self._child = None
+            delay = self._restarts.ended()
+            log.error(
+                "the bridge process (pid %d) ended%s; it is started again %s",
+                child.process.pid, _why(self._failure, status), _when(delay),
+            )  # fmt: skip
+            await self._pause(delay)
+        self._ended.set()
+
+    async def _started_again(self) -> _Child | None:
+        """Start the bridge again; None, after a while, where it cannot be started."""
+        try:
+            child = await asyncio.to_thread(self._spawned)
+        except OSError as error:  # processes or descriptors may have run out
+            delay = self._restarts.ended()
+            log.error("the bridge process cannot be started: %s; tried again in %.0f s", error, delay)  # noqa: TRY400
+            await self._pause(delay)
+            return None
+        self._endpoint.note_restart()
+        return child
+
+    async def _pause(self, delay: float) -> None:
+        """Wait so many seconds, or until the bridge is stopped."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(delay):
+                await self._stopping.wait()
+
+    async def _talk(self, child: _Child) -> None:
+        """Have a bridge connect, and take what it says until its control socket ends."""
+        child.socket.setblocking(False)
+        reader, self._writer = await asyncio.open_unix_connection(sock=child.socket.dup())
+        watching = asyncio.create_task(self._kill_if_silent(child))
+        try:
+            self._writer.write(child.unsent + written(Connect()))
+            child.unsent = b""
+            while (message := await read(reader)) is not None:
+                self._take(message)
+        finally:
+            watching.cancel()
+            self._writer.close()
+            self._writer = None
+            self._reloaded()
+
+    async def _kill_if_silent(self, child: _Child) -> None:
+        """Kill a bridge that hangs.
+
+        Looks are counted, not seconds: a broker that was stopped for a while and goes on has looked once.
+        """
+        silent = 0
+        while True:
+            await asyncio.sleep(self._times.ping)
+            silent = 0 if self._endpoint.has_heard() else silent + 1
+            most = _MOST_SILENT
+            if not self._endpoint.ready.is_set():  # it loads its routes, and connects
+                most = max(most, round(self._settings.start_seconds / self._times.ping))
+            if silent >= most:
+                log.error("the bridge process (pid %d) hangs and is killed", child.process.pid)
+                os.kill(child.process.pid, signal.SIGKILL)
+                return
+
+    def _take(self, message: Any) -> None:
+        match message:
+            case Log(level, logger, text):
+                logging.getLogger(logger).log(level, "%s", text)
+            case Loaded(server_ports, admin_port, first):
+                self.server_ports, self.admin_port = server_ports, admin_port
+                self._first = first or self._first
+                self._reloaded()
+            case Failed(reason):
+                self._failure = reason
+
+    async def reload(self) -> None:
+        """Have the route files read again, and return once that has succeeded or failed, which is in the log."""
+        if self._writer is None:
+            return
+        if self._reloading is None:
+            self._reloading = asyncio.get_running_loop().create_future()
+        self._writer.write(written(Reload()))
+        await asyncio.shield(self._reloading)
+
+    def _reloaded(self) -> None:
+        reloading, self._reloading = self._reloading, None
+        if reloading is not None:
+            reloading.set_result(None)
+
+    # The end.
+
+    async def stop(self, grace: float) -> None:
+        """Have the bridge take no more messages, and wait until it has ended; requests get `grace` seconds."""
+        self._stopping.set()
+        if self._writer is not None:
+            self._writer.write(written(Stop(grace)))
+            await woken(self._ended, grace + _RESULTS_SECONDS)
+
+    async def close(self) -> None:
+        """End the process."""
+        self._stopping.set()
+        await asyncio.to_thread(self.release)
+
+    def release(self) -> None:
+        """End the process; blocks for a second at most."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.disconnect()
+            child.end()
+
+
+def _when(delay: float) -> str:
+    return f"in {delay:.0f} s" if delay else "at once"
+
+
+def _why(failure: str | None, status: int) -> str:
+    if failure is not None:
+        return f": {failure}"
+    return f", killed by signal {-status}" if status < 0 else ""

@@ -1,0 +1,252 @@
+"""The bridge of the plugin: `Program`, with the private endpoint of its broker for a broker.
+
+`main` runs it as a child process, which `broker.child` starts and talks to by `processes.control`. `BridgeTasks` runs
+it as tasks of the broker's own loop (`processes: 0`), and has the methods of `BridgeChild`, so that the plugin need not
+know.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import pickle
+import signal
+import socket
+import sys
+import threading
+from functools import partial
+from typing import Any, Final
+
+from amqtt_rest_bridge.errors import BridgeError, reason
+from amqtt_rest_bridge.group.alone import Alone
+from amqtt_rest_bridge.mqtt.private import PrivateAddress
+from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
+from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
+from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
+from amqtt_rest_bridge.processes.supervisor import loop_factory
+from amqtt_rest_bridge.program import MakePlace, Program, check_routes
+from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.system import leave_no_core_file
+
+log = logging.getLogger(__name__)
+
+_MOST_LOG_BYTES: Final = 1 << 20  # of records that the broker has not read; further ones are dropped and counted
+_FLUSH_SECONDS: Final = 0.5  # for what was written last, at the end
+
+
+class BridgeTasks:
+    """The bridge in the broker's own loop. The constructor loads the routes and binds their ports; it blocks.
+
+    Args:
+        settings: Those of the plugin, checked.
+        address: Of the endpoint.
+        run_loader: Loads changed route files.
+
+    Raises:
+        RouteFilesError: A route file has an error; every fault has been logged.
+        ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
+    """
+
+    def __init__(self, settings: Settings, address: PrivateAddress, run_loader: RunLoader = run_loader) -> None:
+        self._program = program = Program(
+            settings, Publisher(is_private=True), _place(settings, address), run_loader=run_loader, owns_process=False
+        )  # fmt: skip
+        self._starting: asyncio.Future[None] | None = None
+        self._is_stopped = False
+        try:
+            program.use_first(load_first(settings, lambda routes: check_routes(routes, settings)))
+        except BaseException:
+            program.release()
+            raise
+
+    @property
+    def server_ports(self) -> dict[int, int]:
+        """Return the bound port for each SERVER_PORT."""
+        return dict(self._program.server_ports)
+
+    @property
+    def admin_port(self) -> int | None:
+        """Return the bound port of the status page and the metrics."""
+        return self._program.admin_port
+
+    async def run(self) -> None:
+        """Connect to the endpoint and serve, until cancelled.
+
+        Raises:
+            RuntimeError: A task of the bridge keeps failing; raised again at each call until it has recovered.
+        """
+        if self._starting is None:
+            self._starting = asyncio.ensure_future(self._program.start())
+        await asyncio.shield(self._starting)
+        raise RuntimeError(await self._program.supervisor.broken())
+
+    async def reload(self) -> None:
+        """Read the route files again, and return once that has succeeded or failed, which is in the log."""
+        await self._program.reload()
+
+    async def stop(self, grace: float) -> None:
+        """Take no more messages, give running requests `grace` seconds, and end."""
+        if self._starting is not None and not self._is_stopped:
+            self._is_stopped = True
+            self._starting.cancel()
+            await asyncio.gather(self._starting, return_exceptions=True)
+            await self._program.stop(grace)
+
+    async def close(self) -> None:
+        """End, if that is not done yet, and close ports and files."""
+        await self.stop(0.0)
+        self.release()
+
+    def release(self) -> None:
+        """Close ports and files; blocks for some seconds at most."""
+        self._program.release()
+
+
+class BridgeProcess:
+    """The bridge in a process of its own.
+
+    Args:
+        start: What the broker has said first.
+        writer: The control socket.
+        run_loader: Loads route files.
+    """
+
+    def __init__(self, start: Start, writer: asyncio.StreamWriter, run_loader: RunLoader) -> None:
+        self._start = start
+        self._writer = writer
+        self._run_loader = run_loader
+        self._program: Program | None = None
+        self._may_connect = asyncio.Event()
+        self._stop: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+
+    async def run(self) -> None:
+        """Serve until the broker says that it stops; return early, with the reason sent, where that is impossible."""
+        serving: asyncio.Future[Any] = asyncio.ensure_future(self._serve())
+        await asyncio.wait([serving, self._stop], return_when=asyncio.FIRST_COMPLETED)
+        if self._stop.done():
+            serving.cancel()
+            await asyncio.gather(serving, return_exceptions=True)
+            if self._program is not None:
+                await self._program.stop(self._stop.result())
+
+    async def obey(self, reader: asyncio.StreamReader) -> None:
+        """Do what the broker says, until it is gone."""
+        while (message := await read(reader)) is not None:
+            match message:
+                case Connect():
+                    self._may_connect.set()
+                case Reload():
+                    if self._program is not None:
+                        self._program.reload_soon()
+                case Stop(grace):
+                    if not self._stop.done():
+                        self._stop.set_result(grace)
+
+    def release(self) -> None:
+        """Close ports and files; blocks for some seconds at most."""
+        if self._program is not None:
+            self._program.release()
+
+    async def _serve(self) -> None:
+        try:
+            pids = {"main": os.getppid(), "bridge-0": os.getpid()}
+            settings, place = self._start.settings, _place(self._start.settings, self._start.address)
+            self._program = program = Program(
+                settings, Publisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
+                pids=pids,
+            )  # fmt: skip
+            if self._start.first is None:
+                self._tell_loaded(await program.load())
+            else:
+                program.use_first(pickle.loads(self._start.first))  # noqa: S301  # of the bridge before this one
+                self._tell_loaded(None)
+            await self._may_connect.wait()
+            await program.start()
+            self._tell(Failed(await program.supervisor.broken()))
+        except BridgeError as error:
+            self._tell(Failed.because_of(error))
+        except Exception as error:
+            log.exception("the bridge cannot go on")
+            self._tell(Failed(reason(error)))
+
+    def _tell_loaded(self, first: FirstLoad | None) -> None:
+        if self._program is not None:
+            known = None if first is None else pickle.dumps(first)
+            self._tell(Loaded(dict(self._program.server_ports), self._program.admin_port, known))
+
+    def _tell(self, message: object) -> None:
+        self._writer.write(written(message))
+
+
+class ControlHandler(logging.Handler):
+    """Sends log records to the broker's logging, from any thread. What is beyond a bound is dropped, and counted.
+
+    Args:
+        writer: The control socket.
+    """
+
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        super().__init__()
+        self._writer = writer
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send a record."""
+        message = Log(record.levelno, record.name, self.format(record))
+        if threading.get_ident() == self._thread:
+            self._write(message)
+        else:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._write, message)
+
+    def _write(self, message: Log) -> None:
+        if self._writer.transport.get_write_buffer_size() > _MOST_LOG_BYTES:
+            self._dropped += 1
+            return
+        if self._dropped:
+            lost = f"{self._dropped} log record(s) of the bridge are lost: too many came at once"
+            self._dropped = 0
+            self._writer.write(written(Log(logging.WARNING, __name__, lost)))
+        self._writer.write(written(message))
+
+
+async def serve(sock: socket.socket, run_loader: RunLoader = run_loader) -> None:
+    """Run the bridge at its end of a control socket, until the broker stops it or is gone."""
+    reader, writer = await asyncio.open_unix_connection(sock=sock)
+    start = await read(reader)
+    if start is None:
+        return
+    logging.basicConfig(level=start.level, handlers=[ControlHandler(writer)], format="%(message)s", force=True)
+    process = BridgeProcess(start, writer, run_loader)
+    running, obeying = asyncio.ensure_future(process.run()), asyncio.ensure_future(process.obey(reader))
+    await asyncio.wait([running, obeying], return_when=asyncio.FIRST_COMPLETED)
+    if not running.done():  # the broker is gone: nobody waits for what goes on, nor for threads
+        process.release()
+        os._exit(1)
+    obeying.cancel()
+    writer.close()
+    with contextlib.suppress(TimeoutError, OSError):
+        async with asyncio.timeout(_FLUSH_SECONDS):
+            await writer.wait_closed()
+    await running  # raises what nobody has expected
+
+
+def main() -> None:
+    """Run as a process: `python -m amqtt_rest_bridge.plugin_bridge DESCRIPTOR`."""
+    # Ctrl-C, a hang-up and a supervisor's SIGTERM reach the whole group; the broker says when to stop.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    leave_no_core_file()
+    with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        runner.run(serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+def _place(settings: Settings, address: PrivateAddress) -> MakePlace:
+    return partial(Alone, settings.coreflux, lambda: address.address)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""The control socket between a broker and its bridge: what the two say to each other beside MQTT.
+
+A message is one of the classes below, pickled, behind its length. Each end is a process of ours that the other one has
+started, or was started by, so pickles are safe. The broker says `Start`, `Connect`, `Reload`, `Stop`; the bridge says
+`Loaded`, `Failed` and `Log`. The end of the socket is the end of the other process.
+"""
+
+import asyncio
+import pickle
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, RouteFilesError
+from amqtt_rest_bridge.settings import Settings
+
+_LENGTH: Final = struct.Struct("!I")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Load the routes, and bind their ports.
+
+    Args:
+        settings: Those of the plugin, checked.
+        address: The `PrivateAddress` of the broker's endpoint.
+        first: The routes that an earlier bridge has used last, a pickled `FirstLoad`; None to read the route files.
+        level: The least level of log records.
+    """
+
+    settings: Settings
+    address: Any
+    first: bytes | None
+    level: int
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Connect to the endpoint, which answers now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reload:
+    """Read the route files again now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Take no more messages, give running requests so many seconds, and end."""
+
+    grace: float
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """Routes are in use, or a reload has failed.
+
+    Args:
+        server_ports: The bound port for each SERVER_PORT.
+        admin_port: The bound admin port.
+        first: The routes in use, a pickled `FirstLoad`; None after a reload that failed, which changes nothing.
+    """
+
+    server_ports: dict[int, int]
+    admin_port: int | None
+    first: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The bridge cannot run, and ends; `faults` are those of the route files, where these are the reason."""
+
+    message: str
+    faults: tuple[Fault, ...] = ()
+
+    @classmethod
+    def because_of(cls, error: Exception) -> "Failed":
+        """Return the message for an error."""
+        return cls(str(error), error.faults if isinstance(error, RouteFilesError) else ())
+
+    def error(self) -> BridgeError:
+        """Return the error again."""
+        return RouteFilesError(self.faults) if self.faults else ConfigurationError(self.message)
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log record of the bridge."""
+
+    level: int
+    logger: str
+    text: str
+
+
+def written(message: object) -> bytes:
+    """Return a message as it is sent."""
+    data = pickle.dumps(message)
+    return _LENGTH.pack(len(data)) + data
+
+
+async def read(reader: asyncio.StreamReader) -> Any:
+    """Wait for the next message and return it, None at the end of the socket."""
+    try:
+        (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+        return pickle.loads(await reader.readexactly(length))  # noqa: S301  # our own process
+    except (asyncio.IncompleteReadError, OSError):
+        return None
+
+
+def read_now(sock: socket.socket, deadline: float) -> Any:
+    """Wait for the next message and return it, None at the end of the socket; blocks.
+
+    Raises:
+        TimeoutError: It has not come by `deadline`, monotonic seconds.
+    """
+    try:
+        (length,) = _LENGTH.unpack(_exactly(sock, _LENGTH.size, deadline))
+        return pickle.loads(_exactly(sock, length, deadline))  # noqa: S301  # our own process
+    except (EOFError, ConnectionError):
+        return None
+
+
+def _exactly(sock: socket.socket, length: int, deadline: float) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        if not (part := sock.recv(length - len(data))):
+            raise EOFError
+        data += part
+    return bytes(data)
