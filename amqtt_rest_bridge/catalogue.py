@@ -177,7 +177,6 @@ OAUTH2_FAILED: Final = FailureRow(
     "the server of OAUTH2_TOKEN_URL issued no token; the message says why",
     "400, 401: OAUTH2_CLIENT_ID, OAUTH2_CLIENT_SECRET, OAUTH2_SCOPE; otherwise as for the codes above, at that server",
 )
-TOKEN_LATE: Final = OAUTH2_FAILED.hinting("Find out why it is slow.")
 TOKEN_REFUSED: Final = OAUTH2_FAILED.hinting(
     "Check OAUTH2_TOKEN_URL, OAUTH2_CLIENT_ID, OAUTH2_CLIENT_SECRET, OAUTH2_SCOPE and OAUTH2_AUDIENCE."
 )
@@ -283,7 +282,6 @@ NO_FREE_WORKER: Final = OVERLOADED.hinting(
     'send more slowly, raise the plugin\'s workers, or use OVERLOAD_POLICY "balanced" to queue messages'
 )
 ROUTE_REMOVED: Final = OVERLOADED.hinting("publish it again once a route takes it")
-REPLIES_FULL: Final = OVERLOADED.hinting("publish less on reply topics, or find out what keeps the bridge process busy")
 TOO_MANY_HOPS: Final = OVERLOADED.hinting(
     "look for routes whose DESTINATION_TOPIC matches the SOURCE_TOPIC of an earlier one"
 )
@@ -385,7 +383,6 @@ CANNOT_RETRY: Final = AnswerRow(
     "409 Conflict",
 )
 RETRY_RUNS: Final = CANNOT_RETRY.hinting("Wait until that has ended: its run says what came of it")
-BROKER_FULL: Final = CANNOT_RETRY.hinting("Retry it once the broker has worked off what waits to be published")
 
 NOT_FOUND: Final = AnswerRow(
     "not_found",

@@ -375,17 +375,3 @@ class RunIds:
         if isinstance(run, int):
             return f"{self.prefix}{run:012x}"
         return run if self.unique_keys else str(uuid.uuid5(_RUNS, "\0".join((route, event, run))))
-
-    def is_of(self, name: str, run: RunKey, route: str, event: str) -> bool:
-        """Return whether `name` is the id of a call; cheaper than to make the ids of many."""
-        if isinstance(run, int):
-            return name.startswith(self.prefix) and name[len(self.prefix) :] == f"{run:012x}"
-        return name == self.of(run, route, event)
-
-
-@dataclass(frozen=True, slots=True)
-class NumberedRoute:
-    """A route with the number that each of its client events has on the link; a number is never used again."""
-
-    route: Route
-    numbers: tuple[int, ...]

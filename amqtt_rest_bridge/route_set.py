@@ -1,35 +1,14 @@
-"""What follows from all routes together: numbers on the link, ports, filters to watch, what a reload changed.
-
-Both processes use it. Pure.
-"""
+"""What follows from all routes together: ports, filters to watch, what a reload changed. Pure."""
 
 import hashlib
-import itertools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from amqtt_rest_bridge.model import EventName, NumberedRoute, Route
+from amqtt_rest_bridge.model import EventName, Route
 from amqtt_rest_bridge.topics import filter_matches, widest_filter
 
 _SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge process that is behind
-
-
-class Numbering:
-    """Numbers each client event; an unchanged route keeps its own, no number is used twice."""
-
-    def __init__(self) -> None:
-        self._next = itertools.count(1)
-        self._known: dict[Route, NumberedRoute] = {}
-
-    def number(self, routes: Iterable[Route]) -> tuple[NumberedRoute, ...]:
-        """Number the events of these routes; removed routes are forgotten."""
-        numbered = tuple(
-            self._known.get(route) or NumberedRoute(route, tuple(next(self._next) for _ in route.client_events))
-            for route in routes
-        )
-        self._known = {one.route: one for one in numbered}
-        return numbered
 
 
 def changes(before: Iterable[Route], after: Iterable[Route]) -> str:
@@ -82,16 +61,6 @@ def asking(routes: Iterable[Route], topic: str, *, reads: bool = False) -> list[
     ]
 
 
-def routes_by_port(routes: Iterable[Route], ports: Collection[int]) -> dict[int, tuple[Route, ...]]:
-    """Return the routes that are served on each of these ports."""
-    by_port: dict[int, tuple[Route, ...]] = {}
-    for route in routes:
-        port = route.config.server_port
-        if route.server_events and route.config.enable_server and port in ports:
-            by_port[port] = (*by_port.get(port, ()), route)
-    return by_port
-
-
 def server_ports(routes: Iterable[Route]) -> set[int]:
     """Return the ports that server mode needs."""
     return {route.config.server_port for route in routes if route.config.enable_server and route.server_events}
@@ -124,20 +93,6 @@ def longest_request(route: Route) -> float:
     """
     waits = any(event.reply_topic is not None for event in route.server_events)
     return route.config.request_timeout * (2 if waits else 1) + _SLACK_SECONDS
-
-
-def exclusive_ports(routes: Iterable[Route]) -> set[int]:
-    """Return the ports that one bridge process alone may serve.
-
-    Requests of a reply topic without `{request_id}` are served one after the other, which needs a single process;
-    not so where Correlation Data tells their replies apart.
-    """
-    return {
-        route.config.server_port
-        for route in routes
-        for event in route.server_events
-        if event.reply_topic is not None and "request_id" not in event.reply_topic.names
-    }
 
 
 def route_set_hash(routes: Iterable[Route]) -> str:

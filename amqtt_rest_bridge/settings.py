@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.model import Capture, OverloadPolicy, Route, RunIds
+from amqtt_rest_bridge.model import Capture, OverloadPolicy, Route
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
@@ -335,41 +335,10 @@ class WorkerSettings(Settings):
             yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
 
 
-@dataclass(frozen=True, slots=True)
-class BridgeSettings:
-    """The part of a configuration that a bridge process needs; sizes are bytes.
-
-    `recorded` is whether calls and requests are recorded. `is_mqtt_5`: requests of
-    server mode are answered once the broker has acknowledged what they publish, and replies name their request by
-    Correlation Data. `runs` makes the ids of calls.
-    """
-
-    workers: int = Settings.workers
-    max_body_bytes: int = int(Settings.max_body_bytes)
-    max_response_bytes: int = int(Settings.max_response_bytes)
-    server_certfile: str | None = None
-    server_keyfile: str | None = None
-    access_log: str | None = None
-    openapi: bool = False
-    recorded: bool = False
-    capture: str = Settings.capture
-    admin_token: str | None = field(default=None, repr=False)
-    is_mqtt_5: bool = False
-    runs: RunIds = field(default_factory=RunIds)
-    route_paths: list[str] = field(default_factory=list)
-    secrets_dir: str = Settings.secrets_dir
-
-
 def check_settings(settings: Settings) -> None:
     """Raise `ConfigurationError` for the first setting that cannot be used."""
     for _, message in settings.setting_faults():
         raise ConfigurationError(message)
-
-
-def bridge_settings(settings: Settings) -> BridgeSettings:
-    """Return the settings that a bridge process needs: those of the same names."""
-    names = [one.name for one in fields(BridgeSettings) if hasattr(settings, one.name)]
-    return BridgeSettings(**{name: getattr(settings, name) for name in names})
 
 
 def _needed(route: Route, message: str, hint: str) -> Fault:

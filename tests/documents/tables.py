@@ -245,8 +245,8 @@ def made() -> Iterator[tuple[str, str, str]]:
     yield "template_api/README.md", "Settings", api_table()
     yield "template_api/README.md", "Parameters", parameter_table()
     yield "amqtt_rest_bridge/placeholders/README.md", "Names", placeholder_table()
-    yield "amqtt_rest_bridge/bridge/client/README.md", "Failure codes", failure_table()
-    yield "amqtt_rest_bridge/bridge/server/README.md", "Answers", answer_table()
+    yield "amqtt_rest_bridge/engine/README.md", "Failure codes", failure_table()
+    yield "amqtt_rest_bridge/engine/server/README.md", "Answers", answer_table()
     yield "amqtt_rest_bridge/language/README.md", "Codes of faults", fault_table()
     yield "amqtt_rest_bridge/language/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
 

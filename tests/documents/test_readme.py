@@ -19,8 +19,8 @@ from tests.support.documents import ROOT, anchors, codes, page, rows, section
 INDEX = page("amqtt_rest_bridge/README.md")
 ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
 ADMIN = page("amqtt_rest_bridge/admin/README.md")
-CLIENT_MODE = page("amqtt_rest_bridge/bridge/client/README.md")
-SERVER_MODE = page("amqtt_rest_bridge/bridge/server/README.md")
+CLIENT_MODE = page("amqtt_rest_bridge/engine/README.md")
+SERVER_MODE = page("amqtt_rest_bridge/engine/server/README.md")
 API = page("template_api/README.md")
 
 

@@ -1,1 +1,0 @@
-"""Client mode: messages to requests, responses to publications; queues and workers of each route."""
