@@ -49,9 +49,10 @@ class BridgeTasks:
     """
 
     def __init__(self, settings: Settings, address: PrivateAddress, run_loader: RunLoader = run_loader) -> None:
-        self._program = program = Program(
+        self.program = program = Program(
             settings, Publisher(is_private=True), _place(settings, address), run_loader=run_loader, owns_process=False
         )  # fmt: skip
+        """The bridge."""
         self._starting: asyncio.Future[None] | None = None
         self._is_stopped = False
         try:
@@ -63,12 +64,12 @@ class BridgeTasks:
     @property
     def server_ports(self) -> dict[int, int]:
         """Return the bound port for each SERVER_PORT."""
-        return dict(self._program.server_ports)
+        return dict(self.program.server_ports)
 
     @property
     def admin_port(self) -> int | None:
         """Return the bound port of the status page and the metrics."""
-        return self._program.admin_port
+        return self.program.admin_port
 
     async def run(self) -> None:
         """Connect to the endpoint and serve, until cancelled.
@@ -77,13 +78,13 @@ class BridgeTasks:
             RuntimeError: A task of the bridge keeps failing; raised again at each call until it has recovered.
         """
         if self._starting is None:
-            self._starting = asyncio.ensure_future(self._program.start())
+            self._starting = asyncio.ensure_future(self.program.start())
         await asyncio.shield(self._starting)
-        raise RuntimeError(await self._program.supervisor.broken())
+        raise RuntimeError(await self.program.supervisor.broken())
 
     async def reload(self) -> None:
         """Read the route files again, and return once that has succeeded or failed, which is in the log."""
-        await self._program.reload()
+        await self.program.reload()
 
     async def stop(self, grace: float) -> None:
         """Take no more messages, give running requests `grace` seconds, and end."""
@@ -91,7 +92,7 @@ class BridgeTasks:
             self._is_stopped = True
             self._starting.cancel()
             await asyncio.gather(self._starting, return_exceptions=True)
-            await self._program.stop(grace)
+            await self.program.stop(grace)
 
     async def close(self) -> None:
         """End, if that is not done yet, and close ports and files."""
@@ -100,7 +101,7 @@ class BridgeTasks:
 
     def release(self) -> None:
         """Close ports and files; blocks for some seconds at most."""
-        self._program.release()
+        self.program.release()
 
 
 class BridgeProcess:
@@ -159,7 +160,7 @@ class BridgeProcess:
             if self._start.first is None:
                 self._tell_loaded(await program.load())
             else:
-                program.use_first(pickle.loads(self._start.first))  # noqa: S301  # of the bridge before this one
+                program.use_first(pickle.loads(self._start.first), again=True)  # noqa: S301  # of the bridge before
                 self._tell_loaded(None)
             await self._may_connect.wait()
             await program.start()
@@ -223,7 +224,7 @@ async def serve(sock: socket.socket, run_loader: RunLoader = run_loader) -> None
     process = BridgeProcess(start, writer, run_loader)
     running, obeying = asyncio.ensure_future(process.run()), asyncio.ensure_future(process.obey(reader))
     await asyncio.wait([running, obeying], return_when=asyncio.FIRST_COMPLETED)
-    if not running.done():  # the broker is gone: nobody waits for what goes on, nor for threads
+    if not running.done():  # the broker is gone, and with it the clients that results are for
         process.release()
         os._exit(1)
     obeying.cancel()
@@ -231,7 +232,7 @@ async def serve(sock: socket.socket, run_loader: RunLoader = run_loader) -> None
     with contextlib.suppress(TimeoutError, OSError):
         async with asyncio.timeout(_FLUSH_SECONDS):
             await writer.wait_closed()
-    await running  # raises what nobody has expected
+    await running  # so that an unexpected error is seen
 
 
 def main() -> None:

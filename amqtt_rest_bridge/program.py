@@ -132,7 +132,7 @@ class Place(Protocol):
         ...
 
     async def leave(self) -> None:
-        """Give up the sessions; what they have not acknowledged is delivered again, to whoever takes them."""
+        """Close the sessions. Messages that are not acknowledged are delivered again, to the next holder."""
         ...
 
     async def close(self) -> None:
@@ -276,15 +276,23 @@ class Program:
         self.use_first(first)
         return first
 
-    def use_first(self, first: FirstLoad) -> None:
+    def use_first(self, first: FirstLoad, *, again: bool = False) -> None:
         """Take routes that have been loaded, and bind their ports; in the place of `load`.
 
+        Args:
+            first: The routes.
+            again: An earlier bridge has used them: a certificate that is gone by now costs its ports alone.
+
         Raises:
-            ConfigurationError: A port is taken.
+            ConfigurationError: A port is taken, or the certificate of server mode cannot be used.
         """
         self._routes = first.routes
         self._reloader = Reloader(self._settings, self._replace, self._check, first, self._reloaded, self._run_loader)
-        self._ports.bind(server_ports(self._routes))
+        ports = server_ports(self._routes)
+        self._ports.bind(ports)
+        tls = _port_options(self._settings).tls
+        if ports and tls is not None and not again:
+            tls.load()
 
     async def start(self) -> None:
         """Connect, take messages, and serve the ports. Returns once the place has settled.

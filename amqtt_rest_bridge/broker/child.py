@@ -196,7 +196,7 @@ class BridgeChild:
     # While it runs.
 
     async def run(self) -> None:
-        """Have the bridge connect, watch it, and start it again whenever it ends; return once it was stopped."""
+        """Connect the bridge, watch it, and start it again whenever it ends; return once it was stopped."""
         while not self._stopping.is_set():
             if self._child is None:
                 self._child = await self._started_again()
@@ -234,7 +234,7 @@ class BridgeChild:
                 await self._stopping.wait()
 
     async def _talk(self, child: _Child) -> None:
-        """Have a bridge connect, and take what it says until its control socket ends."""
+        """Connect a bridge, and take what it says until its control socket ends."""
         child.socket.setblocking(False)
         reader, self._writer = await asyncio.open_unix_connection(sock=child.socket.dup())
         watching = asyncio.create_task(self._kill_if_silent(child))
@@ -278,7 +278,7 @@ class BridgeChild:
                 self._failure = reason
 
     async def reload(self) -> None:
-        """Have the route files read again, and return once that has succeeded or failed, which is in the log."""
+        """Read the route files again; return once that has succeeded or failed, which is in the log."""
         if self._writer is None:
             return
         if self._reloading is None:
@@ -294,7 +294,7 @@ class BridgeChild:
     # The end.
 
     async def stop(self, grace: float) -> None:
-        """Have the bridge take no more messages, and wait until it has ended; requests get `grace` seconds."""
+        """Stop the bridge: it takes no more messages, and its requests get `grace` seconds. Wait for its end."""
         self._stopping.set()
         if self._writer is not None:
             self._writer.write(written(Stop(grace)))

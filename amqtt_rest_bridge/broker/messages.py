@@ -3,7 +3,7 @@
 amqtt 0.12.1 has no hook for last wills, `$SYS` and what plugins publish, and one task a message for the rest. All of
 them pass one step, after the ACL; retained messages sent on subscription do not.
 
-On that step, too, the topics of the bridge are guarded: nobody else publishes there.
+The same step guards the topics of the bridge: what others publish there is dropped.
 """
 
 import logging

@@ -1,8 +1,8 @@
-"""`Publisher`: publishes in amqtt what the bridge publishes, at a pace that leaves amqtt's other clients theirs.
+"""`Publisher`: publishes in amqtt what the bridge publishes, at a pace that delays no other client.
 
-amqtt's own queue has no bound, and whoever fills it delays everybody. So one task takes a publication, gives it to
-amqtt, and lets the loop go round before it takes the next one. The bridge learns of that turn by the acknowledgement of
-its publication, and publishes no faster. The broker's loop only.
+amqtt's own queue has no bound, and a message waits there for all that came before it. So one task hands a publication
+to amqtt and waits for three iterations of the loop before it takes the next one. The bridge is sent the acknowledgement
+of a publication then, and has only so many unacknowledged. The broker's loop only.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ Takes the function that counts what waits; returns how many messages are not del
 class Publisher:
     """A queue, and the task that empties it.
 
-    Whoever calls `put` bounds the queue: the endpoint lets the bridge have so many publications unacknowledged.
+    The queue is bounded by the endpoint, which reads no more of the bridge's publications while many wait here.
 
     Args:
         broadcast: Sends a payload to the subscribers of a topic with a QoS at most (amqtt's `broadcast_message`).

@@ -1,7 +1,7 @@
 """`Statuses`: the status of each route while the bridge cannot publish it. The broker's loop only.
 
-The bridge publishes the status of its routes, retained. While the bridge is away, or a task of the broker's side is
-broken, their health is Red, and nobody but this side can say so.
+The bridge publishes the status of its routes, retained. While the bridge is away, or a task of the broker's side keeps
+failing, their health is Red, which only this side can say.
 """
 
 import asyncio

@@ -9,6 +9,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
@@ -78,7 +79,12 @@ class MqttCommands:
             gate=self._gate,
         )  # fmt: skip
         self._supervisor.keep(self._session.client_id, self.client.run)
-        self._supervisor.keep("commands", lambda: self._commands.run(self._routes))
+        self._supervisor.keep("commands", partial(self._execute, self.client))
+
+    async def _execute(self, client: ReconnectingClient) -> None:
+        """Execute commands, from the first connection on: what is retained has its status first, then its text."""
+        await client.tried.wait()
+        await self._commands.run(self._routes)
 
     async def end(self) -> None:
         """Take no more, wait for the answer to the command that is executed, and disconnect."""

@@ -28,7 +28,7 @@ def route(target: Recorder, config: str = "") -> str:
 
 def kill(host: Host) -> None:
     """Kill the bridge and wait until the broker knows."""
-    pid = host.plugin.bridge.pid  # type: ignore[union-attr]
+    pid = host.child.pid
     os.kill(pid or 0, signal.SIGKILL)
     eventually(lambda: not host.plugin.endpoint.ready.is_set(), "the broker does not notice")
 
@@ -125,12 +125,12 @@ def test_a_stop_publishes_the_result_of_a_request_under_way(target: Recorder, pr
 def test_signals_to_the_whole_group_do_not_end_the_bridge(target: Recorder) -> None:
     with hosting(route(target), processes=1) as host:
         client = host.client("out")
-        pid = host.plugin.bridge.pid  # type: ignore[union-attr]
+        pid = host.child.pid
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             os.kill(pid or 0, number)
         client.publish("in/1", b"1")
         assert client.message() == ("out", b"1")
-        assert host.plugin.bridge.pid == pid  # type: ignore[union-attr]
+        assert host.child.pid == pid
 
 
 def health(client: Client) -> Any:

@@ -106,11 +106,11 @@ def test_a_file_that_defines_other_routes_too_is_not_replaced(editor: Tool, serv
     host, folder = served
     place = folder / "live" / "Hostile.lot"
     place.write_text(definition("Neighbour", "in3"))
-    assert host.wait(host.plugin.service.reload()) is None
+    assert host.reload() is None
     for command in (f"-addRoute {ROUTE}", "-removeRoute Hostile"):
         assert f"the file of Hostile would be that of route Neighbour, {place}:1:1" in editor.command(command)
     place.unlink()
-    assert host.wait(host.plugin.service.reload()) is None
+    assert host.reload() is None
 
 
 def test_a_route_of_a_file_that_defines_others_too_is_not_removed_with_all(
@@ -119,12 +119,12 @@ def test_a_route_of_a_file_that_defines_others_too_is_not_removed_with_all(
     host, folder = served
     place = folder / "live" / "Hostile.lot"
     place.write_text(f"{ROUTE}\n{definition('Neighbour', 'in3')}\n")
-    assert host.wait(host.plugin.service.reload()) is None
+    assert host.reload() is None
     answer = editor.command("-removeAllRoutes")
     assert f"failed: the file of Hostile would be that of route Neighbour, {place}:" in answer
     assert [row["name"] for row in editor.call("-listRoutes")["data"]] == ["FromFile", "Hostile", "Neighbour"]
     place.unlink()
-    assert host.wait(host.plugin.service.reload()) is None
+    assert host.reload() is None
 
 
 @pytest.mark.parametrize("text", ["// a note\n", f"/* off:\n{ROUTE} */\n", "DEFINE ACTION Hostile\nON EVERY 1 SECOND"])
@@ -184,14 +184,14 @@ def test_what_is_too_much_to_wait_is_answered_too(
 ) -> None:
     monkeypatch.setattr(service, "MOST_COMMANDS", 3)
     gate = threading.Event()
-    trial = served[0].plugin.service._reloader._loader.load
+    trial = served[0].program._started._loader.load
 
     async def slow(instead: object = None) -> object:
         while not gate.is_set():
             await asyncio.sleep(0.01)
         return await trial(instead)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(served[0].plugin.service._reloader._loader, "load", slow)
+    monkeypatch.setattr(served[0].program._started._loader, "load", slow)
     commands = 8
     for _ in range(commands):
         editor.publish("-listEnv")
@@ -209,7 +209,7 @@ def test_a_text_that_takes_too_long_is_answered(
 
     monkeypatch.setattr("amqtt_rest_bridge.processes.reload._TRIAL_SECONDS", 0.01)
     with monkeypatch.context() as patch:
-        patch.setattr(served[0].plugin.service._reloader._loader, "load", endless)
+        patch.setattr(served[0].program._started._loader, "load", endless)
         assert "it takes longer than ten seconds to read this" in editor.command(f"-addRoute {ROUTE}")
     monkeypatch.undo()
     eventually(lambda: editor.call("-listEnv")["success"], "it does not go on")

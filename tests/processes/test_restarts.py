@@ -39,7 +39,7 @@ def reload(host: Host, routes: str) -> None:
     """Use other routes now."""
     path = Path(host.plugin.config.routes)
     path.write_text(routes)
-    host.wait(host.plugin.service.reload())
+    host.reload()
 
 
 def messages(host: Host, name: str = "R") -> dict[str, int]:

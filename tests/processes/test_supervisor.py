@@ -149,7 +149,7 @@ def test_each_task_of_the_plugin_goes_on_after_an_error(
             client.publish("in", b"1")
             assert client.message() == ("out", b"1")
             assert json.loads(status.message()[1])["name"] == "R"
-            host.wait(host.plugin.service.reload())
+            host.reload()
             eventually(lambda: "routes reloaded" in caplog.text, "not reloaded")
             eventually(lambda: f"the task {name} ended; it is started again" in caplog.text, "nothing said so")
             client.publish("in", b"2")

@@ -22,10 +22,12 @@ from typing import Any, TypeVar
 from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
-from amqtt_rest_bridge.broker.child import BridgeCode
+from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
 from amqtt_rest_bridge.broker.repairs import connections, subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
+from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.processes.supervisor import Times
+from amqtt_rest_bridge.program import Program
 from tests.support.forked import ForkedBridge, await_server, run_loader
 from tests.support.waiting import SECONDS, eventually
 
@@ -98,6 +100,20 @@ class Host:
         plugin = self.broker.plugins_manager.get_plugin("RestBridgePlugin")
         assert isinstance(plugin, RestBridgePlugin)
         return plugin
+
+    @property
+    def program(self) -> Program:
+        """Return the bridge of this broker, where it runs in the broker's loop (`processes: 0`)."""
+        bridge = self.plugin.bridge
+        assert isinstance(bridge, BridgeTasks)
+        return bridge.program
+
+    @property
+    def child(self) -> BridgeChild:
+        """Return the bridge process of this broker."""
+        bridge = self.plugin.bridge
+        assert isinstance(bridge, BridgeChild)
+        return bridge
 
     @property
     def mqtt_port(self) -> int:

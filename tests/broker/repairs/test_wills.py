@@ -239,7 +239,7 @@ def test_a_route_does_not_publish_on_status_topics_either(target: Recorder) -> N
         for body in (b"1", b"2"):
             client.publish("in", body)
             assert client.message() == ("out", body)
-        eventually(lambda: host.plugin.service.statistics["Forger"].succeeded == 4, "not published")
+        eventually(lambda: host.program._outcomes.statistics["Forger"].succeeded == 4, "not published")
         assert STATUS not in host.broker.retained_messages
 
 
