@@ -74,7 +74,7 @@ class MqttConnection(asyncio.Protocol):
         self._session = session
         self._on_message = on_message
         self._on_writable = on_writable
-        self._decoder = packets.Decoder(session.level)
+        self._decoder = packets.Decoder(session.level, any_topic=address.is_private)
         self._is_5 = session.level == MQTT_5
         self._no_properties = wire.NO_PROPERTIES if self._is_5 else None  # of packets that have none
         self._loop = asyncio.get_running_loop()
