@@ -266,6 +266,18 @@ def test_a_subscription_that_came_right_before_a_disconnect_holds(named: Host) -
     assert "out/#" in named.broker.subscriptions
 
 
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_the_payload_of_a_packet_that_is_cut_off_is_not_read_as_packets(host: Host, size: int) -> None:
+    inner = publish_packet("in/x", b"inner")
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher")
+        with host.ending("publisher"):
+            wire.send(packets([b"before"]) + publish_packet("in/x", inner + bytes(size))[:-size])
+            wire.sock.close()
+        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
+        listener.await_messages([b"before", b"last"])
+
+
 def test_hardly_anything_is_read_behind_a_disconnect(host: Host) -> None:
     with listening(host.mqtt_port) as listener:
         wire = Wire(host.mqtt_port, "publisher")
