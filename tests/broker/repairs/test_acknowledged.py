@@ -370,6 +370,25 @@ def test_a_take_over_that_cannot_wait_drops_nothing_and_keeps_the_rights_of_each
         bob.close()
 
 
+@pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
+def test_of_several_that_wait_to_take_over_the_last_one_stays(
+    named: Host, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    monkeypatch.setattr(connections, "_TAKE_OVER_SECONDS", 0.5)
+    first = user(named, "ann", "a", clean=clean)
+    publish_acknowledged(first, [b"1"], "in/ann")
+    assert Rights.asked.wait(SECONDS)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(first.sock)
+        later = [stack.enter_context(socket.create_connection(("127.0.0.1", named.mqtt_port))) for _ in range(4)]
+        for sock in later:
+            sock.settimeout(SECONDS)
+            sock.sendall(connect_packet("a", login=("ann", "ann"), clean=clean))
+        for sock in later:
+            assert sock.recv(1) == CONNECTED[:1]
+        eventually(lambda: len(connections.handlers(named.broker)) == 2, "more than the last one stay")
+
+
 def test_what_comes_for_a_client_that_has_gone_waits_for_it_while_its_own_messages_are_passed_on(named: Host) -> None:
     with listening(named.mqtt_port, login=("bob", "bob")) as listener:
         ann = user(named, "ann", "a", clean=False)
