@@ -87,6 +87,9 @@ LOST_ERRORS: Final = (OSError, RuntimeError, adapters.ConnectionClosed)  # type:
 
 
 def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
+REFUSED: Final = 0x80
+"""Of a subscription, in SUBACK: MQTT 3.1.1 section 3.9.3."""
+
     """Replace a step by what `make` makes of the present one, and return that."""
     own: Step = getattr(broker, step)
     setattr(broker, step, make(own))

@@ -3,16 +3,19 @@
 amqtt answers a PUBLISH as soon as it has read it, and passes messages on one after the other. It handles a DISCONNECT,
 or the end of the stream, before the messages in front of it: of 500 that were acknowledged 3 are passed on. The end of
 the stream also cancels what has begun with the packets before it, a DISCONNECT too, whose client's will is then sent;
-and so does a failed write, which logs a stack trace for each PUBACK.
+and so does a failed write, which logs a stack trace for each PUBACK. A topic plugin that fails once, for a message or a
+subscription, costs all messages behind.
 
 Mended: `ClientHandler` tells that its connection has ended once all that came has been handled, and keeps the messages
-that have not been passed on; `connections` ends it when there are none left.
+that have not been passed on; `connections` ends it when there are none left. A failure of a topic plugin costs that
+message, or subscription, alone.
 
 Upstream: no issue is known.
 """
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from typing import Any, Final
 
@@ -26,24 +29,47 @@ from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.times import LineLimit
+
+log = logging.getLogger(__name__)
 
 _BEGUN: Final = 2  # iterations of the loop in which what has been read is queued: a PUBREL's message in the second
+_QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
 _LOOKS: Final = 10  # in which no message was passed on; a process that was stopped for longer counts one
 
 
 def mend(broker: Any) -> None:
     """Pass on each message by the rights of its publisher, also those behind one for which amqtt ends a connection."""
+    failed, refused = LineLimit(_QUIET_SECONDS), LineLimit(_QUIET_SECONDS)
 
     def by_publishers(deliver: amqtt_broker.Step) -> amqtt_broker.Step:
         async def pass_on(_: Session, handler: ClientHandler, waiter: "asyncio.Future[Any]") -> bool:
-            if not await deliver(handler.publisher, handler, waiter):
+            try:
+                goes_on = await deliver(handler.publisher, handler, waiter)
+            except Exception:  # of a topic plugin
+                goes_on = True
+                if count := failed.count():
+                    log.exception("%d acknowledged message(s) were not passed on; the last one failed so", count)
+            if not goes_on:
                 await handler.handle_connection_closed()
             return True
 
         return pass_on
 
+    def or_refused(subscribe: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def subscribe_or_refuse(subscription: tuple[str, int], session: Session) -> Any:
+            try:
+                return await subscribe(subscription, session)
+            except Exception:  # of a topic plugin
+                if count := refused.count():
+                    log.exception("%d subscription(s) are refused; the last one failed so", count)
+                return amqtt_broker.REFUSED
+
+        return subscribe_or_refuse
+
     amqtt_broker.replace(broker, amqtt_broker.Steps.DELIVER, by_publishers)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SUBSCRIBE, or_refused)
 
 
 class ClientHandler(BrokerProtocolHandler):

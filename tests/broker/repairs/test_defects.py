@@ -90,6 +90,15 @@ class Lists(TopicAccessControlListPlugin):
 class Broken(BasePlugin[Any]):
     """A plugin that cannot start."""
 
+class Failing(BaseTopicPlugin):
+    """A topic plugin that fails for one topic."""
+
+    async def topic_filtering(self, *, topic: str | None = None, **_: Any) -> bool:
+        if topic == "in/failing":
+            raise ValueError("no database")
+        return True
+
+
     async def on_broker_post_start(self) -> None:
         raise ValueError("no port")
 
