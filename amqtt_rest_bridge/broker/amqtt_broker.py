@@ -43,6 +43,8 @@ class Steps(StrEnum):
 
     SERVE_STREAM = "stream_connected"
     """Serve a TCP connection: reader, writer, name of the listener."""
+    SERVE_WEBSOCKET = "ws_connected"
+    """Serve a WebSocket: it, name of the listener."""
     READ_CONNECT = "_initialize_client_session"
     """Read a CONNECT, and return handler and session: reader, writer, address, port."""
     SERVE_CLIENT = "_handle_client_session"
@@ -85,11 +87,11 @@ DiscardedPacketError: Final = MQTTError
 LOST_ERRORS: Final = (OSError, RuntimeError, adapters.ConnectionClosed)  # type: ignore[attr-defined]  # its import
 """What amqtt's writers raise of a connection that is lost: TCP with asyncio, with uvloop, and WebSockets."""
 
-
-def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
 REFUSED: Final = 0x80
 """Of a subscription, in SUBACK: MQTT 3.1.1 section 3.9.3."""
 
+
+def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
     """Replace a step by what `make` makes of the present one, and return that."""
     own: Step = getattr(broker, step)
     setattr(broker, step, make(own))

@@ -19,6 +19,7 @@ from amqtt_rest_bridge.broker.repairs import (
     shutdown,
     stopping,
     subscriptions,
+    web_sockets,
     wildcards,
 )
 
@@ -34,6 +35,7 @@ def mend(broker: Any) -> None:
     connections.mend(broker)  # by `wills`, too
     flooding.mend(broker)
     resets.mend(broker)
+    web_sockets.mend(broker)
     forwarding.mend(broker)
     leftovers.mend(broker)
     stopping.mend(broker)

@@ -170,13 +170,10 @@ class _ToTheEnd(ReaderAdapter):
     async def read(self, n: int = -1) -> bytes:
         """Read so many bytes."""
         try:
-            data = await self._inner.read(n)
+            return await self._inner.read(n)
         except (EOFError, OSError):
             await _begun()
             raise
-        if n and not data:  # the end of a WebSocket
-            await _begun()
-        return data
 
     def feed_eof(self) -> None:
         """End the stream."""
