@@ -53,8 +53,6 @@ _DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # secret:
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SHAPE: Final = re.compile(r"[\r\n\0]")
 _CONTROL: Final = re.compile(r"[\x00-\x20\x7f]")
-# Headers that libcurl would add by itself; these lines prevent it.
-_UNASKED: Final = ["Expect:", "Accept:", "User-Agent:"]
 
 Turn = Callable[[], Awaitable[None]]
 """Returns when the next request may leave."""
@@ -172,7 +170,7 @@ class HttpClient:
             authorization = None if login is None else login.authorization(request.method, target)
             sent = lines
             if authorization is not None:
-                sent = [*lines, f"Authorization: {authorization}"]
+                sent = [*lines, f"Authorization: {authorization}".encode()]
                 credentials = credentials.union(_DIGEST_RESPONSE.findall(authorization))
             began = self._clock()
             try:
@@ -221,7 +219,7 @@ class HttpClient:
         return resolved if resolved is not None and may_follow(self._origin, resolved[0]) else None
 
     async def _attempt(
-        self, server: "_Server", target: str, request: HttpRequest, lines: list[str], seconds: float
+        self, server: "_Server", target: str, request: HttpRequest, lines: list[bytes], seconds: float
     ) -> "Received":
         where, limit = server.where, self._options.max_response_bytes
         try:
@@ -250,7 +248,9 @@ class _Server:
         self.where = self.prefix if proxy is None else f"{self.prefix} through the proxy {proxy.origin.authority}"
         self.credentials = frozenset() if proxy is None or self.is_tls else credentials_of(_proxy_headers(proxy))
         named = {f"{host}:{port}:{','.join(found)}" for (host, port), found in options.addresses.items()}
-        self.settings: Settings = (*_proxy_settings(proxy), *([(pycurl.RESOLVE, sorted(named))] if named else ()))
+        version = pycurl.CURL_HTTP_VERSION_2TLS if self.is_tls else pycurl.CURL_HTTP_VERSION_1_1
+        resolve = ((pycurl.RESOLVE, sorted(named)),) if named else ()
+        self.settings: Settings = ((pycurl.HTTP_VERSION, version), *_proxy_settings(proxy), *resolve)
 
 
 def _proxy_settings(proxy: Proxy | None) -> Settings:
@@ -333,20 +333,14 @@ class _Connections:
             self._closing = loop.create_task(multi.aclose())
 
 
-def _header_lines(request: HttpRequest) -> list[str]:
-    """Return the header lines of a request, with empty ones for headers that libcurl must not add."""
-    lines: list[str] = []
-    has_type = request.body is None
-    for name, value in request.headers:
-        if not _NAME.fullmatch(name):
-            raise ValueError("Invalid header name")
-        if _SHAPE.search(value):
-            raise ValueError("Invalid header value")
-        lines.append(f"{name}: {value}" if value.strip() else f"{name};")
-        has_type = has_type or name.lower() == "content-type"
-    names = {name.lower() for name, _ in request.headers}
-    lines += [line for line in _UNASKED if line[:-1].lower() not in names]
-    return lines if has_type else [*lines, "Content-Type:"]
+def _header_lines(request: HttpRequest) -> list[bytes]:
+    """Return the header lines of a request."""
+    lines = [f"{name}: {value}" if value.strip() else f"{name};" for name, value in request.headers]
+    if not all(_NAME.fullmatch(name) for name, _ in request.headers):
+        raise ValueError("Invalid header name")
+    if _SHAPE.search("".join(lines)):
+        raise ValueError("Invalid header value")
+    return [line.encode() for line in lines]
 
 
 def _may_repeat(request: HttpRequest) -> bool:

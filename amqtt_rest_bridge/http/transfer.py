@@ -30,6 +30,8 @@ LONGEST_IDLE: Final = 55.0
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _LARGE: Final = 65_536  # a handle with a request body of so many bytes is not kept
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
+# Headers that libcurl would add by itself. A line without a value prevents it; a line that comes before it counts.
+_UNASKED: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
 _SUPPRESS_CONNECT_HEADERS: Final = 265  # pycurl does not name it
 _ALWAYS: Final = (
     (pycurl.NOSIGNAL, 1),
@@ -151,19 +153,20 @@ class Transfer:
                 self.easy.setopt(option, value)
             self._settings = settings
 
-    def prepare(self, url: str, request: HttpRequest, lines: list[str], seconds: float) -> None:
+    def prepare(self, url: str, request: HttpRequest, lines: list[bytes], seconds: float) -> None:
         """Begin an attempt: a request that has to be done within so many seconds."""
-        set_, self._request, self._ended = self.easy.setopt, request, None
+        set_ = self.easy.setopt
+        if self._ended is STALE:
+            set_(pycurl.FRESH_CONNECT, 0)
+        self._request, self._ended = request, None
         set_(pycurl.URL, url)
         set_(pycurl.TIMEOUT_MS, max(1, int(seconds * 1000)))  # for name, connection, TLS, request and response together
-        set_(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS if url[:5] == "https" else pycurl.CURL_HTTP_VERSION_1_1)
-        set_(pycurl.FRESH_CONNECT, 0)
         if request.body is None:
             set_(pycurl.HTTPGET, 1)
         else:
             set_(pycurl.POSTFIELDS, request.body)
         set_(pycurl.CUSTOMREQUEST, request.method.value)
-        set_(pycurl.HTTPHEADER, [line.encode() for line in lines])
+        set_(pycurl.HTTPHEADER, lines + _UNASKED)
         self._begin()
 
     def _begin(self) -> None:
@@ -268,8 +271,9 @@ class Transfer:
         return int(pycurl.PREREQFUNC_OK)
 
     def _on_line(self, line: bytes) -> None:
-        if not self._lines:
+        if line.startswith(b"HTTP/"):  # of an interim response, or of the final one
             self._kept.acknowledge(self._port)
+            self._lines.clear()
         self._lines.append(line)
 
     def _on_body(self, data: bytes) -> int | None:
