@@ -52,7 +52,7 @@ class Head(NamedTuple):
 
 
 def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
-    """Return the head whose lines these are, and maybe those of trailers behind it.
+    """Return the head of the final response, whose lines are among those of interim responses and trailers.
 
     With `is_http_1` its version is HTTP/1, else HTTP/2.
 
@@ -61,12 +61,15 @@ def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
         HeadTooLargeError: There is too much of it.
         MalformedResponseError: It can be read in two ways, or it is not the head of a response by this version.
     """
-    status = _STATUS_LINE.fullmatch(lines[0].decode("latin-1")) if lines else None
+    first = len(lines) - 1
+    while first > 0 and not lines[first].startswith(b"HTTP/"):
+        first -= 1
+    status = _STATUS_LINE.fullmatch(lines[first].decode("latin-1")) if lines else None
     if status is None or (status[1] == "2") is is_http_1:
         raise MalformedResponseError("it does not begin with an HTTP/1 status line")
     fields: list[tuple[str, str]] = []
     size = 0
-    for number, line in enumerate(lines[1:]):
+    for number, line in enumerate(lines[first + 1 :]):
         if line in (b"\r\n", b"\n"):
             break
         size += len(line)
