@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import pickle
+import shutil
 import signal
 import socket
 import sys
@@ -226,6 +227,8 @@ async def serve(sock: socket.socket, run_loader: RunLoader = run_loader) -> None
     await asyncio.wait([running, obeying], return_when=asyncio.FIRST_COMPLETED)
     if not running.done():  # the broker is gone, and with it the clients that results are for
         process.release()
+        if (folder := start.address.folder) is not None:  # which a broker that is killed leaves
+            shutil.rmtree(folder, ignore_errors=True)
         os._exit(1)
     obeying.cancel()
     writer.close()

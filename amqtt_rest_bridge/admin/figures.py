@@ -109,6 +109,8 @@ class Figures:
             reasons.append(f"the last reload failed, the routes before it are in use: {failure.message}")
         if broker.refusing is not None:
             reasons.append(spool_refuses(broker.refusing))
+        elif broker.trouble is not None:
+            reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._troubles()
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
         problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]

@@ -43,6 +43,8 @@ class Steps(StrEnum):
 
     SERVE_STREAM = "stream_connected"
     """Serve a TCP connection: reader, writer, name of the listener."""
+    SERVE_WEBSOCKET = "ws_connected"
+    """Serve a WebSocket: it, name of the listener."""
     READ_CONNECT = "_initialize_client_session"
     """Read a CONNECT, and return handler and session: reader, writer, address, port."""
     SERVE_CLIENT = "_handle_client_session"
@@ -84,6 +86,9 @@ DiscardedPacketError: Final = MQTTError
 
 LOST_ERRORS: Final = (OSError, RuntimeError, adapters.ConnectionClosed)  # type: ignore[attr-defined]  # its import
 """What amqtt's writers raise of a connection that is lost: TCP with asyncio, with uvloop, and WebSockets."""
+
+REFUSED: Final = 0x80
+"""Of a subscription, in SUBACK: MQTT 3.1.1 section 3.9.3."""
 
 
 def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:

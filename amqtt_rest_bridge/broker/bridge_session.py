@@ -118,6 +118,8 @@ class BridgeSession:
         """Messages that were sent and not acknowledged, by packet identifier, in order."""
         self._lossless = lossless
         self._keys = keys
+        self._refused: deque[Entry] = deque()  # messages that were not kept
+        self._refused_bytes = 0
         self._again: deque[int] = deque()  # what is to be sent again, by packet identifier, before all else
         self._last_id = 0
         self._most_in_flight = 0
@@ -159,12 +161,12 @@ class BridgeSession:
             self._keys.add(entry.key)
         self._write(packet_id, entry)
 
-    def _write(self, packet_id: int, entry: Entry) -> None:
+    def _write(self, packet_id: int | None, entry: Entry) -> None:
         message, connection = entry.message, self.connection
         if message is None and entry.key is not None and self._lossless is not None:
             kept = self._lossless.read(entry.key)
             if kept is None:  # it cannot be read
-                self.in_flight.pop(packet_id)
+                self.in_flight.pop(packet_id or 0, None)
                 self._keys.discard(entry.key)
                 return
             message, entry.hops = kept.message, kept.hops
@@ -180,7 +182,8 @@ class BridgeSession:
         if entry.refused is not None:
             more.append((REFUSED, entry.refused))
         connection.write(packets.publish(
-            message.topic, message.payload, packet_id, retain=entry.retain, duplicate=entry.was_sent,
+            message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
+            duplicate=entry.was_sent,
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
         ))  # fmt: skip
 
@@ -197,6 +200,10 @@ class BridgeSession:
 
     def resume(self) -> None:
         """Send what waits, as far as the bridge takes it."""
+        while self._refused and self.connection is not None and self.connection.takes_more:
+            entry = self._refused.popleft()
+            self._refused_bytes -= entry.size
+            self._write(None, entry)
         while self._again and self.connection is not None and self.connection.takes_more:
             packet_id = self._again.popleft()
             if packet_id in self.in_flight:  # it may have been acknowledged meanwhile
@@ -229,12 +236,15 @@ class BridgeSession:
             self.wait(entry)
 
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
-        """Send a message that was not kept, with the failure that ends it."""
-        entry = Entry(message, (self.subscriptions["event", *name],), hops, refused=written(failure))
-        if self.takes_at_once:
-            self.send(entry)
-        elif self.waiting_bytes + entry.size <= _MOST_UNKEPT_BYTES:
-            self.wait(entry)
+        """Send a message that was not kept, with the failure that ends it.
+
+        It is sent with QoS 0: a full route would keep it behind its other messages for as long as its target is away.
+        """
+        entry = Entry(message, (self.subscriptions["event", *name],), hops, refused=written(failure), is_late=True)
+        if self._refused_bytes + entry.size <= _MOST_UNKEPT_BYTES:
+            self._refused.append(entry)
+            self._refused_bytes += entry.size
+            self.resume()
 
     # Other subscriptions.
 

@@ -10,7 +10,6 @@ only.
 """
 
 import asyncio
-import json
 import logging
 import secrets
 import shutil
@@ -22,6 +21,9 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec import json
+from msgspec.structs import replace
 
 from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
 from amqtt_rest_bridge.broker.bridge_session import BridgeSession, Entry, Receiver, Subscription, written
@@ -40,6 +42,7 @@ from amqtt_rest_bridge.mqtt.private import (
     QOS,
     READY_TOPIC,
     ROUTE,
+    BrokerState,
     PrivateAddress,
 )
 from amqtt_rest_bridge.mqtt.publisher import HOPS
@@ -288,7 +291,7 @@ class Endpoint:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_for_retained())
         if packet.topic_filter == BROKER_TOPIC:
-            self._numbers.told = {}
+            self._numbers.told = None
             self._tell_soon()
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
@@ -306,7 +309,7 @@ class Endpoint:
         acknowledgement = packets.acknowledgement(wire.PUBACK, packet_id)
         if packet.topic.startswith(ENDPOINT_TOPICS):
             if packet.topic == READY_TOPIC:
-                self._bridge_is_ready(connection, {(route, event) for route, event in json.loads(packet.payload)})
+                self._bridge_is_ready(connection, {(route, event) for route, event in json.decode(packet.payload)})
             connection.write(acknowledgement)
             return
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
@@ -342,7 +345,7 @@ class Endpoint:
             subscribed = [one for one in self._by_key.values() if one.lossless is None]
             self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
         by_session: dict[BridgeSession, list[Subscription]] = {}
-        for subscription in () if "\0" in topic else self._index[topic]:  # MQTT 5 has no U+0000, amqtt passes it on
+        for subscription in self._index[topic]:
             by_session.setdefault(subscription.session, []).append(subscription)
         receivers = tuple([Receiver(session, tuple(found)) for session, found in by_session.items()])
         if len(topic) <= _LONGEST_KNOWN:
@@ -389,24 +392,25 @@ class Endpoint:
     # What the bridge is told of the broker.
 
     def _tell_soon(self) -> None:
+        """Tell the bridge what has changed, at most once a second."""
         if self._telling is None:
-            self._telling = asyncio.get_running_loop().call_later(self._numbers.seconds_left(), self._tell)
+            wait = max(0.0, self._numbers.told_at + _QUIET_SECONDS - time.monotonic())
+            self._telling = asyncio.get_running_loop().call_later(wait, self._tell)
 
     def _tell(self) -> None:
         self._telling = None
         numbers, lossless = self._numbers, self._lossless
-        told = {
-            "dropped": self.dropped, "restarts": numbers.restarts,
-            "spool": {} if lossless is None else dict(lossless.rows),
-            "refusing": None if lossless is None else lossless.refusing,
-            "errors": numbers.errors[:],
-        }  # fmt: skip
-        receivers = self._receivers_of(BROKER_TOPIC)
-        if told != numbers.told and receivers:
-            numbers.told, numbers.told_at = {**told, "errors": []}, time.monotonic()
+        if not self._receivers_of(BROKER_TOPIC):
+            return
+        state = BrokerState(self.dropped, numbers.restarts, {}, errors=tuple(numbers.errors))
+        if lossless is not None:
+            state = replace(state, spool=dict(lossless.rows), refusing=lossless.refusing, trouble=lossless.trouble)
+        numbers.told_at = time.monotonic()
+        if state != numbers.told:
+            numbers.told = replace(state, errors=())
             numbers.errors.clear()
-            self.offer(BROKER_TOPIC, json.dumps(told).encode())
-        if lossless is not None and receivers:  # whose numbers change by themselves
+            self.offer(BROKER_TOPIC, json.encode(state))
+        if lossless is not None:  # whose numbers change by themselves
             self._tell_soon()
 
 
@@ -416,12 +420,8 @@ class _Numbers:
     def __init__(self) -> None:
         self.restarts = 0
         self.errors: list[tuple[str, str, str]] = []
-        self.told: dict[str, Any] = {}
+        self.told: BrokerState | None = None
         self.told_at = 0.0
-
-    def seconds_left(self) -> float:
-        """Return the seconds until the bridge may be told again."""
-        return max(0.0, self.told_at + _QUIET_SECONDS - time.monotonic())
 
 
 def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscribe) -> tuple[str, ...]:

@@ -225,7 +225,17 @@ class RouteCalls:
     # It has a place: an attempt, and what follows.
 
     def _begin(self, call: Call) -> None:
-        self._start(self._run(call))
+        self._start(self._run_all(call))
+
+    async def _run_all(self, call: Call) -> None:
+        """Run a call, and then one after the other those that get its place."""
+        following: Call | None = call
+        while following is not None:
+            call = following
+            await self._run(call)
+            if not call.attempted:  # it has sent nothing, so that nothing else had its turn meanwhile
+                await asyncio.sleep(0)
+            following = self._turns.take()
 
     async def _run(self, call: Call) -> None:
         """Build the request of a call, send it and act on the reply: end the call, try it again, or halve its batch.

@@ -172,14 +172,16 @@ class PreparedEvent:
 
     def share(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
         """Return the other calls of a batch, each with a verdict of its own, made from the verdict on the batch."""
+        if not call.riders:
+            return []
         shown = None
         if verdict.step is Step.FAILED and verdict.response is not None:
             masker = masker_for(self.masker, verdict.request, verdict.response)
             shown = response_without_secrets(masker, verdict.response)
         own = Verdict(verdict.step, verdict.status, verdict.failure, request=verdict.request, response=verdict.response)
-        for rider in call.riders or ():
+        for rider in call.riders:
             rider.follow(call)
-        return [(rider, self._failed(rider, own, shown)) for rider in call.riders or ()]
+        return [(rider, self._failed(rider, own, shown)) for rider in call.riders]
 
     def run_id(self, call: Call) -> str:
         """Return the id of a call as text."""

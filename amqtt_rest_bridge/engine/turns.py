@@ -52,23 +52,14 @@ class Turns:
         self._go_on()
 
     def leave(self, call: Call) -> None:
-        """Free the place of a call."""
+        """Free the place of a call, which `take` gives to the next one."""
         call.has_place = False
         self._admission.in_flight -= 1
         if self.pace is not None:
             self.pace.left(call)
-        self._go_on()
 
-    @property
-    def is_due(self) -> bool:
-        """Return whether RATE_LIMIT lets a request leave now."""
-        return self.pace is None or self.pace.seconds_left <= 0
-
-    def clear(self) -> None:
-        """Forget those that wait."""
-        self._waiting.clear()
-
-    def _go_on(self) -> None:
+    def take(self) -> Call | None:
+        """Return the next call, with a place; None if no call waits or may begin, or no place is free."""
         admission, waiting = self._admission, self._waiting
         while waiting and admission.in_flight < admission.places:
             call = waiting[0]
@@ -82,4 +73,18 @@ class Turns:
                 waiting.popleft()
                 call.has_place = True
                 admission.in_flight += 1
-                self._begin(call)
+                return call
+        return None
+
+    @property
+    def is_due(self) -> bool:
+        """Return whether RATE_LIMIT lets a request leave now."""
+        return self.pace is None or self.pace.seconds_left <= 0
+
+    def clear(self) -> None:
+        """Forget those that wait."""
+        self._waiting.clear()
+
+    def _go_on(self) -> None:
+        while (call := self.take()) is not None:
+            self._begin(call)

@@ -3,8 +3,6 @@
 libcurl connects, keeps connections, speaks TLS, HTTP/1.1 and HTTP/2, goes through proxies and bounds time and bytes.
 This module adds what routes promise: redirects by our rule, a Digest login, a turn before each request that leaves, and
 which request may be sent twice. `transfer` sets up libcurl for one attempt.
-
-pycurl 7.47 is the first version with `AsyncCurlMulti`.
 """
 
 import asyncio
@@ -23,6 +21,7 @@ from amqtt_rest_bridge.http import failures
 from amqtt_rest_bridge.http.digest import DigestLogin, RequestLogin
 from amqtt_rest_bridge.http.failures import Ended
 from amqtt_rest_bridge.http.head import Head
+from amqtt_rest_bridge.http.multi import Fault, Transfers
 from amqtt_rest_bridge.http.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
@@ -48,13 +47,10 @@ from amqtt_rest_bridge.model import (
     values_of,
 )
 
-_MOST_CONNECTIONS: Final = 1024
 _DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # secret: allows guesses and replays
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SHAPE: Final = re.compile(r"[\r\n\0]")
 _CONTROL: Final = re.compile(r"[\x00-\x20\x7f]")
-# Headers that libcurl would add by itself; these lines prevent it.
-_UNASKED: Final = ["Expect:", "Accept:", "User-Agent:"]
 
 Turn = Callable[[], Awaitable[None]]
 """Returns when the next request may leave."""
@@ -172,7 +168,7 @@ class HttpClient:
             authorization = None if login is None else login.authorization(request.method, target)
             sent = lines
             if authorization is not None:
-                sent = [*lines, f"Authorization: {authorization}"]
+                sent = [*lines, f"Authorization: {authorization}".encode()]
                 credentials = credentials.union(_DIGEST_RESPONSE.findall(authorization))
             began = self._clock()
             try:
@@ -221,7 +217,7 @@ class HttpClient:
         return resolved if resolved is not None and may_follow(self._origin, resolved[0]) else None
 
     async def _attempt(
-        self, server: "_Server", target: str, request: HttpRequest, lines: list[str], seconds: float
+        self, server: "_Server", target: str, request: HttpRequest, lines: list[bytes], seconds: float
     ) -> "Received":
         where, limit = server.where, self._options.max_response_bytes
         try:
@@ -229,9 +225,10 @@ class HttpClient:
         except ConfigurationError as error:
             raise failures.files_unusable(where, error) from error
         transfer.prepare(server.base + target, request, lines, seconds)
-        ended = await self._connections.run(transfer)
+        ended: Ended | None = STALE
         while ended is STALE:  # a kept connection that could not be used; nothing was sent
-            ended = await self._connections.run(transfer)
+            fault = await self._connections.run(transfer)
+            ended = None if fault is None else transfer.ended(*fault)
         try:
             return transfer.received(ended, where, seconds=self._options.timeout, limit=limit)
         finally:
@@ -250,7 +247,9 @@ class _Server:
         self.where = self.prefix if proxy is None else f"{self.prefix} through the proxy {proxy.origin.authority}"
         self.credentials = frozenset() if proxy is None or self.is_tls else credentials_of(_proxy_headers(proxy))
         named = {f"{host}:{port}:{','.join(found)}" for (host, port), found in options.addresses.items()}
-        self.settings: Settings = (*_proxy_settings(proxy), *([(pycurl.RESOLVE, sorted(named))] if named else ()))
+        version = pycurl.CURL_HTTP_VERSION_2TLS if self.is_tls else pycurl.CURL_HTTP_VERSION_1_1
+        resolve = ((pycurl.RESOLVE, sorted(named)),) if named else ()
+        self.settings: Settings = ((pycurl.HTTP_VERSION, version), *_proxy_settings(proxy), *resolve)
 
 
 def _proxy_settings(proxy: Proxy | None) -> Settings:
@@ -271,9 +270,8 @@ class _Connections:
         self._tls = TlsSettings(options.tls)
         self._clock = clock
         self._limit = options.max_response_bytes
-        self._multi: pycurl.AsyncCurlMulti | None = None
+        self._transfers: Transfers | None = None
         self._free: list[Transfer] = []
-        self._running = 0
         self._used = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._kept = KeptConnections(clock)
@@ -285,19 +283,11 @@ class _Connections:
         transfer.use(settings)
         return transfer
 
-    async def run(self, transfer: "Transfer") -> Ended | None:
-        """Send the prepared request; return None with a response, `STALE` if nothing was sent, else the fault."""
-        if self._multi is None:
-            self._multi = pycurl.AsyncCurlMulti()
-            self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
-        self._running += 1
-        try:
-            await self._multi.perform(transfer.easy)
-        except pycurl.error as error:
-            return transfer.ended(*error.args)
-        finally:
-            self._running -= 1
-        return None
+    def run(self, transfer: "Transfer") -> Awaitable[Fault | None]:
+        """Send the prepared request; return None with a response, else the fault."""
+        if self._transfers is None:
+            self._transfers = Transfers()
+        return self._transfers.run(transfer.easy)
 
     def release(self, transfer: "Transfer") -> None:
         """Keep a handle, and its connection, for a later request."""
@@ -318,35 +308,31 @@ class _Connections:
 
     def _look(self) -> None:
         """Close all connections when none was used for `LONGEST_IDLE`; else look again."""
-        loop = asyncio.get_running_loop()
-        left = 1.0 if self._running else self._used + LONGEST_IDLE - self._clock()
+        is_idle = self._transfers is None or self._transfers.are_idle
+        left = self._used + LONGEST_IDLE - self._clock() if is_idle else 1.0
         if left > 0:
-            self._timer = loop.call_later(left, self._look)
+            self._timer = asyncio.get_running_loop().call_later(left, self._look)
             return
         self._timer = None
-        multi, self._multi = self._multi, None
         for transfer in self._free:
             transfer.easy.close()
         self._free.clear()
         self._kept.clear()
-        if multi is not None:
-            self._closing = loop.create_task(multi.aclose())
+        if self._transfers is not None:
+            self._transfers.close()
+            self._transfers = None
 
 
-def _header_lines(request: HttpRequest) -> list[str]:
-    """Return the header lines of a request, with empty ones for headers that libcurl must not add."""
-    lines: list[str] = []
-    has_type = request.body is None
+def _header_lines(request: HttpRequest) -> list[bytes]:
+    """Return the header lines of a request."""
+    lines: list[bytes] = []
     for name, value in request.headers:
         if not _NAME.fullmatch(name):
             raise ValueError("Invalid header name")
         if _SHAPE.search(value):
             raise ValueError("Invalid header value")
-        lines.append(f"{name}: {value}" if value.strip() else f"{name};")
-        has_type = has_type or name.lower() == "content-type"
-    names = {name.lower() for name, _ in request.headers}
-    lines += [line for line in _UNASKED if line[:-1].lower() not in names]
-    return lines if has_type else [*lines, "Content-Type:"]
+        lines.append((f"{name}: {value}" if value.strip() else f"{name};").encode())
+    return lines
 
 
 def _may_repeat(request: HttpRequest) -> bool:

@@ -18,7 +18,7 @@ MOST_LINES: Final = 100
 """Lines of a response's head."""
 
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
-_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
 _STATUS_LINE: Final = re.compile(r"HTTP/(1\.[0-9]|2) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
 _LONGEST_NUMBER: Final = 30  # digits of a Content-Length
 _WITHOUT_BODY: Final = frozenset({204, 304})
@@ -61,9 +61,11 @@ def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
         HeadTooLargeError: There is too much of it.
         MalformedResponseError: It can be read in two ways, or it is not the head of a response by this version.
     """
-    first = max((at for at, line in enumerate(lines) if line.startswith(b"HTTP/")), default=0)
-    match = _STATUS_LINE.fullmatch(lines[first].decode("latin-1")) if lines else None
-    if match is None or (match[1] == "2") is is_http_1:
+    first = len(lines) - 1
+    while first > 0 and not lines[first].startswith(b"HTTP/"):
+        first -= 1
+    status = _STATUS_LINE.fullmatch(lines[first].decode("latin-1")) if lines else None
+    if status is None or (status[1] == "2") is is_http_1:
         raise MalformedResponseError("it does not begin with an HTTP/1 status line")
     fields: list[tuple[str, str]] = []
     size = 0
@@ -73,19 +75,17 @@ def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
         size += len(line)
         if number >= MOST_LINES or size > LONGEST_HEAD:
             raise HeadTooLargeError
-        text = line.decode("latin-1").rstrip(" \t\r\n")
+        text = line.decode("latin-1").rstrip("\r\n")
         if line[0] in b" \t" and fields:  # a fold continues the line before
             name, value = fields[-1]
-            fields[-1] = name, " ".join((value, text.strip(" \t")))
-            continue
-        name, colon, value = text.partition(":")
-        name = name.rstrip(" \t")
-        if not colon or not _NAME.fullmatch(name):
+            fields[-1] = name, f"{value} {_text(text)}".strip()
+        elif (field := _FIELD.fullmatch(text)) is not None:
+            fields.append((field[1], _text(field[2])))
+        else:
             raise MalformedResponseError("one of its header lines has no name that HTTP allows")
-        fields.append((name, value))
     else:
         raise CutHeadError
-    head = Head(int(match[2]), _text(match[3]), tuple((name, _text(value)) for name, value in fields), is_http_1)
+    head = Head(int(status[2]), _text(status[3]), tuple(fields), is_http_1)
     if is_http_1:
         _check_framing(head)
     return head

@@ -5,12 +5,11 @@ whatever the method. So each kept connection is checked here just before its req
 stopped.
 """
 
-import contextlib
 import re
 import select
 import socket
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final, NamedTuple
 
@@ -27,9 +26,10 @@ from amqtt_rest_bridge.model import HttpRequest, values_of
 # meets a connection that is just being closed.
 LONGEST_IDLE: Final = 55.0
 """Seconds that an idle connection is kept."""
-_QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _LARGE: Final = 65_536  # a handle with a request body of so many bytes is not kept
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
+# Headers that libcurl would add by itself. A line without a value prevents it; a line that comes before it counts.
+_UNASKED: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
 _SUPPRESS_CONNECT_HEADERS: Final = 265  # pycurl does not name it
 _ALWAYS: Final = (
     (pycurl.NOSIGNAL, 1),
@@ -59,10 +59,11 @@ class Received(NamedTuple):
 
 @dataclass(slots=True)
 class _Connection:
-    """A connection of libcurl: its descriptor, and until when it may be used again."""
+    """A connection of libcurl: its descriptor, until when it may be used again, and what tells whether bytes came."""
 
     descriptor: int
     until: float = inf
+    poller: select.poll = field(default_factory=select.poll)
 
 
 class KeptConnections:
@@ -81,29 +82,15 @@ class KeptConnections:
         self._known = {known: one for known, one in self._known.items() if one.descriptor not in descriptors}
         for descriptor in descriptors:
             if _local_port(descriptor) == port:
-                self._known[port] = _Connection(descriptor)
+                self._known[port] = connection = _Connection(descriptor)
+                connection.poller.register(descriptor, select.POLLIN)
 
     def may_use(self, port: int) -> bool:
         """Return whether a kept connection is open and not too old, and nothing has come on it unasked."""
         connection = self._known.get(port)
         if connection is None:
             return True
-        poller = select.poll()
-        poller.register(connection.descriptor, select.POLLIN)
-        return self._clock() < connection.until and not poller.poll(0)
-
-    def acknowledge(self, port: int) -> None:
-        """Acknowledge received bytes at once, where the system can.
-
-        Many small servers send the head and the body apart, and send the body only when the head is acknowledged. The
-        system would delay that acknowledgement by 40
-        ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
-        """
-        if _QUICK_ACK is not None and (connection := self._known.get(port)) is not None:
-            sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, connection.descriptor)
-            with contextlib.suppress(OSError):
-                sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
-            sock.detach()
+        return self._clock() < connection.until and not connection.poller.poll(0)
 
     def keep(self, port: int, seconds: float) -> None:
         """Note for how long an idle connection may be used again."""
@@ -136,7 +123,7 @@ class Transfer:
         self._request: HttpRequest | None = None
         own: tuple[tuple[int, Any], ...] = (
             (pycurl.MAXFILESIZE_LARGE, limit),
-            (pycurl.HEADERFUNCTION, self._on_line),
+            (pycurl.HEADERFUNCTION, self._lines.append),
             (pycurl.WRITEFUNCTION, self._on_body),
             (pycurl.SOCKOPTFUNCTION, self._on_socket),
             (pycurl.PREREQFUNCTION, self._on_request),
@@ -151,19 +138,20 @@ class Transfer:
                 self.easy.setopt(option, value)
             self._settings = settings
 
-    def prepare(self, url: str, request: HttpRequest, lines: list[str], seconds: float) -> None:
+    def prepare(self, url: str, request: HttpRequest, lines: list[bytes], seconds: float) -> None:
         """Begin an attempt: a request that has to be done within so many seconds."""
-        set_, self._request, self._ended = self.easy.setopt, request, None
+        set_ = self.easy.setopt
+        if self._ended is STALE:
+            set_(pycurl.FRESH_CONNECT, 0)
+        self._request, self._ended = request, None
         set_(pycurl.URL, url)
         set_(pycurl.TIMEOUT_MS, max(1, int(seconds * 1000)))  # for name, connection, TLS, request and response together
-        set_(pycurl.HTTP_VERSION, pycurl.CURL_HTTP_VERSION_2TLS if url[:5] == "https" else pycurl.CURL_HTTP_VERSION_1_1)
-        set_(pycurl.FRESH_CONNECT, 0)
         if request.body is None:
             set_(pycurl.HTTPGET, 1)
         else:
             set_(pycurl.POSTFIELDS, request.body)
         set_(pycurl.CUSTOMREQUEST, request.method.value)
-        set_(pycurl.HTTPHEADER, [line.encode() for line in lines])
+        set_(pycurl.HTTPHEADER, lines + _UNASKED)
         self._begin()
 
     def _begin(self) -> None:
@@ -266,11 +254,6 @@ class Transfer:
         self._port = local_port
         self._sent += 1
         return int(pycurl.PREREQFUNC_OK)
-
-    def _on_line(self, line: bytes) -> None:
-        if not self._lines:
-            self._kept.acknowledge(self._port)
-        self._lines.append(line)
 
     def _on_body(self, data: bytes) -> int | None:
         if not self._lines:

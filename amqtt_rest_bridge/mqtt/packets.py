@@ -145,10 +145,12 @@ class Decoder:
     Args:
         level: `MQTT_5` or `MQTT_3_1_1`.
         readers: What reads each type of packet but PUBLISH. Without them those of a server.
+        any_topic: Whether a topic may hold U+0000, which amqtt takes from its clients.
     """
 
-    def __init__(self, level: int, readers: Mapping[int, Reader] | None = None) -> None:
+    def __init__(self, level: int, readers: Mapping[int, Reader] | None = None, *, any_topic: bool = False) -> None:
         self._level = level
+        self._any_topic = any_topic
         self._readers = _READERS if readers is None else readers
         self._data = b""
         self._at = 0
@@ -213,7 +215,7 @@ class Decoder:
         qos, duplicate = first >> 1 & 3, bool(first & 8)
         if qos == 3 or (duplicate and not qos):
             raise malformed(f"PUBLISH has QoS {qos}{' and DUP' if duplicate else ''}")
-        topic, at = text(data, body, end)
+        topic, at = text(data, body, end, any_text=self._any_topic)
         if "+" in topic or "#" in topic:
             raise malformed("the topic of PUBLISH has a wildcard")  # [MQTT-3.3.2-2]
         packet_id, properties = None, NO_PROPERTIES

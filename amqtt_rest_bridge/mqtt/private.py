@@ -56,6 +56,7 @@ class BrokerState(Struct, frozen=True):
         spool: Messages on disk, by lossless route; None for a bridge without a broker process, a worker.
         refusing: Why no message can be kept on disk, None while they can.
         errors: Route, code and sentence of each error since the state before.
+        trouble: Why the last write to the disk has failed, None when it did not.
     """
 
     dropped: int = 0
@@ -63,6 +64,7 @@ class BrokerState(Struct, frozen=True):
     spool: dict[str, int] | None = None
     refusing: str | None = None
     errors: tuple[tuple[str, str, str], ...] = ()
+    trouble: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,6 @@ class PrivateAddress:
     @property
     def address(self) -> Address:
         """Return the address for a client."""
-        if self.socket is not None:
-            return Address("", 0, None, None, None, "the private endpoint of the broker", socket=str(self.socket))
-        return Address("127.0.0.1", self.port, None, self.password, None, "the private endpoint of the broker")
+        socket = None if self.socket is None else str(self.socket)
+        shown = "the private endpoint of the broker"
+        return Address("127.0.0.1", self.port, None, self.password, None, shown, socket=socket, is_private=True)

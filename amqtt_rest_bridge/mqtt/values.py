@@ -19,7 +19,8 @@ PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 class Address:
     """A broker and who connects to it; `shown` has no password. `path` is that of a WebSocket, None without one.
 
-    `socket` is the path of a Unix socket, which is connected to instead of `host` and `port`.
+    `socket` is the path of a Unix socket, which is connected to instead of `host` and `port`. `is_private`: it is the
+    endpoint of the plugin.
     """
 
     host: str
@@ -30,6 +31,7 @@ class Address:
     shown: str
     path: str | None = None
     socket: str | None = None
+    is_private: bool = False
 
     @property
     def is_secure(self) -> bool:

@@ -18,7 +18,7 @@ class WebSocketTransport(asyncio.Transport):
     """Binary frames as a stream of bytes, for a protocol."""
 
     def __init__(self, socket: ClientConnection, protocol: asyncio.Protocol) -> None:
-        super().__init__()
+        super().__init__({"socket": socket.transport.get_extra_info("socket")})
         self._socket = socket
         self._protocol = protocol
         self._may_read = asyncio.Event()

@@ -127,14 +127,14 @@ def _binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
     return data[start:stop], stop
 
 
-def text(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """Read a UTF-8 Encoded String, section 1.5.4: well formed, without surrogates and without U+0000."""
+def text(data: bytes, at: int, end: int, *, any_text: bool = False) -> tuple[str, int]:
+    """Read a UTF-8 Encoded String, section 1.5.4: well formed, without surrogates; U+0000 is for `any_text` only."""
     found, at = _binary(data, at, end)
     try:
         text = found.decode()
     except UnicodeDecodeError:
         raise malformed("a text is not UTF-8") from None
-    if "\0" in text:
+    if "\0" in text and not any_text:
         raise malformed("a text holds U+0000")
     return text, at
 

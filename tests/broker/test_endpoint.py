@@ -203,7 +203,7 @@ async def test_what_is_beyond_queue_bytes_is_dropped_counted_and_told() -> None:
         own = await rig.client("own", is_kept=False)
         await own.subscribe(BROKER_TOPIC, 2)
         told = json.loads((await own.next()).payload)
-        assert told == {"dropped": 2, "restarts": 0, "spool": {}, "refusing": None, "errors": []}
+        assert told == {"dropped": 2, "restarts": 0, "spool": {}, "refusing": None, "errors": [], "trouble": None}
 
 
 @on_a_loop

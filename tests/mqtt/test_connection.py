@@ -2,8 +2,10 @@
 
 import asyncio
 import errno
+import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ import pytest
 
 from amqtt_rest_bridge.mqtt import connection
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement
+from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement, publish
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import DISCONNECT, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
 from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run
@@ -59,6 +61,40 @@ def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_
 
     run(script, use, factory)
     assert sent == [bytes([0xE0, 1, code])]
+
+
+@LOOPS
+@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system cannot acknowledge at once")
+def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
+    factory: Callable[[], asyncio.AbstractEventLoop],
+) -> None:
+    """A broker with Nagle's algorithm on sends the second PUBACK 40 ms later otherwise."""
+    packet = len(publish("out", b"x", 1, properties={}))
+    seconds: list[float] = []
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(CONNACK)
+        for first in range(1, 61, 2):
+            read(peer, 2 * packet)
+            peer.send(acknowledgement(PUBACK, first))
+            peer.send(acknowledgement(PUBACK, first + 1))
+        peer.sock.recv(1024)
+
+    async def use(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, lambda *_: None)
+        await connection.open()
+        for _ in range(30):
+            began, published = time.monotonic(), asyncio.Queue[str | None]()
+            for _ in range(2):
+                connection.publish("out", b"x", published.put_nowait)
+            await published.get()
+            await published.get()
+            seconds.append(time.monotonic() - began)
+        await connection.disconnect()
+
+    run(script, use, factory)
+    assert min(seconds[20:]) < 0.03  # the first ones come at once in any case
 
 
 def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

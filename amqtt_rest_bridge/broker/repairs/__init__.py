@@ -22,6 +22,7 @@ from amqtt_rest_bridge.broker.repairs import (
     shutdown,
     stopping,
     subscriptions,
+    web_sockets,
     wildcards,
 )
 
@@ -37,6 +38,7 @@ def mend(broker: Any) -> None:
     connections.mend(broker)
     flooding.mend(broker)
     resets.mend(broker)
+    web_sockets.mend(broker)
     forwarding.mend(broker)
     leftovers.mend(broker)
     stopping.mend(broker)

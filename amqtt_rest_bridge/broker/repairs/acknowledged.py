@@ -4,15 +4,18 @@ amqtt acknowledges a PUBLISH as soon as it has read it, and queues the message. 
 the other, to routes and subscribers. A DISCONNECT, or the end of the stream, overtakes this queue: of 500 acknowledged
 messages 3 are passed on. The end of the stream also cancels the handling of the last packets; if a DISCONNECT is among
 them, the client's will is sent all the same. A write that fails does the same, and logs a stack trace for each PUBACK.
+A topic plugin that fails for one message, or one subscription, costs all messages behind it.
 
 Mended: `ClientHandler` reports the end of its connection after it has handled all packets, and keeps its queue.
-`connections` ends the connection when the queue is empty.
+`connections` ends the connection when the queue is empty. A topic plugin that fails costs that message, or that
+subscription, alone.
 
 Upstream: no issue is known.
 """
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from typing import Any, Final
 
@@ -26,8 +29,12 @@ from amqtt.mqtt.publish import PublishPacket
 from amqtt.session import ApplicationMessage, Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
+from amqtt_rest_bridge.times import LineLimit
+
+log = logging.getLogger(__name__)
 
 _QUEUING_ITERATIONS: Final = 2  # of the loop, from a packet to its message in the queue: a PUBREL takes two
+_QUIET_SECONDS: Final = 1.0
 _LOOK_SECONDS: Final = 1.0
 # Looks in a row that see no progress before messages are given up. They are counted, not timed, so that a process that
 # was suspended for a minute has lost one look.
@@ -39,16 +46,35 @@ def mend(broker: Any) -> None:
 
     amqtt ends a connection for a message on a topic that clients may not use. The messages behind it are passed on too.
     """
+    failed, refused = LineLimit(_QUIET_SECONDS), LineLimit(_QUIET_SECONDS)
 
     def by_publishers(deliver: amqtt_broker.Step) -> amqtt_broker.Step:
         async def pass_on(_: Session, handler: ClientHandler, waiter: "asyncio.Future[Any]") -> bool:
-            if not await deliver(handler.publisher, handler, waiter):
+            try:
+                goes_on = await deliver(handler.publisher, handler, waiter)
+            except Exception:  # of a topic plugin
+                goes_on = True
+                if count := failed.count():
+                    log.exception("%d acknowledged message(s) were not passed on; the last one failed so", count)
+            if not goes_on:
                 await handler.handle_connection_closed()
             return True
 
         return pass_on
 
+    def or_refused(subscribe: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def subscribe_or_refuse(subscription: tuple[str, int], session: Session) -> Any:
+            try:
+                return await subscribe(subscription, session)
+            except Exception:  # of a topic plugin
+                if count := refused.count():
+                    log.exception("%d subscription(s) are refused; the last one failed so", count)
+                return amqtt_broker.REFUSED
+
+        return subscribe_or_refuse
+
     amqtt_broker.replace(broker, amqtt_broker.Steps.DELIVER, by_publishers)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SUBSCRIBE, or_refused)
 
 
 class ClientHandler(BrokerProtocolHandler):
@@ -158,13 +184,10 @@ class _PatientReader(ReaderAdapter):
     async def read(self, n: int = -1) -> bytes:
         """Return the next `n` bytes."""
         try:
-            data = await self._inner.read(n)
+            return await self._inner.read(n)
         except (EOFError, OSError):
             await _queuing()
             raise
-        if n and not data:  # the end of a WebSocket
-            await _queuing()
-        return data
 
     def feed_eof(self) -> None:
         """End the stream."""

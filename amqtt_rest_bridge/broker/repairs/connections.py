@@ -82,6 +82,7 @@ class _Connections:
         # A task of its own, since each message resumes amqtt's coroutine by way of all coroutines that await it.
         serving = asyncio.create_task(self._serve(reader, writer, session, handler, server, listener_name))
         try:
+            await asyncio.sleep(0)  # it has attached the handler then, which can be stopped
             await asyncio.wait((serving, handler.ended), return_when=asyncio.FIRST_COMPLETED)
             await self._end(session, handler, serving)
         finally:
@@ -128,6 +129,10 @@ class _Connections:
                 while (earlier := self._latest.get(client_id)) is not None:
                     await earlier.handle_connection_closed()
                     await earlier.over.wait()
+            return
+        # Of several that have waited for the same one, the last has the client id.
+        if (earlier := self._latest.get(client_id)) is not None:
+            await earlier.handle_connection_closed()
 
     async def _end(self, session: Session, handler: ClientHandler, serving: "asyncio.Task[Any]") -> None:
         """End a connection after its messages have been passed on, and send its will without a DISCONNECT."""

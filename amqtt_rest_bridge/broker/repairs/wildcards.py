@@ -19,7 +19,6 @@ from amqtt.session import Session
 from amqtt_rest_bridge.broker import amqtt_broker
 
 _DEEP: Final = "/".join(["+"] * 100)
-_REFUSED: Final = 0x80  # in SUBACK, MQTT 3.1.1 section 3.9.3
 
 
 def mend(broker: Any) -> None:
@@ -34,7 +33,7 @@ def mend(broker: Any) -> None:
                     if isinstance(plugin, TopicAccessControlListPlugin) and not await plugin.topic_filtering(
                         session=session, topic=deep, action=Action.SUBSCRIBE
                     ):
-                        return _REFUSED
+                        return amqtt_broker.REFUSED
             return await subscribe(subscription, session)
 
         return subscribe_if_deep

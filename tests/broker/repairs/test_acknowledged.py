@@ -266,6 +266,18 @@ def test_a_subscription_right_before_a_disconnect_is_kept_in_the_session(named: 
     assert "out/#" in named.broker.subscriptions
 
 
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_the_payload_of_a_packet_that_is_cut_off_is_not_read_as_packets(host: Host, size: int) -> None:
+    inner = publish_packet("in/x", b"inner")
+    with listening(host.mqtt_port) as listener:
+        wire = Wire(host.mqtt_port, "publisher")
+        with host.ending("publisher"):
+            wire.send(packets([b"before"]) + publish_packet("in/x", inner + bytes(size))[:-size])
+            wire.sock.close()
+        publish(host.mqtt_port, [b"last"], End.DISCONNECT)
+        listener.await_messages([b"before", b"last"])
+
+
 def test_reading_stops_soon_after_a_disconnect(host: Host) -> None:
     with listening(host.mqtt_port) as listener:
         wire = Wire(host.mqtt_port, "publisher")
@@ -356,6 +368,25 @@ def test_a_take_over_that_waits_too_long_drops_nothing_and_each_message_has_its_
         publish_acknowledged(bob, [b"of bob still"], "in/bob")
         listener.await_messages([b"of bob", b"1", b"3", b"of bob still"])
         bob.close()
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["new", "kept"])
+def test_of_several_that_wait_to_take_over_the_last_one_stays(
+    named: Host, monkeypatch: pytest.MonkeyPatch, clean: bool
+) -> None:
+    monkeypatch.setattr(connections, "_TAKE_OVER_SECONDS", 0.5)
+    first = user(named, "ann", "a", clean=clean)
+    publish_acknowledged(first, [b"1"], "in/ann")
+    assert Rights.asked.wait(SECONDS)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(first.sock)
+        later = [stack.enter_context(socket.create_connection(("127.0.0.1", named.mqtt_port))) for _ in range(4)]
+        for sock in later:
+            sock.settimeout(SECONDS)
+            sock.sendall(connect_packet("a", login=("ann", "ann"), clean=clean))
+        for sock in later:
+            assert sock.recv(1) == CONNECTED[:1]
+        eventually(lambda: len(connections.handlers(named.broker)) == 2, "more than the last one stay")
 
 
 def test_messages_for_a_client_that_has_gone_are_kept_while_its_own_are_passed_on(named: Host) -> None:

@@ -11,15 +11,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from amqtt.broker import Broker
 from amqtt.contexts import Action
 from amqtt.events import BrokerEvents
+from amqtt.mqtt.publish import PublishPacket
 from amqtt.plugins.base import BaseAuthPlugin, BasePlugin, BaseTopicPlugin
 from amqtt.plugins.topic_checking import TopicAccessControlListPlugin
 from amqtt.session import Session
+from websockets.sync.client import connect as connect_websocket
+from websockets.typing import Subprotocol
 
 from amqtt_rest_bridge.broker import repairs
 from amqtt_rest_bridge.broker.repairs import start_hooks, stopping
@@ -90,11 +93,30 @@ class Lists(TopicAccessControlListPlugin):
         )
 
 
+class Failing(BaseTopicPlugin):
+    """A topic plugin that fails for one topic."""
+
+    async def topic_filtering(self, *, topic: str | None = None, **_: Any) -> bool:
+        if topic == "in/failing":
+            raise ValueError("no database")
+        return True
+
+
 class Broken(BasePlugin[Any]):
     """A plugin that cannot start."""
 
     async def on_broker_post_start(self) -> None:
         raise ValueError("no port")
+
+
+class Published(BasePlugin[Any]):
+    """Notes what amqtt reads of messages."""
+
+    payloads: ClassVar[list[bytes]] = []
+
+    async def on_mqtt_packet_received(self, *, packet: Any, **_: Any) -> None:
+        if isinstance(packet, PublishPacket):
+            self.payloads.append(bytes(packet.data or b""))
 
 
 class Rounds(BasePlugin[Any]):
@@ -117,6 +139,7 @@ def running(
     *plugins: str,
     bind: str = "127.0.0.1:0",
     stop: bool = True,
+    web: bool = False,
     mend: Callable[[Broker], None] = repairs.mend,
 ) -> Iterator[Host]:
     """Run a broker without the bridge, with `Passwords` and other plugins of this module.
@@ -129,6 +152,8 @@ def running(
         mend: The repairs.
     """
     listeners = {"default": {"type": "tcp", "bind": bind}}
+    if web:
+        listeners["web"] = {"type": "ws", "bind": bind}
     listed: dict[str, Any] = {f"{HERE}.{name}": {} for name in ("Passwords", *plugins)}
 
     class Started(Host):
@@ -228,6 +253,42 @@ def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool
             await_answers(ann, PUBACK, len(payloads))
             ann.sock.close()
         assert are_sent(listener, payloads, host) == mended
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> None:
+    """See `acknowledged`."""
+    payloads = numbered(100)
+    with running(mended, "Failing") as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
+        ann = connect(host, "ann")
+        ann.send(packets(payloads[:50]) + packets([b"lost"], topic="in/failing") + subscribe_packet("in/failing"))
+        ann.send(packets(payloads[50:]))
+        await_answers(ann, PUBACK, 101)
+        if mended:
+            listener.await_messages(payloads)
+        ann.close()
+        assert are_sent(listener, payloads, host) == mended
+
+
+@pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(mended: bool) -> None:
+    """See `web_sockets`."""
+    Published.payloads.clear()
+    packet = publish_packet("in/x", bytes(100))
+    with (
+        running(mended, "Published", web=True) as host,
+        connect_websocket(f"ws://127.0.0.1:{host.port_of('web')}", subprotocols=[Subprotocol("mqtt")]) as peer,
+    ):
+        peer.send(connect_packet("ann", login=("ann", "ann")))
+        assert peer.recv() == b"\x20\x02\x00\x00"
+        peer.send(publish_packet("in/x", b"whole") + packet[:48])
+        peer.send(packet[48:58])  # five more of it make the packet whole
+        peer.close()
+        bob = connect(host, "bob")
+        bob.send(publish_packet("in/x", b"later", 1))
+        bob.expect(0x40)
+        bob.close()
+    assert Published.payloads == [b"whole", b"later"] if mended else bytes(100) in Published.payloads
 
 
 @pytest.mark.parametrize("mended", BOTH)
