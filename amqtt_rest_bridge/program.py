@@ -307,7 +307,7 @@ class Program:
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
-            lambda: place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
+            lambda: self._ports.troubles + place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
         )  # fmt: skip
         keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:

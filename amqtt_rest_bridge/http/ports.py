@@ -70,6 +70,11 @@ class Ports:
         """Return the bound port for each configured one; they differ where 0 asked for a free one."""
         return {port: sock.getsockname()[1] for port, sock in self._sockets.items()}
 
+    @property
+    def troubles(self) -> list[str]:
+        """Return which ports are not served, and why, a sentence for each."""
+        return [f"SERVER_PORT {port} is not served: {why}" for port, why in self._faults.items()]
+
     def bind(self, ports: Iterable[int]) -> None:
         """Bind what is not bound yet; on an error nothing new stays bound.
 

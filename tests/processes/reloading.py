@@ -40,12 +40,12 @@ class Reloading:
         self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
         self._done = threading.Semaphore(0)
         self.looks = self.tries = 0
-        reloader = self.host.plugin.service._reloader
+        reloader = self.host.program._started
         reload, wait = reloader.reload, reloader._asked.wait
 
-        async def reloaded(*look: Fingerprint | None) -> None:
+        async def reloaded(*look: Fingerprint | None, **manner: bool) -> None:
             self.tries += 1
-            await reload(*look)
+            await reload(*look, **manner)
             self._done.release()
 
         async def asked() -> Literal[True]:

@@ -13,7 +13,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
+from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint, reloading_on_sighup
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
 from tests.processes.reloading import Reloading, client_route, loaded_before, server_route
@@ -111,12 +111,12 @@ def test_a_reload_during_the_shutdown_opens_no_port_again(tmp_path: Path) -> Non
     (tmp_path / "a.lot").write_text(server_route("/a"))
     host = Host(configuration(tmp_path, reload_seconds=0))
     try:
-        service, port = host.plugin.service, host.http_port
-        host.wait(service.drain())
+        port = host.http_port
+        host.wait(host.plugin.on_broker_pre_shutdown())
         (tmp_path / "a.lot").write_text(server_route("/b"))
-        failure = host.wait(service.reload())
+        failure = host.wait(host.program.reload())
         assert failure is not None and failure.message == "the bridge stops"
-        assert not service.server_ports
+        assert not host.plugin.server_ports
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", port))
     finally:
@@ -172,14 +172,12 @@ def test_a_reload_is_asked_for_by_sighup_where_the_loop_runs_on_the_main_thread(
         applied: asyncio.Future[LoadResult] = asyncio.get_running_loop().create_future()
         (tmp_path / "a.lot").write_text(server_route("/a"))
         reloader = Reloader(Settings(routes=str(tmp_path)), applied.set_result, lambda _: None, loaded_before(tmp_path))
-        loop = asyncio.get_running_loop()
-        reloader.listen_to_sighup(loop)
-        running = loop.create_task(reloader.run(0))
-        os.kill(os.getpid(), 1)
+        running = asyncio.create_task(reloader.run(0))
         try:
-            return await asyncio.wait_for(applied, SECONDS)
+            with reloading_on_sighup(reloader.ask):
+                os.kill(os.getpid(), 1)
+                return await asyncio.wait_for(applied, SECONDS)
         finally:
-            reloader.stop_listening()
             running.cancel()
             assert signal.getsignal(signal.SIGHUP) is before
 
