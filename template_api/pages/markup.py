@@ -34,7 +34,7 @@ _LANGUAGES: Final = frozenset(
 _LONGEST_CODE: Final = 50_000
 
 
-def rendered(text: str, *, below: int) -> Markup:
+def rendered(text: str, *, below: int = 2) -> Markup:
     """Return Markdown as HTML; its headings follow one of the level `below`."""
     if len(text) > _LONGEST:
         return Markup("<pre>{}</pre>").format(text)

@@ -97,8 +97,7 @@ class Pages:
     def _docs(self) -> Reply:
         """The page of the API's operations, rendered when it is first asked for."""
         description = query.description()
-        about = rendered(description["info"].get("description", ""), below=1)
-        shown_operations = list(operations(description, self._base_url))
+        about, shown_operations = description["info"]["description"], list(operations(description, self._base_url))
         return self._page("docs", about=about, operations=shown_operations, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
@@ -157,7 +156,6 @@ class Pages:
                 template=template,
                 summary=template.summary,
                 drawing=drawing(template.notebooks),
-                content=rendered(template.summary.content, below=1),
                 notebooks=list(shown.with_cells(template.notebooks)),
                 install=shown.install_line(template.summary, self._base_url),
             )
@@ -216,6 +214,7 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
         loader=ChoiceLoader([PackageLoader("template_api.pages"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     )  # fmt: skip
+    environment.filters["markdown"] = rendered
     environment.globals |= {
         "root": root, "template_path": lambda one: root + shown.template_path(one), "has_playground": playground,
     }  # fmt: skip

@@ -84,14 +84,13 @@ def _value(given: Mapping[str, Any], count: int, member: str, wanted: TemplateQu
 
 def search_link(wanted: TemplateQuery) -> str:
     """Return the query of a link to the page that shows these templates, "?" when it shows all."""
-    pairs = parse_qsl(query.query_string(wanted))
-    return "?" + urlencode([pair for pair in pairs if pair[0] != "limit" and pair != ("offset", "0")])
+    return "?" + urlencode([pair for pair in parse_qsl(query.query_string(wanted)) if pair[0] != "limit"])
 
 
 def kept_fields(wanted: TemplateQuery) -> list[tuple[str, str]]:
     """Return what a search from this page keeps, as fields of its form: filters and order."""
     pairs = parse_qsl(query.query_string(replace(first_page(wanted), text="", exact=False)))
-    return [pair for pair in pairs if pair[0] not in ("limit", "offset")]
+    return [pair for pair in pairs if pair[0] != "limit"]
 
 
 def first_page(wanted: TemplateQuery) -> TemplateQuery:
