@@ -162,11 +162,8 @@ class _Import:
             return Outcome.UNCHANGED
         try:
             return self._writer.store(source, id_)
-        except IntegrityError:  # another import may have been quicker
-            try:
-                return self._writer.store(source, id_)
-            except IntegrityError as exc:
-                raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
+        except IntegrityError as exc:
+            raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
 
     def _bring_synonyms(
         self, paths: Sequence[Path], prune: bool, observe: Callable[[Reading], None]

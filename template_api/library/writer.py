@@ -94,9 +94,6 @@ class TemplateWriter:
         session, digest = self._session, source.digest()
         version = next_version(session)
         row = session.get(TemplateRow, id_)
-        if row is not None and (row.digest, row.source_status) == (digest, source.status):
-            session.rollback()  # another import brought the same meanwhile
-            return Outcome.UNCHANGED
         renamed: list[tuple[type[Named], FreeForm]] = []
         several = {
             "tags": [self._object(Tag, each, renamed) for each in source.tags],
