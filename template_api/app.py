@@ -20,7 +20,7 @@ from template_api.errors import ApiError, DatabaseUnavailableError, ErrorRow, In
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
 from template_api.replies import JSON, Get, Reply, error_body
-from template_api.resources import Answers, Health, Metrics, Search
+from template_api.resources import Answers, Now, Search
 from template_api.search_counts import SearchCounts
 
 log = logging.getLogger(__name__)
@@ -70,9 +70,9 @@ def create_app(
         "/api/suggest": Get(answers.suggestions),
         "/api/facets": Get(answers.facets),
         "/openapi.json": Get(lambda _req: description),
-        "/health": Health(),
-        "/ready": Health(library.check),
-        "/metrics": Metrics(library, searches),
+        "/health": Now(answers.health),
+        "/ready": Now(answers.ready),
+        "/metrics": Now(answers.metrics),
         **pages.resources(),
     }
     middleware: list[Any] = [RequestId(), falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)]

@@ -54,13 +54,13 @@ class Summary:
     short_description: str
     difficulty: str | None
     url: str | None
+    content: str
+    published_at: str | None
+    updated_at: str | None
     category: FreeForm | None
     tags: Sequence[FreeForm]
     routes: Sequence[FreeForm]
     broker_version: FreeForm | None
-    content: str
-    published_at: str | None = None
-    updated_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ They run on the server's threads and may be entered by several at once.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,6 +20,7 @@ from template_api.errors import (
     IndexNotReadyError,
 )
 from template_api.library import TemplateLibrary
+from template_api.parameters import SummaryField
 from template_api.query import Asked, View
 from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
@@ -27,6 +28,8 @@ from template_api.search_counts import SearchCounts
 from template_api.snippets import snippet
 
 MAX_BODY_BYTES = 65536
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_MEMBERS = [name.value for name in SummaryField if name is not SummaryField.SNIPPET]
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
@@ -135,6 +138,28 @@ class Answers:
         reply = self._cache.reply(self._library.edition, ("template", id_or_slug), make)
         return _naming(reply, query.unknown_names(req.query_string)) if req.query_string else reply
 
+    def health(self) -> Reply:
+        """Return the answer of GET /health."""
+        return Reply(encoded({"status": "ok"}))
+
+    def ready(self) -> Reply:
+        """Return the answer of GET /ready.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: searches are not answered.
+        """
+        self._library.check()
+        return self.health()
+
+    def metrics(self) -> Reply:
+        """Return the answer of GET /metrics: the searches in Prometheus' text format."""
+        try:
+            self._library.check()
+            ready = True
+        except (DatabaseUnavailableError, IndexNotReadyError):
+            ready = False
+        return Reply(self._searches.metrics(ready=ready), media_type=_METRICS)
+
 
 def _naming(reply: Reply, ignored: Sequence[str]) -> Reply:
     """Return an answer with the header that names the parameters that had no effect, where there are any."""
@@ -160,43 +185,20 @@ class Search(Get):
         send_whole(req, resp, self._answers.found(asked, query.SEARCH_PATH))
 
 
-class Health:
-    """GET /health and GET /ready.
+class Now:
+    """GET of what holds at this moment only: no cache keeps it.
 
     Args:
-        check: raises where the answer is not 200.
+        reply: makes the answer; raises where it is an error.
     """
 
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        self._check = check
+    def __init__(self, reply: Callable[[], Reply]) -> None:
+        self._reply = reply
 
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Send 200."""
-        self._check()
+    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
+        """Send the answer."""
+        send_whole(req, resp, self._reply())
         resp.set_header("Cache-Control", "no-store")
-        resp.content_type = JSON
-        resp.data = encoded({"status": "ok"})
-
-    on_head = on_get
-
-
-class Metrics:
-    """GET /metrics: the searches in Prometheus' text format."""
-
-    def __init__(self, library: TemplateLibrary, searches: SearchCounts) -> None:
-        self._library = library
-        self._searches = searches
-
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the numbers."""
-        try:
-            self._library.check()
-            ready = True
-        except (DatabaseUnavailableError, IndexNotReadyError):
-            ready = False
-        resp.set_header("Cache-Control", "no-store")
-        resp.content_type = "text/plain; version=0.0.4; charset=utf-8"
-        resp.data = self._searches.metrics(ready=ready)
 
     on_head = on_get
 
@@ -240,21 +242,16 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
     del members["broker_version"]
     members["content"] = summary.content
     if template.inputs:
-        members["inputs"] = [
-            {"name": each.name, "secret": each.secret, **({} if each.example is None else {"example": each.example})}
-            for each in template.inputs
-        ]
+        members["inputs"] = [_present(asdict(each)) for each in template.inputs]
     members["notebooks"] = [
-        {
-            "filename": notebook.filename,
-            "version": notebook.version,
-            "is_primary": notebook.is_primary,
-            "cells": msgspec.Raw(notebook.cells.encode()),
-            **({} if notebook.role is None else {"role": notebook.role}),
-        }
-        for notebook in template.notebooks
+        _present(asdict(each) | {"cells": msgspec.Raw(each.cells.encode())}) for each in template.notebooks
     ]
     return {"template": members}
+
+
+def _present(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members that have a value."""
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _summary(found: Found, base_url: str) -> dict[str, Any]:
@@ -263,19 +260,8 @@ def _summary(found: Found, base_url: str) -> dict[str, Any]:
 
 
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "id": summary.id,
-        "slug": summary.slug,
-        "title": summary.title,
-        "short_description": summary.short_description,
-        "url": summary.url or f"{base_url}/templates/{summary.slug or summary.id}",
-        "category": summary.category,
-        "tags": summary.tags,
-        "routes": summary.routes,
-        "broker_version": summary.broker_version,
-        "published_at": summary.published_at,
-        "updated_at": summary.updated_at,
-    }
-    if summary.difficulty is not None:
-        members["difficulty"] = summary.difficulty
+    members = {name: getattr(summary, name) for name in _MEMBERS}
+    members["url"] = summary.url or f"{base_url}/templates/{summary.slug or summary.id}"
+    if summary.difficulty is None:
+        del members["difficulty"]
     return members

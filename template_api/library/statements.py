@@ -41,10 +41,11 @@ CHANGED: Final = (
 """At most `most` templates that changed after the version `since`, for the index."""
 DELETED: Final = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > sa.bindparam("since"))
 # Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
-_SHOWN: Final = columns(
-    _T.status, _T.id, _T.slug, _T.title, _T.short_description, _T.difficulty, _T.url, _T.facets, _T.content,
-    _T.published_at, _T.updated_at,
+_OF_ROW: Final = (
+    "id", "slug", "title", "short_description", "difficulty", "url", "content", "published_at", "updated_at",
 )  # fmt: skip
+"""What a `Summary` has of a row as it is, in its order; the rest is in `facets`."""
+_SHOWN: Final = columns(_T.status, _T.facets, *(getattr(_T, name) for name in _OF_ROW))
 SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expanding=True)))
 ONE: Final = sa.select(*_SHOWN, col(_T.inputs)).where(
     sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug"))
@@ -142,15 +143,4 @@ def filters(query: TemplateQuery) -> Filters:
 
 def summary(row: Any) -> Summary:
     """Return what lists show of a row."""
-    return Summary(
-        id=row.id,
-        slug=row.slug,
-        title=row.title,
-        short_description=row.short_description,
-        difficulty=row.difficulty,
-        url=row.url,
-        content=row.content,
-        published_at=row.published_at,
-        updated_at=row.updated_at,
-        **json.loads(row.facets),
-    )
+    return Summary(*[getattr(row, name) for name in _OF_ROW], **json.loads(row.facets))
