@@ -100,7 +100,7 @@ def _reading(
         fields, source, warned = read()
     except SourceError as exc:
         return Reading(None, (exc,), (), done, total)
-    return Reading(source, fields.found_faults(), tuple(map(visible, warned)), done, total)
+    return Reading(source, fields.faults, tuple(map(visible, warned)), done, total)
 
 
 def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:

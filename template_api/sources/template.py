@@ -10,7 +10,7 @@ from itertools import chain
 from typing import Any
 
 from template_api.errors import SourceError, did_you_mean
-from template_api.records import Difficulty, Input, Status
+from template_api.records import Input, Status
 from template_api.sources.fields import (
     SLUG,
     Fields,
@@ -129,10 +129,10 @@ def template_source(
         title=fields.text("title") or slug or id_ or "",
         short_description=fields.text("short_description") or fields.text("summary") or "",
         content=content,
-        difficulty=fields.choice("difficulty", Difficulty),
-        url=fields.url("url"),
-        status=fields.choice("status", Status) or Status.PUBLISHED.value,
-        published_at=fields.time("published_at"),
+        difficulty=fields.text("difficulty"),
+        url=fields.text("url"),
+        status=fields.text("status") or Status.PUBLISHED.value,
+        published_at=fields.text("published_at"),
         category=fields.named("category"),
         broker_version=fields.named("broker_version") or fields.named("verified_broker_version"),
         tags=tags,
@@ -157,7 +157,7 @@ def warnings(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence
     title = fields.members.get("title")
     if isinstance(title, str) and not title.strip():
         yield f"{fields.where('title')}: warning: title is blank; the slug is used instead"
-    published_at = fields.time("published_at")
+    published_at = fields.text("published_at")
     if published_at is not None and published_at > time_text(datetime.now(UTC)):
         where, day = fields.where("published_at"), published_at[:10]
         yield f"{where}: warning: published_at {day} is in the future: the template is listed first until then"
@@ -188,10 +188,10 @@ def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:
 
 def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str | None]:
     """Return id and slug: an `id` that is a UUID is the id, any other is the slug."""
-    given, slug = fields.text("id"), fields.slug("slug")
+    given, slug = fields.text("id"), fields.text("slug")
     if given is not None and is_uuid(given):
         return given.lower(), slug
-    slug = slug or fields.slug("id")
+    slug = slug or fields.text("id", "slug")
     if slug is None and default_slug:
         # Decision: a folder's name with blanks and the like is brought into the form of a slug.
         slug = next((each for each in (default_slug, slug_of(default_slug)) if SLUG.fullmatch(each)), None)
@@ -217,14 +217,9 @@ def listed_notebooks(fields: Fields, *, with_cells: bool) -> list[Listed]:
         if number == _MOST_NOTEBOOKS:
             fields.note(fields.fault(_KEY, f"must name at most {_MOST_NOTEBOOKS} files"))
             break
-        each = fields.checked(None, _listed, fields, role, item) if item not in (None, "") else None
-        if each is not None and not with_cells:
-            each = replace(each, cells=None)
-        if each is None:
-            continue
-        if each.filename in found and each != found[each.filename]:
+        each = fields.checked(None, _listed, fields, role, item, with_cells) if item not in (None, "") else None
+        if each is not None and found.setdefault(each.filename, each) != each:
             fields.note(fields.fault(_KEY, f"names {each.filename!r} twice"))
-        found.setdefault(each.filename, each)
     return list(found.values())
 
 
@@ -239,7 +234,7 @@ def primary_names(listed: Iterable[Listed], order: Sequence[str]) -> set[str]:
     )
 
 
-def _listed(fields: Fields, role: object, item: object) -> Listed:
+def _listed(fields: Fields, role: object, item: object, with_cells: bool) -> Listed:
     given = item if isinstance(item, Mapping) else {"filename": item}
     filename = next((given[name] for name in _NAMES if given.get(name)), None)
     if not isinstance(filename, str) or not 0 < len(filename) <= _LONGEST_NAME or "\0" in filename:
@@ -250,7 +245,7 @@ def _listed(fields: Fields, role: object, item: object) -> Listed:
         raise fields.fault(_KEY, f"has a role that is not a name: {shown}")
     check_storable(fields.where(_KEY), f"{_KEY}: a role", named or "")
     is_primary = fields.flag(_KEY, given.get("is_primary", given.get("primary")))
-    return Listed(filename, named and named.strip(), is_primary, given.get("cells"))
+    return Listed(filename, named and named.strip(), is_primary, given.get("cells") if with_cells else None)
 
 
 def notebook_source(
