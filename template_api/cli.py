@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import Field, asdict, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -309,7 +309,7 @@ def list_templates(
     template = None
     for template in listed_templates(url, status):
         if as_json:
-            print(json.dumps(asdict(template), ensure_ascii=False))
+            print(json.dumps(template._asdict(), ensure_ascii=False))
         else:
             day = (template.published_at or "-")[:10]
             title = "".join(letter if letter.isprintable() else "?" for letter in template.title)

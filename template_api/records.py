@@ -168,18 +168,6 @@ class Suggestions:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedTemplate:
-    """One line of `template-api list`: a template in any state."""
-
-    id: str
-    slug: str | None
-    title: str
-    status: str
-    difficulty: str | None
-    published_at: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class TemplateQuery:
     """A query for templates.
 

@@ -13,6 +13,7 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import func, or_
@@ -33,7 +34,7 @@ from template_api.library.models import (
 )
 from template_api.library.upgrades import now_text
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
-from template_api.records import ListedTemplate, Status
+from template_api.records import Status
 from template_api.sources import Reading, read_synonyms, read_templates
 from template_api.sources.template import TemplateSource
 
@@ -251,8 +252,10 @@ def _wait(try_lock: Callable[[], bool], on_wait: Callable[[], None]) -> None:
         time.sleep(_LOCK_PAUSE_SECONDS)
 
 
-def listed_templates(database_url: str, status: Status | None = None) -> Generator[ListedTemplate, None, None]:
-    """Yield the templates of a library in any state, or in one; the newest first, those without a date last.
+def listed_templates(database_url: str, status: Status | None = None) -> Generator[sa.Row[Any], None, None]:
+    """Yield id, slug, title, status, difficulty and date of the templates of a library in any state, or in one.
+
+    The newest come first, those without a date last.
 
     Raises:
         StartError: the URL cannot be used or the database is of a newer version.
@@ -264,8 +267,7 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
         statement = statement.where(col(t.status) == status.value)
     order = (col(t.published_at).is_(None), col(t.published_at).desc(), t.id)
     with opened(database_url) as engine, engine.connect() as connection:
-        for row in connection.execute(statement.order_by(*order)):
-            yield ListedTemplate(*row)
+        yield from connection.execute(statement.order_by(*order))
 
 
 def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
