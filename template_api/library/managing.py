@@ -8,7 +8,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -75,7 +75,8 @@ def import_templates(
         else:
             engine = stack.enter_context(opened(database_url, as_it_is=dry_run))
         if not dry_run:
-            stack.enter_context(import_lock(engine, on_wait))
+            lock = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
+            stack.enter_context(lock(engine, on_wait))
         session = stack.enter_context(_writing(engine))
         if engine.dialect.name == "postgresql":
             # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
@@ -203,20 +204,12 @@ class _Import:
         return len(gone)
 
 
-def import_lock(engine: Engine, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
-    """Wait until no other import runs, then keep others waiting; the lock ends with the process that holds it.
-
-    Args:
-        engine: the library's database.
-        on_wait: called once when there is another import to wait for.
-    """
-    lock = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
-    return lock(engine, on_wait)
-
-
 @contextmanager
 def _sqlite_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of an empty database beside the library's: its own is needed for each template in turn."""
+    """Wait until no other import runs, then keep others waiting until this process ends, or this block.
+
+    The lock is that of an empty database beside the library's: its own is needed for each template in turn.
+    """
     file = Path(f"{engine.url.database}-import")
     with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
 

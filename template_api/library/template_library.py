@@ -232,14 +232,6 @@ class TemplateLibrary:
             connection.execute(statements.VERSION)
         self._ranking()
 
-    def is_empty(self) -> bool:
-        """Return whether no template is published.
-
-        Raises:
-            DatabaseUnavailableError: the database does not answer.
-        """
-        return not self._latest(TemplateQuery(limit=1)).total
-
     def _latest(self, query: TemplateQuery) -> Page:
         page, counted = statements.listed(query)
         begin = query.place or Place(query.offset)

@@ -4,6 +4,7 @@ They run on the server's threads and may be entered by several at once. The one 
 """
 
 import json
+import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -29,6 +30,7 @@ from template_api.pages.operations import operations
 from template_api.records import Page, TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
 from template_api.search_counts import SearchCounts
+from template_api.snippets import excerpt, marked_text
 from template_api.sources.template import lot_texts
 
 POLICY: Final = (
@@ -124,7 +126,6 @@ class Pages:
             "library",
             wanted=wanted,
             page=page,
-            cards=[shown.card(each) for each in page.found],
             begun=begun,
             facets=shown.facets(known, counts, wanted),
             as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
@@ -151,13 +152,14 @@ class Pages:
             template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
             if template is None:
                 raise TEMPLATE_NOT_FOUND.error("There is no published template here", hint="Search the library for it.")
+            name = template.summary.slug or template.summary.id
             return self._page(
                 "template",
                 template=template,
                 summary=template.summary,
                 drawing=drawing(template.notebooks),
                 notebooks=list(shown.with_cells(template.notebooks)),
-                install=shown.install_line(template.summary, self._base_url),
+                install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}",
             )
 
         return self._cache.reply(self._library.edition, id_or_slug, make)
@@ -215,7 +217,5 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     )  # fmt: skip
     environment.filters["markdown"] = rendered
-    environment.globals |= {
-        "root": root, "template_path": lambda one: root + shown.template_path(one), "has_playground": playground,
-    }  # fmt: skip
+    environment.globals |= {"root": root, "has_playground": playground, "marked": marked_text, "excerpt": excerpt}
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}
