@@ -145,8 +145,8 @@ class TemplateLibrary:
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        suggested = self._ranking().suggest(text, _SUGGESTIONS)
-        return Suggestions(self._titles(suggested.keys), suggested.corrected)
+        keys, corrected = self._ranking().suggest(text, _SUGGESTIONS)
+        return Suggestions(self._titles(keys), corrected)
 
     def near(self, text: str) -> tuple[Suggestion, ...]:
         """Return at most four titles with a word that is like one of a text that nothing was found for.

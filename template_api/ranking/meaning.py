@@ -11,7 +11,7 @@ from typing import Final
 
 from template_api.ranking.synonyms import Synonyms
 from template_api.ranking.tokens import FOREIGN_STOP_WORDS, STOP_WORDS, words
-from template_api.ranking.vocabulary import Known, Nearest, Vocabulary
+from template_api.ranking.vocabulary import Known, Vocabulary
 from template_api.records import Word
 
 # Looking for the nearest words costs some tenths of a millisecond; a question has few unknown words, an attack many.
@@ -255,10 +255,8 @@ class _Reader:
             if not options and last:
                 options = self._weighed([(each,) for each in self._vocabulary.completions(word)], Origin.CORRECTED)
             return (Wanted(word, options),) if options else ()
-        return self._corrections(word, self._vocabulary.nearest(word), last=last)
-
-    def _corrections(self, word: str, nearest: Nearest, *, last: bool) -> tuple[Wanted, ...]:
-        if nearest.edits != 1:
+        known, edits = self._vocabulary.nearest(word)
+        if edits != 1:
             parts = self._vocabulary.split(word)
             if parts:
                 each = (self._weighed([(part,)], Origin.CORRECTED) for part in parts)
@@ -266,15 +264,14 @@ class _Reader:
             parted = self._compound(word)
             if parted:
                 return parted
-        known = nearest.options
         if last:
             # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
             completions = self._vocabulary.completions(word)
-            near = known if nearest.edits == 1 or not completions else ()
+            near = known if edits == 1 or not completions else ()
             known = tuple({option.term: option for option in (*completions, *near)}.values())
         if known:
             return (Wanted(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
-        return self._nearest_synonym(word) if not nearest.edits else ()
+        return self._nearest_synonym(word) if not edits else ()
 
     def _compound(self, word: str) -> tuple[Wanted, ...]:
         """Return what the two parts of a compound mean that the library or the list of synonyms has, or its plural.

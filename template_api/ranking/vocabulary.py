@@ -36,14 +36,6 @@ class Known:
     term: str
 
 
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """The known words nearest to an unknown one, all equally many edits away."""
-
-    options: tuple[Known, ...]
-    edits: int
-
-
 class Vocabulary:
     """The library's words.
 
@@ -117,16 +109,17 @@ class Vocabulary:
         begun = self._searcher.terms_with_prefix("words", beginning, limit=_COMPLETIONS * _FORMS)
         return self._commonest(sorted(word for word, _ in begun), _COMPLETIONS)
 
-    def nearest(self, word: str) -> Nearest:
-        """Return the commonest of the words fewest edits from an unknown one, at most three, no two of one term.
+    def nearest(self, word: str) -> tuple[tuple[Known, ...], int]:
+        """Return the commonest of the words fewest edits from an unknown one, and how many edits these are.
 
-        When a stop word is nearer than any other, the unknown word means nothing and there are no options.
+        They are at most three, no two of one term. When a stop word is nearer than any other, the unknown word means
+        nothing and there are none.
         """
         # Words that left the library lately are compared too, and dropped here.
         edits = {near: count for near, count in self._spelling.near(word) if near in STOP_WORDS or self.term(near)}
         least = min(edits.values(), default=0)
         nearest = sorted(near for near, count in edits.items() if count == least and near not in STOP_WORDS)
-        return Nearest(self._commonest(nearest, _CANDIDATES), least)
+        return self._commonest(nearest, _CANDIDATES), least
 
     def much_commoner(self, word: str) -> int:
         """Return in how many templates another word must be to compete with a known one that may be misspelt there."""
