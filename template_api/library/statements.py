@@ -16,11 +16,10 @@ from template_api.library.models import (
     Named,
     NotebookRow,
     Tag,
-    TemplateRoute,
     TemplateRow,
-    TemplateTag,
     UsedRoute,
     columns,
+    having,
 )
 from template_api.ranking import Document, Filters, Prepared
 from template_api.records import Status, Summary, TemplateQuery
@@ -74,18 +73,10 @@ def listed(query: TemplateQuery) -> tuple[sa.Select[Any], sa.Select[Any]]:
     The first selects the `id` of one template more than a page has: whether another page follows.
     """
     wanted = [_PUBLISHED]
-    if query.category_id:
-        wanted.append(col(_T.category_id).in_(_ids(Category, [query.category_id])))
     if query.difficulty:
         wanted.append(col(_T.difficulty) == query.difficulty)
-    if query.broker_version_ids:
-        wanted.append(col(_T.broker_version_id).in_(_ids(BrokerVersion, query.broker_version_ids)))
-    if query.tag_ids:
-        tagged = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(_ids(Tag, query.tag_ids)))
-        wanted.append(col(_T.id).in_(tagged))
-    if query.route_ids:
-        using = col(TemplateRoute.route_id).in_(_ids(UsedRoute, query.route_ids))
-        wanted.append(col(_T.id).in_(sa.select(col(TemplateRoute.template_id)).where(using)))
+    asked = _asked(query)
+    wanted += [having(table, _ids(table, asked[name])) for name, table in KINDS.values() if asked[name]]
     page = sa.select(col(_T.id)).where(*wanted).order_by(col(_T.published_at).desc(), col(_T.id))
     return page.limit(query.limit + 1), sa.select(sa.func.count(col(_T.id))).where(*wanted)
 
@@ -131,14 +122,13 @@ def document(row: Any) -> Document:
 
 def filters(query: TemplateQuery) -> Filters:
     """Return the facets that a query's filters ask for, one of each filter."""
-    wanted = {
-        "category_id": [query.category_id] if query.category_id else (),
-        "difficulty": [query.difficulty] if query.difficulty else (),
-        "tag_ids": sorted(query.tag_ids),
-        "route_ids": sorted(query.route_ids),
-        "broker_version_ids": sorted(query.broker_version_ids),
-    }
-    return [[f"{kind}:{value}" for value in values] for kind, values in wanted.items() if values]
+    return [[f"{kind}:{value}" for value in values] for kind, values in _asked(query).items() if values]
+
+
+def _asked(query: TemplateQuery) -> dict[str, list[str]]:
+    """Return the values that each filter of a query asks for."""
+    single = {name: [value] if (value := getattr(query, name)) else [] for name in ("category_id", "difficulty")}
+    return single | {name: sorted(getattr(query, name)) for name in ("tag_ids", "route_ids", "broker_version_ids")}
 
 
 def summary(row: Any) -> Summary:

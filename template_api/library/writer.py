@@ -20,6 +20,7 @@ from template_api.library.models import (
     TemplateRow,
     TemplateTag,
     UsedRoute,
+    having,
 )
 from template_api.library.upgrades import now_text, prepared_text
 from template_api.records import FreeForm, Status
@@ -182,13 +183,7 @@ def _joined(*texts: str) -> str:
 def _rename(session: Session, table: type[Named], named: FreeForm, but: str) -> None:
     """Show an object by its new name in each template that has it, `but` in one that has it already."""
     id_ = named["id"]
-    if table is Tag:
-        having = col(TemplateRow.id).in_(select(TemplateTag.template_id).where(TemplateTag.tag_id == id_))
-    elif table is UsedRoute:
-        having = col(TemplateRow.id).in_(select(TemplateRoute.template_id).where(TemplateRoute.route_id == id_))
-    else:
-        having = col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id) == id_
-    for row in session.exec(select(TemplateRow).where(having, col(TemplateRow.id) != but)).all():
+    for row in session.exec(select(TemplateRow).where(having(table, [id_]), col(TemplateRow.id) != but)).all():
         before = json.loads(row.facets)
         keywords = row.labels.removeprefix(_names(before)).strip()
         after = {
