@@ -17,24 +17,14 @@ MOST_OFFSET: Final = 10_000
 _NOT_BLANK: Final = "[^\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]"
 
 
-class SummaryField(StrEnum):
-    """A member of a result of a list."""
-
-    ID = "id"
-    SLUG = "slug"
-    TITLE = "title"
-    SHORT_DESCRIPTION = "short_description"
-    DIFFICULTY = "difficulty"
-    URL = "url"
-    CATEGORY = "category"
-    TAGS = "tags"
-    ROUTES = "routes"
-    BROKER_VERSION = "broker_version"
-    PUBLISHED_AT = "published_at"
-    UPDATED_AT = "updated_at"
-    SNIPPET = "snippet"
-
-
+SummaryField = StrEnum(
+    "SummaryField",
+    [
+        "id", "slug", "title", "short_description", "difficulty", "url", "category", "tags", "routes", "broker_version",
+        "published_at", "updated_at", "snippet",
+    ],
+)  # fmt: skip
+"""A member of a result of a list."""
 ResultField = StrEnum("ResultField", [*SummaryField, "content", "score", "matched"])  # type: ignore[misc]
 """A member of a search result."""
 

@@ -29,7 +29,7 @@ from template_api.snippets import snippet
 
 MAX_BODY_BYTES = 65536
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
-_MEMBERS = [name.value for name in SummaryField if name is not SummaryField.SNIPPET]
+_MEMBERS = [name.value for name in SummaryField if name is not SummaryField.snippet]
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 

@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
@@ -60,8 +61,9 @@ class TemplateLibrary:
         self._stopping = threading.Event()
         self._followers: list[threading.Thread] = []
         self._fault: DatabaseUnavailableError | None = None  # the last one, until the database is back
-        self._version = self._read_version()
-        self._checked = time.monotonic()
+        self._version = 0
+        self._check()
+        self.current()
 
     def current(self) -> int:
         """Return the version of the library in the database, at most about a second old; it grows with every change.
@@ -87,12 +89,9 @@ class TemplateLibrary:
     def refresh(self) -> None:
         """Read the library's version, and bring the search index up to date. Blocks until both are done."""
         self._check()
-        with self._indexing:
-            try:
-                while self._fault is None and self._indexer.work():
-                    pass
-            except DatabaseUnavailableError as exc:
-                self._note(exc)
+        with self._indexing, self._noting():
+            while self._indexer.work():
+                pass
 
     def follow(self) -> None:
         """Start the threads that look for changes until `close`.
@@ -101,13 +100,23 @@ class TemplateLibrary:
         but large libraries find everything.
         """
 
+        def repeat(act: Callable[[], None]) -> None:
+            while not self._stopping.is_set():
+                try:
+                    act()
+                except DatabaseUnavailableError:
+                    pass  # the thread that reads the version logs it
+                except Exception:
+                    log.exception("cannot follow the library's changes")
+                self._stopping.wait(self._pace.follow)
+
         def index() -> None:
             with self._indexing:
                 while not self._stopping.is_set() and self._indexer.work():
                     pass
 
         for name, act in (("library-version", self._check), ("library-index", index)):
-            thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
+            thread = threading.Thread(target=repeat, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
         deadline = time.monotonic() + self._pace.first_index
@@ -270,33 +279,22 @@ class TemplateLibrary:
         if not self._checking.acquire(blocking=False):
             return
         try:
-            self._version = self._read_version()
-            self._note(None)
-        except DatabaseUnavailableError as exc:
-            self._note(exc)
+            with self._noting(), reading(self._engine) as connection:
+                self._version = int(connection.execute(statements.VERSION).scalar_one())
         finally:
             self._checked = time.monotonic()
             self._checking.release()
 
-    def _read_version(self) -> int:
-        with reading(self._engine) as connection:
-            return int(connection.execute(statements.VERSION).scalar_one())
-
-    def _note(self, fault: DatabaseUnavailableError | None) -> None:
-        """Log that the database went away or came back, once each."""
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note whether the database answers; log that it went away or came back, once each."""
+        fault = None
+        try:
+            yield
+        except DatabaseUnavailableError as exc:
+            fault = exc
         if fault is not None and self._fault is None:
             log.error("%s; requests are answered with 500 until it is back", fault)
         elif fault is None and self._fault is not None:
             log.warning("the library's database is back")
         self._fault = fault
-
-    def _follow(self, act: Any) -> None:
-        while True:
-            try:
-                act()
-            except DatabaseUnavailableError:
-                pass  # the thread that reads the version logs it
-            except Exception:
-                log.exception("cannot follow the library's changes")
-            if self._stopping.wait(self._pace.follow):
-                return
