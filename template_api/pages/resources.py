@@ -27,7 +27,7 @@ from template_api.pages import shown
 from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
 from template_api.pages.operations import operations
-from template_api.records import Page, TemplateQuery
+from template_api.records import TemplateQuery
 from template_api.replies import Get, Reply, ReplyCache, send_whole
 from template_api.search_counts import SearchCounts
 from template_api.snippets import excerpt, marked_text
@@ -109,33 +109,30 @@ class Pages:
         def make() -> Reply:
             page = self._library.find(wanted)
             try:
-                return self._library_page(wanted, page, self._known(), self._library.facet_counts(wanted))
+                known, counts = self._known(), self._library.facet_counts(wanted)
             except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
-                return self._library_page(wanted, page, {}, {})
+                known, counts = {}, {}
+            following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
+            begun = wanted.offset if wanted.place is None else wanted.place.shown
+            reply = self._page(
+                "library",
+                wanted=wanted,
+                page=page,
+                begun=begun,
+                facets=shown.facets(known, counts, wanted),
+                as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
+                kept=shown.kept_fields(wanted),
+                next=following and shown.search_link(following),
+                first=begun and shown.search_link(shown.first_page(wanted)),
+                near=() if page.found or not known else self._library.near(wanted.text),
+                without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
+            )
+            reply.total = page.total
+            return reply
 
         reply = self._cache.reply(self._library.edition, wanted, make)
         if wanted.text:
             self._searches.count(wanted, reply.total)
-        return reply
-
-    def _library_page(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
-        """Return the page that lists templates; `counts` as `TemplateLibrary.facet_counts` returns them."""
-        begun = wanted.offset if wanted.place is None else wanted.place.shown
-        following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
-        reply = self._page(
-            "library",
-            wanted=wanted,
-            page=page,
-            begun=begun,
-            facets=shown.facets(known, counts, wanted),
-            as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
-            kept=shown.kept_fields(wanted),
-            next=following and shown.search_link(following),
-            first=begun and shown.search_link(shown.first_page(wanted)),
-            near=() if page.found or not known else self._library.near(wanted.text),
-            without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
-        )
-        reply.total = page.total
         return reply
 
     def _known(self) -> Known:

@@ -39,11 +39,6 @@ class Facet:
     title: str
     values: Sequence[FacetValue]
 
-    @property
-    def chosen(self) -> bool:
-        """Return whether it filters now."""
-        return any(value.chosen for value in self.values)
-
 
 def facets(
     known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], wanted: TemplateQuery

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from typing import Any
 from urllib.parse import urlsplit
 
-from template_api.errors import SourceError, did_you_mean
+from template_api.errors import SourceError, did_you_mean, visible
 from template_api.records import Difficulty, Input, Status
 
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
@@ -89,7 +89,7 @@ _RULES: Mapping[str, tuple[Callable[[str], str | None], str]] = {
 
 
 class Fields:
-    """Read the members of one template; `faults` are what was wrong with those read so far.
+    """Read the members of one template; `faults` are what was wrong with those read so far, `warnings` what was odd.
 
     Args:
         path: the file, for messages.
@@ -100,6 +100,7 @@ class Fields:
     def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
         self.path = path
         self.members = members
+        self.warnings: list[str] = []
         self._faults: dict[str, SourceError] = {}
         self._lines = lines
         self._line = line
@@ -125,6 +126,10 @@ class Fields:
     def note(self, fault: SourceError) -> None:
         """Add a fault, once."""
         self._faults.setdefault(str(fault), fault)
+
+    def warn(self, key: str, text: str) -> None:
+        """Add a warning."""
+        self.warnings.append(visible(f"{self.where(key)}: warning: {text}"))
 
     def where(self, key: str | None = None) -> str:
         """Return `path:line` of a key, or of the template."""

@@ -11,23 +11,22 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from template_api.errors import SourceError, StartError, visible
+from template_api.errors import SourceError, StartError
 from template_api.sources.fields import Fields
 from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
 from template_api.sources.template import (
     NotebookSource,
     TemplateSource,
     listed_notebooks,
+    note_oddities,
     notebook_source,
     primary_names,
     template_source,
-    warnings,
 )
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
 NOTEBOOK_SUFFIX = ".lotnb"
-_LINE_KEYS = ("content",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +92,21 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
     return found, unreadable
 
 
-def _reading(
-    read: Callable[[], tuple[Fields, TemplateSource | None, tuple[str, ...]]], done: int, total: int
-) -> Reading:
+def _reading(read: Callable[[], tuple[Fields, TemplateSource | None]], done: int, total: int) -> Reading:
     try:
-        fields, source, warned = read()
+        fields, source = read()
     except SourceError as exc:
         return Reading(None, (exc,), (), done, total)
-    return Reading(source, fields.faults, tuple(map(visible, warned)), done, total)
+    return Reading(source, fields.faults, tuple(fields.warnings), done, total)
 
 
-def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
+def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None]:
     fields = yaml_fields(root, file)
     content = file.parent / CONTENT_FILE
     text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
     notebooks = list(_folder_notebooks(root, fields, file.parent))
-    source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
-    return fields, source, tuple(warnings(fields, notebooks))
+    note_oddities(fields, notebooks)
+    return fields, template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
 
 
 def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
@@ -146,7 +143,7 @@ def _read_lines(file: Path) -> Iterator[Reading]:
                 line = lines.readline(LARGEST_FILE + 1)
 
 
-def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
+def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None]:
     where = f"{file}:{number}"
     if len(line) > LARGEST_FILE:
         raise SourceError(where, f"is longer than {LARGEST_FILE} bytes")
@@ -169,4 +166,5 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
         notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
         if notebook is not None:
             notebooks.append(notebook)
-    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, notebooks, _LINE_KEYS))
+    note_oddities(fields, notebooks, also=["content"])
+    return fields, template_source(fields, content or "", notebooks)

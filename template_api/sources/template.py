@@ -149,30 +149,30 @@ def asked_by(notebooks: Iterable[NotebookSource]) -> tuple[Input, ...]:
     return tuple(dict.fromkeys(each for notebook in notebooks for each in notebook.asked))
 
 
-def warnings(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what is odd but no fault: a blank title, a date to come, inputs that are not those of the routes.
+def note_oddities(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence[str] = ()) -> None:
+    """Warn of what is odd but no fault: a blank title, a date to come, inputs that are not those of the routes.
 
-    Each unknown key that is near to a known one is among them.
+    Each unknown key that is near to a known one is among them; `also` are keys that are known beside the usual ones.
     """
     title = fields.members.get("title")
     if isinstance(title, str) and not title.strip():
-        yield f"{fields.where('title')}: warning: title is blank; the slug is used instead"
+        fields.warn("title", "title is blank; the slug is used instead")
     published_at = fields.text("published_at")
     if published_at is not None and published_at > time_text(datetime.now(UTC)):
-        where, day = fields.where("published_at"), published_at[:10]
-        yield f"{where}: warning: published_at {day} is in the future: the template is listed first until then"
+        told = f"published_at {published_at[:10]} is in the future: the template is listed first until then"
+        fields.warn("published_at", told)
     if declared := {each.name: each for each in fields.inputs("inputs")}:
         for each in asked_by(notebooks):
             what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"
             if each.name not in declared:
-                yield f"{fields.where('inputs')}: warning: inputs lacks {each.name}, which a route reads ({what})"
+                fields.warn("inputs", f"inputs lacks {each.name}, which a route reads ({what})")
             elif each.secret and not declared[each.name].secret:
-                yield f"{fields.where('inputs')}: warning: {each.name} is read by {what}: write secret: true"
+                fields.warn("inputs", f"{each.name} is read by {what}: write secret: true")
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.
         if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
-            yield f"{fields.where(key)}: warning: unknown key {key!r} is not read{meant}"
+            fields.warn(key, f"unknown key {key!r} is not read{meant}")
 
 
 def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:
