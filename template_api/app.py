@@ -19,8 +19,8 @@ from template_api import errors, query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorRow, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.replies import JSON, Get, Reply, error_body
-from template_api.resources import Answers, Now, Search
+from template_api.replies import JSON, Reply, Resource, error_body
+from template_api.resources import Answers
 from template_api.search_counts import SearchCounts
 
 log = logging.getLogger(__name__)
@@ -64,15 +64,15 @@ def create_app(
     pages = Pages(library, base_url.rstrip("/"), searches, playground=playground)
     description = Reply(query.description_text())
     resources: dict[str, object] = {
-        "/api/templates": Get(answers.listed),
-        "/api/templates/{id_or_slug}": Get(answers.template),
-        "/api/search": Search(answers),
-        "/api/suggest": Get(answers.suggestions),
-        "/api/facets": Get(answers.facets),
-        "/openapi.json": Get(lambda _req: description),
-        "/health": Now(answers.health),
-        "/ready": Now(answers.ready),
-        "/metrics": Now(answers.metrics),
+        "/api/templates": Resource(answers.listed),
+        "/api/templates/{id_or_slug}": Resource(answers.template),
+        "/api/search": Resource(answers.searched, answers.posted),
+        "/api/suggest": Resource(answers.suggestions),
+        "/api/facets": Resource(answers.facets),
+        "/openapi.json": Resource(lambda _req: description),
+        "/health": Resource(answers.health, kept=False),
+        "/ready": Resource(answers.ready, kept=False),
+        "/metrics": Resource(answers.metrics, kept=False),
         **pages.resources(),
     }
     cross_origin: Any = falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)

@@ -3,7 +3,7 @@
 They run on the server's threads and may be entered by several at once.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -23,7 +23,7 @@ from template_api.library import TemplateLibrary
 from template_api.parameters import SummaryField
 from template_api.query import Asked, View
 from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
-from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
+from template_api.replies import JSON, Reply, ReplyCache, encoded
 from template_api.search_counts import SearchCounts
 from template_api.snippets import snippet
 
@@ -138,20 +138,24 @@ class Answers:
         reply = self._cache.reply(self._library.edition, ("template", id_or_slug), make)
         return _naming(reply, query.unknown_names(req.query_string)) if req.query_string else reply
 
-    def health(self) -> Reply:
+    def posted(self, req: falcon.Request) -> Reply:
+        """Return the answer of POST /api/search: the results for the query in the JSON body."""
+        return self.found(query.body_query(query.json_body(_json_body(req))), query.SEARCH_PATH)
+
+    def health(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /health."""
         return Reply(encoded({"status": "ok"}))
 
-    def ready(self) -> Reply:
+    def ready(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /ready.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: searches are not answered.
         """
         self._library.check()
-        return self.health()
+        return self.health(req)
 
-    def metrics(self) -> Reply:
+    def metrics(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /metrics: the searches in Prometheus' text format."""
         try:
             self._library.check()
@@ -170,37 +174,6 @@ def _corrected(words: Sequence[Word]) -> list[tuple[str, str]]:
     """Return the header that names the words that were changed, where there are any."""
     value = query.corrected_header((word.typed, word.found) for word in words)
     return [("X-Search-Corrected", value)] if value else []
-
-
-class Search(Get):
-    """GET and POST /api/search."""
-
-    def __init__(self, answers: Answers) -> None:
-        super().__init__(answers.searched)
-        self._answers = answers
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the results for the query in the JSON body."""
-        asked = query.body_query(query.json_body(_json_body(req)))
-        send_whole(req, resp, self._answers.found(asked, query.SEARCH_PATH))
-
-
-class Now:
-    """GET of what holds at this moment only: no cache keeps it.
-
-    Args:
-        reply: makes the answer; raises where it is an error.
-    """
-
-    def __init__(self, reply: Callable[[], Reply]) -> None:
-        self._reply = reply
-
-    def on_get(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the answer."""
-        send_whole(req, resp, self._reply())
-        resp.set_header("Cache-Control", "no-store")
-
-    on_head = on_get
 
 
 def _json_body(req: falcon.Request) -> bytes:

@@ -28,7 +28,7 @@ from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
 from template_api.pages.operations import operations
 from template_api.records import TemplateQuery
-from template_api.replies import Get, Reply, ReplyCache, send_whole
+from template_api.replies import Reply, ReplyCache, Resource, send_whole
 from template_api.search_counts import SearchCounts
 from template_api.snippets import excerpt, marked_text
 from template_api.sources.template import lot_texts
@@ -77,7 +77,7 @@ class Pages:
             name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()
         } | {name: Reply(site_file(name), media_type=kind) for name, kind in SITE_FILES.items()}
 
-    def resources(self) -> Mapping[str, Get]:
+    def resources(self) -> Mapping[str, Resource]:
         """Return what answers each path; the playground takes POST too."""
         replies: dict[str, Callable[..., Reply]] = {
             "/": self._found,
@@ -85,15 +85,16 @@ class Pages:
             "/docs": lambda _req: self._docs,
             "/static/{name}": self._asset,
         }
-        found = {path: Get(reply, _SAFE) for path, reply in replies.items()}
+        found = {path: Resource(reply, headers=_SAFE) for path, reply in replies.items()}
         if self._playground is not None:
-            found["/playground"] = _Form(self._empty_playground, partial(self._tried, self._playground))
+            tried = partial(self._tried, self._playground)
+            found["/playground"] = Resource(self._empty_playground, tried, _SAFE)
         return found
 
     def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
         """Send the page of an error."""
         response.set_headers(_SAFE)
-        send_whole(request, response, self._page("error", error=error))
+        send_whole(request, response, self._page("error", status=error.status, error=error))
 
     @cached_property
     def _docs(self) -> Reply:
@@ -169,15 +170,15 @@ class Pages:
         definition = "\n\n".join(chain.from_iterable(map(lot_texts, cells)))
         return self._page("playground", trial=Trial(definition[:MOST_CHARACTERS]), tried=None)
 
-    def _tried(self, playground: Playground, req: falcon.Request) -> tuple[HTTPStatus, Reply]:
+    def _tried(self, playground: Playground, req: falcon.Request) -> Reply:
         """Return what a definition would do; blocks a thread of the server meanwhile, one at most."""
         if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
             trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
-            return HTTPStatus.FORBIDDEN, self._page("playground", trial=trial, tried=tried)
+            return self._page("playground", status=HTTPStatus.FORBIDDEN, trial=trial, tried=tried)
         trial = trial_of(req.bounded_stream.read(_MAX_FORM_BYTES))
         tried = playground.run(trial)
         status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
-        return status, self._page("playground", trial=trial, tried=tried)
+        return self._page("playground", status=status, trial=trial, tried=tried)
 
     def _asset(self, _req: falcon.Request, name: str) -> Reply:
         """Return the style sheet, the script or the icon."""
@@ -186,24 +187,9 @@ class Pages:
             raise falcon.HTTPNotFound
         return reply
 
-    def _page(self, name: str, **values: Any) -> Reply:
-        return Reply(self._templates[name].render(**values).encode("utf-8", "replace"), media_type=HTML)
-
-
-class _Form(Get):
-    """Answer a form too, which no cache keeps."""
-
-    def __init__(
-        self, reply: Callable[..., Reply], submitted: Callable[[falcon.Request], tuple[HTTPStatus, Reply]]
-    ) -> None:
-        super().__init__(reply, _SAFE)
-        self._submitted = submitted
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the page that the form leads to."""
-        resp.status, reply = self._submitted(req)
-        resp.set_headers((*_SAFE, ("Cache-Control", "no-store")))
-        send_whole(req, resp, reply)
+    def _page(self, name: str, *, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Reply:
+        text = self._templates[name].render(**values)
+        return Reply(text.encode("utf-8", "replace"), media_type=HTML, status=status)
 
 
 @cache
