@@ -302,17 +302,12 @@ def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Requ
     wrong = next((each for each in value if str(each) not in allowed), None) if isinstance(value, list) else value
     ending = ""
     if isinstance(wrong, str):
-        ending = f", not {_shown(wrong)}{_near(wrong, allowed)}"
+        _, of, words = allowed.partition(" of ")
+        names = re.findall(r"\w+", words) if of and not allowed.startswith("text") else []
+        ending = f", not {_shown(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ''}"
     elif isinstance(wrong, int | float):
         ending = f", not {json.dumps(wrong)}"
     raise error(f"{path} must be {allowed}{ending}")
-
-
-def _near(wrong: str, allowed: str) -> str:
-    """Return the question for the word that was meant, where words are allowed."""
-    _, of, words = allowed.partition(" of ")
-    names = re.findall(r"\w+", words) if of and not allowed.startswith("text") else []
-    return did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ""
 
 
 @cache

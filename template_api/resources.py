@@ -22,7 +22,7 @@ from template_api.errors import (
 from template_api.library import TemplateLibrary
 from template_api.parameters import SummaryField
 from template_api.query import Asked, View
-from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
+from template_api.records import Page, Summary, Template, TemplateQuery, Word
 from template_api.replies import JSON, Reply, ReplyCache, encoded
 from template_api.search_counts import SearchCounts
 from template_api.snippets import snippet
@@ -86,8 +86,14 @@ class Answers:
         return _naming(reply, asked.ignored)
 
     def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
-        show = _summary if path == query.LIST_PATH else _result
-        results = [show(each, self._base_url) for each in page.found]
+        results = [_members(each.summary, self._base_url) for each in page.found]
+        if path != query.LIST_PATH:
+            for result, each in zip(results, page.found, strict=True):
+                result |= {
+                    "content": each.summary.content,
+                    "score": round(each.score, 6),
+                    "matched": [_word(word) for word in each.matched],
+                }
         if view.highlight:
             for result, each in zip(results, page.found, strict=True):
                 result["snippet"] = snippet(each)
@@ -191,16 +197,6 @@ def _json_body(req: falcon.Request) -> bytes:
     return body
 
 
-def _result(found: Found, base_url: str) -> dict[str, Any]:
-    """Return a search result: a summary with `content`, `score` and `matched`."""
-    return {
-        **_summary(found, base_url),
-        "content": found.summary.content,
-        "score": round(found.score, 6),
-        "matched": [_word(word) for word in found.matched],
-    }
-
-
 def _word(word: Word) -> str | dict[str, Any]:
     if word.typed == word.found:
         return word.typed
@@ -227,12 +223,8 @@ def _present(members: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in members.items() if value is not None}
 
 
-def _summary(found: Found, base_url: str) -> dict[str, Any]:
-    """Return a result of a list: without the markdown body."""
-    return _members(found.summary, base_url)
-
-
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:
+    """Return a result of a list: without the markdown body."""
     members = {name: getattr(summary, name) for name in _MEMBERS}
     members["url"] = summary.url or f"{base_url}/templates/{summary.slug or summary.id}"
     if summary.difficulty is None:

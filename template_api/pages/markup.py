@@ -79,14 +79,9 @@ class _Renderer(RendererHTML):
     code_block = fence
 
 
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
-    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # documented as the way to replace it
-    parser.core.ruler.push("lower_headings", _lower_headings)
-    return parser
-
-
-_MARKDOWN: Final = _parser()
+_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
+_MARKDOWN.validateLink = _is_safe_link  # type: ignore[method-assign]  # documented as the way to replace it
+_MARKDOWN.core.ruler.push("lower_headings", _lower_headings)
 
 
 class LotLexer(RegexLexer):

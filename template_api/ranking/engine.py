@@ -18,8 +18,8 @@ from template_api.ranking.fields import (
     either,
     filtered,
     leading,
+    schema,
     term_query,
-    ties_query,
     unscored,
 )
 from template_api.ranking.meaning import Meaning, Wanted, interpret
@@ -216,7 +216,8 @@ class Ranking:
         result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
         if len(found) < result.count:
             ties = self._searcher.fast_field_values("tie", [address for _, address in found])
-            query = all_of([query, ties_query([int(tie or 0) for tie in ties])])
+            these = Query.term_set_query(schema(), "tie", [int(tie or 0) for tie in ties])
+            query = all_of([query, unscored(these)])
         return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:

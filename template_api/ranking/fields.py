@@ -21,7 +21,7 @@ which an index is built.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -159,11 +159,6 @@ def filtered(query: Query, filters: Iterable[Collection[str]], since: int | None
     if since is not None:
         passed.append((Occur.Must, unscored(Query.range_query(schema(), "updated", FieldType.Integer, since))))
     return Query.boolean_query([(Occur.Must, query), *passed]) if passed else query
-
-
-def ties_query(ties: Sequence[int]) -> Query:
-    """Return the query for the templates with these values of `tie`; it adds nothing to scores."""
-    return unscored(Query.term_set_query(schema(), "tie", ties))
 
 
 def any_of(field: str, values: Collection[str]) -> Query:

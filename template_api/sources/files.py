@@ -39,7 +39,7 @@ _Loader.add_constructor(None, _foreign)  # any other tag would be read as text
 
 def yaml_fields(root: Path, file: Path) -> Fields:
     """Read a YAML mapping, with the line of each key."""
-    node, members = _parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
+    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
     if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
         raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
     lines: dict[str, int] = {}
@@ -51,16 +51,12 @@ def yaml_fields(root: Path, file: Path) -> Fields:
     return fields
 
 
-def yaml_node(file: Path, text: str) -> yaml.Node | None:
-    """Parse YAML into nodes, which know their lines; None for an empty document.
+def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
+    """Parse YAML into nodes, which know their lines, None for an empty document, and into values.
 
     Raises:
         SourceError: it is not YAML, or has a tag that means nothing here.
     """
-    return _parsed_yaml(file, text)[0]
-
-
-def _parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
     try:
         loader = _Loader(text)
         loader.name = str(file)  # for `_foreign`
