@@ -292,7 +292,7 @@ class Ranking:
 
     def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
         query = " ".join(each.options[0].text for each in wanted)
-        asked = frozenset(term for each in wanted for option in each.likeliest for term in option.terms)
+        asked = frozenset(term for each in wanted for term in each.options[0].terms)
         top = []
         for each in best[:_REORDERED]:
             kept = self._searcher.doc(each.address)

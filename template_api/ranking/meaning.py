@@ -81,11 +81,6 @@ class Wanted:
         """Whether the library has the word as typed."""
         return self.options[0].origin is Origin.TYPED
 
-    @property
-    def likeliest(self) -> tuple[Option, ...]:
-        """The options that are as likely as the first one."""
-        return tuple(option for option in self.options if option.origin is self.options[0].origin)
-
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
@@ -125,9 +120,9 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     if telling and not exact:
         telling = synonyms.telling(typed)
     reader = _Reader(telling or typed, vocabulary, synonyms, exact=exact)
-    found: dict[tuple[tuple[str, ...], ...], Wanted] = {}
+    found: dict[tuple[str, ...], Wanted] = {}
     for wanted in reader.read():
-        key = tuple(option.terms for option in wanted.likeliest)
+        key = wanted.options[0].terms
         before = found.get(key)
         if before is None:
             found[key] = wanted
@@ -252,8 +247,6 @@ class _Reader:
             return ()
         if self._synonyms.has([word]):
             options = self._meant([word])
-            if not options and last:
-                options = self._weighed([(each,) for each in self._vocabulary.completions(word)], Origin.CORRECTED)
             return (Wanted(word, options),) if options else ()
         known, edits = self._vocabulary.nearest(word)
         if edits != 1:
