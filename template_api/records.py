@@ -152,18 +152,10 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A title that completes what was typed, and the slug or id of its template."""
-
-    text: str
-    slug: str
-
-
-@dataclass(frozen=True, slots=True)
 class Suggestions:
-    """The titles that complete what was typed, and the words of it that were read otherwise."""
+    """The templates whose titles complete what was typed, and the words of it that were read otherwise."""
 
-    found: tuple[Suggestion, ...] = ()
+    found: tuple[Summary, ...] = ()
     corrected: tuple[Word, ...] = ()
 
 

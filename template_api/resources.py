@@ -117,7 +117,7 @@ class Answers:
 
         def make() -> Reply:
             suggested = self._library.suggest(text)
-            shown = [{"text": each.text, "slug": each.slug} for each in suggested.found]
+            shown = [{"text": each.title, "slug": each.slug or each.id} for each in suggested.found]
             return Reply(encoded({"suggestions": shown}), _corrected(suggested.corrected))
 
         return _naming(self._cache.reply(self._library.edition, ("suggestions", text), make), ignored)

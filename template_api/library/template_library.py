@@ -27,7 +27,6 @@ from template_api.records import (
     Notebook,
     Page,
     Place,
-    Suggestion,
     Suggestions,
     Summary,
     Template,
@@ -149,26 +148,23 @@ class TemplateLibrary:
         return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored, ranked.place)
 
     def suggest(self, text: str) -> Suggestions:
-        """Return at most eight titles that complete a text whose last word is unfinished, and what was read otherwise.
+        """Return at most eight templates whose titles complete a text with an unfinished last word.
+
+        Beside them is what was read otherwise than typed.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         keys, corrected = self._ranking().suggest(text, _SUGGESTIONS)
-        return Suggestions(self._titles(keys), corrected)
+        return Suggestions(tuple(self._summaries(keys).values()), corrected)
 
-    def near(self, text: str) -> tuple[Suggestion, ...]:
-        """Return at most four titles with a word that is like one of a text that nothing was found for.
+    def near(self, text: str) -> tuple[Summary, ...]:
+        """Return at most four templates with a word in the title like one of a text that nothing was found for.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        return self._titles(self._ranking().near(text, _NEAR))
-
-    def _titles(self, ids: Sequence[str]) -> tuple[Suggestion, ...]:
-        summaries = self._summaries(ids)
-        shown = [summaries[id_] for id_ in ids if id_ in summaries]
-        return tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
+        return tuple(self._summaries(self._ranking().near(text, _NEAR)).values())
 
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.
@@ -254,7 +250,7 @@ class TemplateLibrary:
             total = connection.execute(counted).scalar_one()
         shown = ids[: query.limit]
         summaries = self._summaries(shown)
-        found = tuple(Found(summaries[id_], 0.0) for id_ in shown if id_ in summaries)
+        found = tuple(Found(each, 0.0) for each in summaries.values())
         return Page(found, total, place=begin.after(shown) if len(ids) > len(shown) else None)
 
     def _ranking(self) -> Ranking:
@@ -267,12 +263,12 @@ class TemplateLibrary:
         return ranking
 
     def _summaries(self, ids: Sequence[str]) -> Mapping[str, Summary]:
-        """Read the published ones among some templates: what was hidden a moment ago is not shown."""
+        """Read the published ones among some templates, in this order: what was hidden a moment ago is not shown."""
         if not ids:
             return {}
         with reading(self._engine) as connection:
-            rows = connection.execute(statements.SOME, {"ids": ids}).all()
-        return {row.id: summary(row) for row in rows if is_published(row)}
+            rows = {row.id: row for row in connection.execute(statements.SOME, {"ids": ids}) if is_published(row)}
+        return {id_: summary(rows[id_]) for id_ in ids if id_ in rows}
 
     def _check(self) -> None:
         """Read the library's version, unless another thread is about to."""
