@@ -49,10 +49,13 @@ SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expand
 ONE: Final = sa.select(*_SHOWN, col(_T.inputs)).where(
     sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug"))
 )
-DATED: Final = sa.select(*columns(_T.published_at, _T.id)).where(
-    col(_T.id).in_(sa.bindparam("ids", expanding=True)), col(_T.published_at).is_not(None)
+LAST: Final = (
+    sa.select(*columns(_T.published_at, _T.id))
+    .where(col(_T.id).in_(sa.bindparam("ids", expanding=True)), col(_T.published_at).is_not(None))
+    .order_by(col(_T.published_at), col(_T.id).desc())
+    .limit(1)
 )
-"""What `behind` takes of templates."""
+"""What `behind` takes of the last one of some templates in the order of lists."""
 NOTEBOOKS: Final = (
     sa.select(*columns(_N.filename, _N.version, _N.is_primary, _N.cells, _N.role))
     .where(col(_N.template_id) == sa.bindparam("template_id"), col(_N.is_latest))

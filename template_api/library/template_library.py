@@ -176,20 +176,17 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
-        named: dict[str, list[tuple[Mapping[str, Any], int]]] = {}
         with reading(self._engine) as connection:
-            for name, (kind, table) in statements.KINDS.items():
-                rows = connection.execute(statements.named(table))
-                objects = ({"id": id_, "name": shown, "slug": slug} for id_, shown, slug in rows)
-                named[name] = [(each, counts.get(f"{kind}:{each['id']}", 0)) for each in objects]
-        words = [str(each) for each in Difficulty]
-        named["difficulties"] = [
-            (dict.fromkeys(("id", "name", "slug"), word), counts.get(f"difficulty:{word}", 0)) for word in words
-        ]
-        return {
-            name: [{**facet, "count": count} for facet, count in sorted(found, key=lambda each: -each[1]) if count]
-            for name, found in named.items()
-        }
+            known = [
+                (name, kind, [row._asdict() for row in connection.execute(statements.named(table))])
+                for name, (kind, table) in statements.KINDS.items()
+            ]
+        words = [dict.fromkeys(("id", "name", "slug"), str(each)) for each in Difficulty]
+        found = {}
+        for name, kind, objects in (*known, ("difficulties", "difficulty", words)):
+            counted = [{**one, "count": counts.get(f"{kind}:{one['id']}", 0)} for one in objects]
+            found[name] = sorted((one for one in counted if one["count"]), key=lambda one: -one["count"])
+        return found
 
     def facet_counts(self, query: TemplateQuery) -> Mapping[str, int]:
         """Return how many of the templates that a query finds have each facet, by its kind and id, as `tag_ids:ID`.
@@ -241,10 +238,7 @@ class TemplateLibrary:
         page, counted = statements.listed(query)
         begin = query.place or Place(query.offset)
         with reading(self._engine) as connection:
-            known = (
-                {row.id: row for row in connection.execute(statements.DATED, {"ids": begin.keys})} if begin.keys else {}
-            )
-            last = next((known[key] for key in reversed(begin.keys) if key in known), None)
+            last = connection.execute(statements.LAST, {"ids": begin.keys}).first() if begin.keys else None
             page = page.offset(begin.shown) if last is None else statements.behind(page, last.published_at, last.id)
             ids = connection.execute(page).scalars().all()
             total = connection.execute(counted).scalar_one()
