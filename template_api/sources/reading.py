@@ -15,12 +15,10 @@ from template_api.errors import SourceError, StartError
 from template_api.sources.fields import Fields
 from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
 from template_api.sources.template import (
-    NotebookSource,
     TemplateSource,
     listed_notebooks,
     note_oddities,
-    notebook_source,
-    primary_names,
+    notebook_sources,
     template_source,
 )
 
@@ -104,27 +102,21 @@ def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None]
     fields = yaml_fields(root, file)
     content = file.parent / CONTENT_FILE
     text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
-    notebooks = list(_folder_notebooks(root, fields, file.parent))
-    note_oddities(fields, notebooks)
-    return fields, template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
-
-
-def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
-    """Yield the notebooks that the template lists, in that order, then the others of its folder by name."""
-    listed = {each.filename: each for each in listed_notebooks(fields, with_cells=False)}
+    folder = file.parent
+    listed = listed_notebooks(fields, with_cells=False)
     present = sorted(each.name for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
     for filename in listed.keys() - set(present):
         reason = f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder"
         fields.note(fields.fault("notebooks", reason))
+    # Those that it does not list follow by name.
     order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
-    primary = primary_names(listed.values(), order)
-    for filename in order:
-        file, role = folder / filename, listed[filename].role if filename in listed else None
-        try:
-            cells = parsed_json(file, file_text(root, file))
-            yield notebook_source(str(file), file.name, cells, is_primary=filename in primary, role=role)
-        except SourceError as exc:
-            fields.note(exc)
+
+    def cells_of(filename: str) -> tuple[str, object]:
+        return str(folder / filename), parsed_json(folder / filename, file_text(root, folder / filename))
+
+    notebooks = notebook_sources(fields, listed, order, cells_of)
+    note_oddities(fields, notebooks)
+    return fields, template_source(fields, text, notebooks, default_slug=folder.absolute().name)
 
 
 def _is_notebook(filename: str) -> bool:
@@ -159,12 +151,6 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
         fields.note(fields.fault("content", "must be text"))
         content = ""
     listed = listed_notebooks(fields, with_cells=True)
-    primary = primary_names(listed, [each.filename for each in listed])
-    notebooks = []
-    for each in listed:
-        read = partial(notebook_source, is_primary=each.filename in primary, role=each.role)
-        notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
-        if notebook is not None:
-            notebooks.append(notebook)
+    notebooks = notebook_sources(fields, listed, list(listed), lambda name: (where, listed[name].cells))
     note_oddities(fields, notebooks, also=["content"])
     return fields, template_source(fields, content or "", notebooks)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
@@ -200,8 +200,8 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     return None, slug
 
 
-def listed_notebooks(fields: Fields, *, with_cells: bool) -> list[Listed]:
-    """Return the notebooks that a template lists, in order; a fault in one is noted in `fields`.
+def listed_notebooks(fields: Fields, *, with_cells: bool) -> dict[str, Listed]:
+    """Return the notebooks that a template lists by their file names, in order; a fault in one is noted in `fields`.
 
     `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them. Cells are
     kept `with_cells` only: those of YAML may be aliases, which take for ever to compare.
@@ -220,18 +220,7 @@ def listed_notebooks(fields: Fields, *, with_cells: bool) -> list[Listed]:
         each = fields.checked(None, _listed, fields, role, item, with_cells) if item not in (None, "") else None
         if each is not None and found.setdefault(each.filename, each) != each:
             fields.note(fields.fault(_KEY, f"names {each.filename!r} twice"))
-    return list(found.values())
-
-
-def primary_names(listed: Iterable[Listed], order: Sequence[str]) -> set[str]:
-    """Return the primary ones: those that say so, else those of the role `solution`, else the first in order."""
-    each = list(listed)
-    # Decision: without a word on it, the first notebook is the primary one.
-    return (
-        {one.filename for one in each if one.is_primary}
-        or {one.filename for one in each if (one.role or "").lower() == PRIMARY_ROLE}
-        or set(order[:1])
-    )
+    return found
 
 
 def _listed(fields: Fields, role: object, item: object, with_cells: bool) -> Listed:
@@ -248,14 +237,37 @@ def _listed(fields: Fields, role: object, item: object, with_cells: bool) -> Lis
     return Listed(filename, named and named.strip(), is_primary, given.get("cells") if with_cells else None)
 
 
-def notebook_source(
-    where: str, filename: str, cells: object, *, is_primary: bool, role: str | None = None
-) -> NotebookSource:
-    """Read the cells of one notebook.
+def notebook_sources(
+    fields: Fields, listed: Mapping[str, Listed], order: Sequence[str], cells_of: Callable[[str], tuple[str, object]]
+) -> list[NotebookSource]:
+    """Read the cells of notebooks; a fault in one is noted in `fields`, and the notebook left out.
 
-    Raises:
-        SourceError: they are not a JSON array of objects, are nested too deeply, or hold what a database cannot keep.
+    The primary ones are those that say so, else those of the role `solution`, else the first in order.
+
+    Args:
+        fields: the template's members.
+        listed: the notebooks that it lists.
+        order: the names of all.
+        cells_of: returns the cells of one, and where they are, for messages.
     """
+    # Decision: without a word on it, the first notebook is the primary one.
+    primary = (
+        {each.filename for each in listed.values() if each.is_primary}
+        or {each.filename for each in listed.values() if (each.role or "").lower() == PRIMARY_ROLE}
+        or set(order[:1])
+    )
+    found = []
+    for filename in order:
+        role = listed[filename].role if filename in listed else None
+        try:
+            where, cells = cells_of(filename)
+            found.append(_notebook(where, filename, cells, is_primary=filename in primary, role=role))
+        except SourceError as exc:
+            fields.note(exc)
+    return found
+
+
+def _notebook(where: str, filename: str, cells: object, *, is_primary: bool, role: str | None) -> NotebookSource:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise SourceError(where, f"notebook {filename}: must be a JSON array of cells {{kind, language, value}}")
     check_storable(where, f"the name of notebook {filename!r}", filename)
