@@ -61,17 +61,19 @@ def _url(text: str) -> str | None:
     return text if usable and text.isprintable() and " " not in text and len(text) <= _LONGEST_URL else None
 
 
-def _one_of(words: type[StrEnum]) -> tuple[Callable[[str], str | None], str]:
-    return (
-        lambda text: text.lower() if text.lower() in list(words) else None
-    ), f"be one of {', '.join(words)}, not {{!r}}"
+_Rule = tuple[Callable[[str], str | None], str]
 
 
-def _at_most(length: int) -> tuple[Callable[[str], str | None], str]:
+def _one_of(words: type[StrEnum]) -> _Rule:
+    told = f"be one of {', '.join(words)}, not {{!r}}"
+    return (lambda text: text.lower() if text.lower() in list(words) else None), told
+
+
+def _at_most(length: int) -> _Rule:
     return (lambda text: text if len(text) <= length else None), f"have at most {length} characters"
 
 
-_RULES: Mapping[str, tuple[Callable[[str], str | None], str]] = {
+_RULES: Mapping[str, _Rule] = {
     "title": _at_most(500),
     "summary": _at_most(5000),
     "short_description": _at_most(5000),
@@ -148,7 +150,7 @@ class Fields:
         read, told = _RULES.get(rule or key, (str, ""))
         found = read(value) if value else None
         if value and found is None:
-            self.note(self.fault(key, f"must {told.format(value)}"))
+            self.note(self.fault(key, f"must {told.format(value[:_LONGEST_URL])}"))
         return found
 
     def items(self, key: str) -> Sequence[Any]:
