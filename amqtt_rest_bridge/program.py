@@ -382,7 +382,8 @@ class Program:
         """Use changed route files; on an error everything stays as it was."""
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
-        gone = {route.name for route in self._routes} - {route.name for route in routes}
+        names = {route.name for route in routes}
+        gone = [(route, self._unfinished(route)) for route in self._routes if route.name not in names]
         self._ports.bind(server_ports(routes))
         try:
             self._use(routes)
@@ -392,8 +393,9 @@ class Program:
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
         self.supervisor.finish("subscriptions", self.place.subscribe)
-        for name in gone:
-            self.reporter.remove(name)
+        for route, count in gone:
+            _warn_of_removed(route, count)
+            self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
@@ -402,6 +404,11 @@ class Program:
     def _reloaded(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
         self._on_reload(self._started.used if failure is None else None)
+
+    def _unfinished(self, route: Route) -> int:
+        """Return how many messages of a present route have not ended; of a lossless one with those on disk."""
+        admission = self._outcomes.statistics[route.name].admission
+        return max(admission.outstanding + admission.outside, (self._broker.spool or {}).get(route.name, 0))
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
@@ -453,6 +460,17 @@ class Program:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
+
+
+def _warn_of_removed(route: Route, count: int) -> None:
+    """Warn of a route that a reload has removed, where `count` messages of it have not ended."""
+    if route.is_lossless:
+        log.warning(
+            "route %s was removed: it is lossless, and from now on nothing is kept for it; %d message(s) that it has "
+            "taken had not ended", route.name, count,
+        )  # fmt: skip
+    elif count:
+        log.warning("route %s was removed: %d message(s) that it has taken had not ended", route.name, count)
 
 
 def check_routes(routes: Iterable[Route], settings: Settings) -> None:
