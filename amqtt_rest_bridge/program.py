@@ -239,10 +239,13 @@ class Program:
             self._host = host = Host(
                 publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
                 _limits(settings), runs, self._admin.records if settings.recorded else None,
+                keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
             self._client_mode = ClientMode(host, self._outcomes, self._leads)
-            self._server_mode = ServerMode(host, self._outcomes, openapi=settings.openapi)
+            self._server_mode = ServerMode(
+                host, self._outcomes, is_mqtt_5=settings.is_mqtt_5, openapi=settings.openapi
+            )  # fmt: skip
             self.place = make_place(publisher, self._client_mode, self._server_mode, self.supervisor)
             """Its sessions at the broker."""
             self._opened = opened.pop_all()
@@ -499,7 +502,8 @@ def _port_options(settings: Settings) -> PortOptions:
     tls = None
     if settings.server_certfile is not None and settings.server_keyfile is not None:
         tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
-    return PortOptions(settings.server_host, tls, int(settings.max_body_bytes), settings.access_log)
+    is_shared = isinstance(settings, WorkerSettings)
+    return PortOptions(settings.server_host, tls, int(settings.max_body_bytes), settings.access_log, is_shared)
 
 
 def _seconds_by_port(routes: Iterable[Route]) -> dict[int, float]:

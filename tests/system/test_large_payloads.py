@@ -21,6 +21,7 @@ import pytest
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD, READ_AHEAD_BYTES
 from amqtt_rest_bridge.spool import Spool
+from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import Answer, Recorder, recording
@@ -82,8 +83,7 @@ def memory(pid: int) -> int:
 
 def processes(broker: int) -> list[int]:
     """Return the broker and its bridge processes."""
-    children = Path(f"/proc/{broker}/task/{broker}/children").read_text().split()
-    return [broker, *map(int, children)]
+    return [broker, *rig.children(broker)]
 
 
 class Peak:
