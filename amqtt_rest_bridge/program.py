@@ -239,10 +239,13 @@ class Program:
             self._host = host = Host(
                 publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
                 _limits(settings), runs, self._admin.records if settings.recorded else None,
+                keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
             self._client_mode = ClientMode(host, self._outcomes, self._leads)
-            self._server_mode = ServerMode(host, self._outcomes, openapi=settings.openapi)
+            self._server_mode = ServerMode(
+                host, self._outcomes, is_mqtt_5=settings.is_mqtt_5, openapi=settings.openapi
+            )  # fmt: skip
             self.place = make_place(publisher, self._client_mode, self._server_mode, self.supervisor)
             """Its sessions at the broker."""
             self._opened = opened.pop_all()
@@ -379,7 +382,8 @@ class Program:
         """Use changed route files; on an error everything stays as it was."""
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
-        gone = {route.name for route in self._routes} - {route.name for route in routes}
+        names = {route.name for route in routes}
+        gone = [(route, self._unfinished(route)) for route in self._routes if route.name not in names]
         self._ports.bind(server_ports(routes))
         try:
             self._use(routes)
@@ -389,8 +393,9 @@ class Program:
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
         self.supervisor.finish("subscriptions", self.place.subscribe)
-        for name in gone:
-            self.reporter.remove(name)
+        for route, count in gone:
+            _warn_of_removed(route, count)
+            self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
@@ -399,6 +404,11 @@ class Program:
     def _reloaded(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
         self._on_reload(self._started.used if failure is None else None)
+
+    def _unfinished(self, route: Route) -> int:
+        """Return how many messages of a present route have not ended; of a lossless one with those on disk."""
+        admission = self._outcomes.statistics[route.name].admission
+        return max(admission.outstanding + admission.outside, (self._broker.spool or {}).get(route.name, 0))
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
@@ -452,6 +462,17 @@ class Program:
             gc.freeze()
 
 
+def _warn_of_removed(route: Route, count: int) -> None:
+    """Warn of a route that a reload has removed, where `count` messages of it have not ended."""
+    if route.is_lossless:
+        log.warning(
+            "route %s was removed: it is lossless, and from now on nothing is kept for it; %d message(s) that it has "
+            "taken had not ended", route.name, count,
+        )  # fmt: skip
+    elif count:
+        log.warning("route %s was removed: %d message(s) that it has taken had not ended", route.name, count)
+
+
 def check_routes(routes: Iterable[Route], settings: Settings) -> None:
     """Raise `ConfigurationError` for the first route that cannot run."""
     for route, error in unusable_routes(routes, settings):
@@ -499,7 +520,8 @@ def _port_options(settings: Settings) -> PortOptions:
     tls = None
     if settings.server_certfile is not None and settings.server_keyfile is not None:
         tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
-    return PortOptions(settings.server_host, tls, int(settings.max_body_bytes), settings.access_log)
+    is_shared = isinstance(settings, WorkerSettings)
+    return PortOptions(settings.server_host, tls, int(settings.max_body_bytes), settings.access_log, is_shared)
 
 
 def _seconds_by_port(routes: Iterable[Route]) -> dict[int, float]:

@@ -19,8 +19,8 @@ from template_api import errors, query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorRow, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.replies import JSON, Get, Reply, error_body
-from template_api.resources import Answers, Health, Metrics, Search
+from template_api.replies import JSON, Reply, Resource, error_body
+from template_api.resources import Answers
 from template_api.search_counts import SearchCounts
 
 log = logging.getLogger(__name__)
@@ -64,21 +64,19 @@ def create_app(
     pages = Pages(library, base_url.rstrip("/"), searches, playground=playground)
     description = Reply(query.description_text())
     resources: dict[str, object] = {
-        "/api/templates": Get(answers.listed),
-        "/api/templates/{id_or_slug}": Get(answers.template),
-        "/api/search": Search(answers),
-        "/api/suggest": Get(answers.suggestions),
-        "/api/facets": Get(answers.facets),
-        "/openapi.json": Get(lambda _req: description),
-        "/health": Health(),
-        "/ready": Health(library.check),
-        "/metrics": Metrics(library, searches),
+        "/api/templates": Resource(answers.listed),
+        "/api/templates/{id_or_slug}": Resource(answers.template),
+        "/api/search": Resource(answers.searched, answers.posted),
+        "/api/suggest": Resource(answers.suggestions),
+        "/api/facets": Resource(answers.facets),
+        "/openapi.json": Resource(lambda _req: description),
+        "/health": Resource(answers.health, kept=False),
+        "/ready": Resource(answers.ready, kept=False),
+        "/metrics": Resource(answers.metrics, kept=False),
         **pages.resources(),
     }
-    middleware: list[Any] = [RequestId(), falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)]
-    if access_log is not None:
-        middleware.append(AccessLog(access_log))
-    app = falcon.App(middleware=middleware)
+    cross_origin: Any = falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)
+    app = falcon.App(middleware=[Requests(access_log), cross_origin])
     for path, resource in resources.items():
         app.add_route(path, resource)
     handler = _ErrorHandler(pages)
@@ -124,21 +122,13 @@ class _ErrorHandler:
         return _FAILURES.get(req.uri_template, errors.INTERNAL_ERROR).error()
 
 
-class RequestId:
-    """Add its id to each response."""
-
-    def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
-        """Name the id that the log names too."""
-        resp.set_header(REQUEST_ID, request_id(req))
-
-
-class AccessLog:
-    """Write one line of JSON for each request to a logger.
+class Requests:
+    """Name the id of each request in its response, and write one line of JSON for it where there is a logger.
 
     The line holds time, request_id, client, method, path, query, status, bytes and milliseconds, never a body.
     """
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger | None) -> None:
         self._logger = logger
 
     def process_request(self, req: falcon.Request, _resp: falcon.Response) -> None:
@@ -146,7 +136,10 @@ class AccessLog:
         req.context.began = time.perf_counter()
 
     def process_response(self, req: falcon.Request, resp: falcon.Response, _resource: object, _succeeded: bool) -> None:
-        """Write the line."""
+        """Name the id that the log names too, and write the line."""
+        resp.set_header(REQUEST_ID, request_id(req))
+        if self._logger is None:
+            return
         now = time.perf_counter()  # Falcon refuses some requests before they are begun
         line = {
             "time": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),

@@ -13,7 +13,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import Field, asdict, fields
+from dataclasses import Field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
@@ -26,7 +26,6 @@ from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
 
 if TYPE_CHECKING:
-    from template_api.library import Report
     from template_api.sources import Reading
 
 interrupts.raise_again()
@@ -174,19 +173,22 @@ def import_paths(
     from template_api.library import import_templates
 
     url = read_settings({"database_url": database_url}, os.environ).database_url
-    readings: list[Reading] = []
+    faults: list[dict[str, str]] = []
+    warnings: list[str] = []
 
     def observe(reading: "Reading") -> None:
         progress.show(reading)
-        if as_json and (reading.faults or reading.warnings):
-            readings.append(reading)
+        if as_json:
+            faults.extend({"where": fault.where, "reason": fault.reason} for fault in reading.faults)
+            warnings.extend(reading.warnings)
 
     with Progress(sys.stderr, quiet=quiet) as progress:
         report = import_templates(
             url, paths, prune=prune, dry_run=dry_run, observe=observe, on_wait=progress.show_waiting
         )
     if as_json:
-        print(json.dumps(_report_members(report, readings, dry_run), ensure_ascii=False))
+        told = {"pruned": report.pruned, "dry_run": dry_run, "faults": faults, "warnings": warnings}
+        print(json.dumps({**report.counts, **told}, ensure_ascii=False))
     elif not quiet:
         print(f"{report}{'; nothing was changed (dry run)' if dry_run else ''}")
     if not report.pruned:
@@ -233,17 +235,6 @@ class Progress:
             self._console.print(f"{fault.where}: error: {fault.reason}")
         if not self._bar.disable:
             self._bar.update(self._task, completed=reading.done, total=reading.total)
-
-
-def _report_members(report: "Report", readings: Sequence["Reading"], dry_run: bool) -> dict[str, Any]:
-    """Return the report of an import as JSON: counts, faults and warnings in the order of the templates."""
-    return {
-        **{str(outcome): count for outcome, count in report.counts.items()},
-        "pruned": report.pruned,
-        "dry_run": dry_run,
-        "faults": [{"where": fault.where, "reason": fault.reason} for each in readings for fault in each.faults],
-        "warnings": [warning for each in readings for warning in each.warnings],
-    }
 
 
 def state_command(status: Status) -> Callable[..., int]:
@@ -309,7 +300,7 @@ def list_templates(
     template = None
     for template in listed_templates(url, status):
         if as_json:
-            print(json.dumps(asdict(template), ensure_ascii=False))
+            print(json.dumps(template._asdict(), ensure_ascii=False))
         else:
             day = (template.published_at or "-")[:10]
             title = "".join(letter if letter.isprintable() else "?" for letter in template.title)

@@ -6,35 +6,25 @@ title is what messages say that a value must be, the description what the parame
 
 from enum import StrEnum
 from typing import Annotated, Any, Final
+from uuid import UUID
 
 from msgspec import Meta, Struct
 
 from template_api.records import DEFAULT_LIMIT, Difficulty, Sort
 
 MOST_OFFSET: Final = 10_000
-_UUID: Final = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 # Engines disagree on what \s means.
 _NOT_BLANK: Final = "[^\\t\\n\\v\\f\\r \\u0085\\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000]"
 
 
-class SummaryField(StrEnum):
-    """A member of a result of a list."""
-
-    ID = "id"
-    SLUG = "slug"
-    TITLE = "title"
-    SHORT_DESCRIPTION = "short_description"
-    DIFFICULTY = "difficulty"
-    URL = "url"
-    CATEGORY = "category"
-    TAGS = "tags"
-    ROUTES = "routes"
-    BROKER_VERSION = "broker_version"
-    PUBLISHED_AT = "published_at"
-    UPDATED_AT = "updated_at"
-    SNIPPET = "snippet"
-
-
+SummaryField = StrEnum(
+    "SummaryField",
+    [
+        "id", "slug", "title", "short_description", "difficulty", "url", "category", "tags", "routes", "broker_version",
+        "published_at", "updated_at", "snippet",
+    ],
+)  # fmt: skip
+"""A member of a result of a list."""
 ResultField = StrEnum("ResultField", [*SummaryField, "content", "score", "matched"])  # type: ignore[misc]
 """A member of a search result."""
 
@@ -64,55 +54,60 @@ def _ids(which: str, example: str) -> Meta:
 
 
 _CATEGORY: Final = _rule("a UUID", "Only templates in this category.", "0b7c5a52-8b1f-5a56-8d8a-6f1f4f0f9d10")
-_FormOfUuid = Annotated[str, Meta(pattern=_UUID, max_length=36, extra_json_schema={"format": "uuid"})]
 _Difficulty = Annotated[Difficulty | None, _one_of(Difficulty, "Only templates of this difficulty.", "beginner")]
 _TagIds = Annotated[list[str] | None, _ids("with one of these tags", "f2a1f6f3-77c6-5f0e-8a55-7f0d3a0c9e42")]
 _RouteIds = Annotated[list[str] | None, _ids("that use one of these routes", "c7c1a1de-5d0a-5a7b-9c1e-1e6b8f9f2d33")]
 _VersionIds = Annotated[
     list[str] | None, _ids("for one of these broker versions", "9e3a7c64-1f27-5d11-a0a5-6d2b1c3e4f50")
 ]
-_Limit = Annotated[
-    Annotated[int, Meta(ge=1, le=30)] | None, _rule("a whole number from 1 to 30", "How many at most.", 10)
-]
-_Offset = Annotated[
-    Annotated[int, Meta(ge=0, le=MOST_OFFSET)] | None,
-    _rule(
-        f"a whole number from 0 to {MOST_OFFSET}",
-        "How many of the first ones to leave out; without effect beside `cursor`.",
-        20,
-    ),
-]
-_Cursor = Annotated[
-    Annotated[str, Meta(max_length=2000, pattern="^([A-Za-z0-9_-]{10,})?$")] | None,
-    _rule(
-        "what a page of the same search named as its next one, or blank", "The `next_cursor` of the page before.", ""
-    ),
-]
-_Order = Annotated[
-    Sort | None,
-    _one_of(Sort, "The order: best first, newest first, or by title. Without a text the newest are best.", "newest"),
-]
-_Exact = Annotated[bool | None, _flag("Search for the words as typed: no corrections, no synonyms.")]
-_UpdatedSince = Annotated[
-    Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
-    _rule(
-        "a date or time (RFC 3339) such as 2026-01-31T12:00:00Z",
-        "Only templates that changed in this library at this time or later.",
-        "2026-01-31T12:00:00Z",
-    ),
-]
-_WithMeta = Annotated[
-    bool | None, _flag("Add `meta` beside `results`: total, corrections, ignored words, facets, next cursor.")
-]
-_Highlight = Annotated[
-    bool | None, _flag("Add `snippet` to each result: escaped text with the words found in `<mark>`.")
-]
-_SummaryFields = Annotated[
-    Annotated[list[SummaryField], Meta(min_length=1)] | None, _some_of(SummaryField, "id", "title")
-]
-_ResultFields = Annotated[
+_Fields = Annotated[
     Annotated[list[ResultField], Meta(min_length=1)] | None, _some_of(ResultField, "id", "title", "score")
 ]
+
+
+class Options(Struct, kw_only=True, frozen=True):
+    """What lists and searches have in common beside their text and filters."""
+
+    limit: Annotated[
+        Annotated[int, Meta(ge=1, le=30)] | None, _rule("a whole number from 1 to 30", "How many at most.", 10)
+    ] = DEFAULT_LIMIT
+    offset: Annotated[
+        Annotated[int, Meta(ge=0, le=MOST_OFFSET)] | None,
+        _rule(
+            f"a whole number from 0 to {MOST_OFFSET}",
+            "How many of the first ones to leave out; without effect beside `cursor`.",
+            20,
+        ),
+    ] = 0
+    cursor: Annotated[
+        Annotated[str, Meta(max_length=2000, pattern="^([A-Za-z0-9_-]{10,})?$")] | None,
+        _rule(
+            "what a page of the same search named as its next one, or blank",
+            "The `next_cursor` of the page before.",
+            "",
+        ),
+    ] = None
+    sort: Annotated[
+        Sort | None,
+        _one_of(
+            Sort, "The order: best first, newest first, or by title. Without a text the newest are best.", "newest"
+        ),
+    ] = Sort.RELEVANCE
+    exact: Annotated[bool | None, _flag("Search for the words as typed: no corrections, no synonyms.")] = False
+    updated_since: Annotated[
+        Annotated[str, Meta(extra_json_schema={"format": "date-time"})] | None,
+        _rule(
+            "a date or time (RFC 3339) such as 2026-01-31T12:00:00Z",
+            "Only templates that changed in this library at this time or later.",
+            "2026-01-31T12:00:00Z",
+        ),
+    ] = None
+    meta: Annotated[
+        bool | None, _flag("Add `meta` beside `results`: total, corrections, ignored words, facets, next cursor.")
+    ] = False
+    highlight: Annotated[
+        bool | None, _flag("Add `snippet` to each result: escaped text with the words found in `<mark>`.")
+    ] = False
 
 
 class Filters(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
@@ -125,18 +120,10 @@ class Filters(Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     broker_version_ids: _VersionIds = None
 
 
-class Parameters(Struct, kw_only=True, frozen=True):
+class Parameters(Options, kw_only=True, frozen=True):
     """What the query strings of lists and searches have in common."""
 
-    limit: _Limit = DEFAULT_LIMIT
-    offset: _Offset = 0
-    cursor: _Cursor = None
-    sort: _Order = Sort.RELEVANCE
-    exact: _Exact = False
-    updated_since: _UpdatedSince = None
-    meta: _WithMeta = False
-    highlight: _Highlight = False
-    category_id: Annotated[_FormOfUuid | None, _CATEGORY] = None
+    category_id: Annotated[UUID | None, _CATEGORY] = None
     difficulty: _Difficulty = None
     tag_ids: _TagIds = None
     route_ids: _RouteIds = None
@@ -149,7 +136,9 @@ class ListParameters(Parameters, kw_only=True, frozen=True):
     q: Annotated[
         str, _text("Search text: titles, descriptions, tags, routes and content. Blank counts as omitted.", "weather")
     ] = ""
-    fields: _SummaryFields = None
+    fields: Annotated[
+        Annotated[list[SummaryField], Meta(min_length=1)] | None, _some_of(SummaryField, "id", "title")
+    ] = None
 
 
 class SearchParameters(Parameters, kw_only=True, frozen=True):
@@ -162,7 +151,7 @@ class SearchParameters(Parameters, kw_only=True, frozen=True):
             min_length=1, max_length=4000, pattern=_NOT_BLANK,
         ),
     ]  # fmt: skip
-    fields: _ResultFields = None
+    fields: _Fields = None
 
 
 class SuggestParameters(Struct, kw_only=True, frozen=True):
@@ -171,19 +160,11 @@ class SuggestParameters(Struct, kw_only=True, frozen=True):
     q: Annotated[str, _text("What has been typed so far; blank gives no suggestion.", "receive web", 200)]
 
 
-class SearchBody(Struct, kw_only=True, frozen=True):
+class SearchBody(Options, kw_only=True, frozen=True):
     """The body of POST /api/search."""
 
     query: Annotated[str, _text("Search text; blank for the most recent.", "weather polling")]
-    limit: _Limit = DEFAULT_LIMIT
-    offset: _Offset = 0
-    cursor: _Cursor = None
-    sort: _Order = Sort.RELEVANCE
-    exact: _Exact = False
-    updated_since: _UpdatedSince = None
-    meta: _WithMeta = False
-    highlight: _Highlight = False
-    fields: _ResultFields = None
+    fields: _Fields = None
     filters: Annotated[
         Filters | None, _rule("an object", "Conditions that every result meets.", {"difficulty": "beginner"})
     ] = None

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
-from template_api.errors import INVALID_BODY, INVALID_PARAMETER, ApiError, did_you_mean
+from template_api.errors import INVALID_BODY, INVALID_PARAMETER, did_you_mean
 from template_api.parameters import (
     MOST_OFFSET,
     Filters,
@@ -73,11 +73,10 @@ def list_query(query_string: str) -> Asked:
         ApiError: a parameter breaks its rule.
     """
     given, ignored = _parameters(ListParameters, query_string)
-    asked = _asked(given.q, given, given, ignored)
-    if asked.wanted.text:
-        return asked
-    # Without q the specification applies neither the tag, nor the route, nor the version filter.
-    return _asked("", given, Filters(category_id=given.category_id, difficulty=given.difficulty), ignored)
+    if not given.q.strip(_BLANKS):
+        # Without q the specification applies neither the tag, nor the route, nor the version filter.
+        given = msgspec.structs.replace(given, **dict.fromkeys(ID_LISTS))
+    return _asked(given.q, given, given, ignored)
 
 
 def search_query(query_string: str) -> Asked:
@@ -115,26 +114,25 @@ def unknown_names(query_string: str) -> tuple[str, ...]:
     return tuple(filter(None, _pairs(query_string)))
 
 
-def query_string(wanted: TemplateQuery, view: View | None = None) -> str:
+def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B008  # immutable
     """Return the query string of GET that asks for the same templates, shown alike."""
-    given: dict[str, object] = {"q": wanted.text} if wanted.text else {}
-    given["limit"] = wanted.limit
-    if wanted.offset <= MOST_OFFSET:
-        given["offset"] = wanted.offset
-    given |= {name: value for name in ("category_id", "difficulty") if (value := getattr(wanted, name))}
-    given |= {name: ",".join(sorted(ids)) for name in ID_LISTS if (ids := getattr(wanted, name))}
-    if wanted.exact:
-        given["exact"] = "true"
-    if wanted.sort is not Sort.RELEVANCE:
-        given["sort"] = wanted.sort.value
-    if wanted.updated_since is not None:
-        given["updated_since"] = _time_text(wanted.updated_since)
-    if view is not None:
-        given |= {name: "true" for name in ("meta", "highlight") if getattr(view, name)}
-        given |= {"fields": ",".join(sorted(view.fields))} if view.fields else {}
-    if wanted.place is not None:
-        given["cursor"] = cursor_text(wanted)
-    return urlencode(given)
+    lists = {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
+    given = {
+        "q": wanted.text,
+        "limit": wanted.limit,
+        "offset": wanted.offset if wanted.offset <= MOST_OFFSET else 0,
+        "category_id": wanted.category_id,
+        "difficulty": wanted.difficulty,
+        **lists,
+        "exact": wanted.exact,
+        "sort": wanted.sort if wanted.sort is not Sort.RELEVANCE else None,
+        "updated_since": None if wanted.updated_since is None else _time_text(wanted.updated_since),
+        "meta": view.meta,
+        "highlight": view.highlight,
+        "fields": ",".join(sorted(view.fields or ())),
+        "cursor": wanted.place and cursor_text(wanted),
+    }
+    return urlencode({name: "true" if value is True else value for name, value in given.items() if value})
 
 
 def body_query(document: Any) -> Asked:
@@ -205,7 +203,9 @@ def cursor_text(wanted: TemplateQuery) -> str:
     place = wanted.place
     assert place is not None  # noqa: S101  # of a page that is not the last one
     packed = " ".join([str(place.shown), *place.keys]).encode()
-    return urlsafe_b64encode(_checksum(wanted, packed) + packed).rstrip(b"=").decode()
+    search = query_string(replace(wanted, limit=DEFAULT_LIMIT, offset=0, place=None)).encode()
+    checksum = blake2b(packed + search, digest_size=_CHECKSUM_BYTES, person=b"cursor").digest()
+    return urlsafe_b64encode(checksum + packed).rstrip(b"=").decode()
 
 
 def _place(wanted: TemplateQuery, cursor: str) -> Place:
@@ -215,33 +215,17 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
         ApiError: it is not a cursor of this search.
     """
     try:
-        packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:]
-        shown, *keys = packed.decode("ascii").split(" ")
+        packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:].decode("ascii")
+        shown, *keys = packed.split(" ")
         place = Place(int(shown), tuple(keys))
+        if place.shown <= _MOST_SHOWN and packed.isprintable() and cursor_text(replace(wanted, place=place)) == cursor:
+            return place
     except ValueError:
-        raise _foreign_cursor() from None
-    if (
-        place.shown > _MOST_SHOWN
-        or not all(map(str.isprintable, place.keys))
-        or cursor_text(replace(wanted, place=place)) != cursor
-    ):
-        raise _foreign_cursor()
-    return place
-
-
-def _foreign_cursor() -> ApiError:
-    return INVALID_PARAMETER.error(
+        pass
+    raise INVALID_PARAMETER.error(
         "cursor must be what a page of the same search named as its next one",
         hint="Leave cursor out to begin with the first page.",
     )
-
-
-def _checksum(wanted: TemplateQuery, packed: bytes) -> bytes:
-    """Return what ties a place to a search: to all of the query but where a page begins and ends."""
-    filters = [sorted(getattr(wanted, name)) for name in ID_LISTS]
-    same = (wanted.text, wanted.category_id, wanted.difficulty, filters, wanted.exact, wanted.sort.value)
-    search = json.dumps([*same, wanted.updated_since]).encode()
-    return blake2b(packed + search, digest_size=_CHECKSUM_BYTES, person=b"cursor").digest()
 
 
 def _asked(
@@ -253,7 +237,7 @@ def _asked(
         text=text.strip(_BLANKS),
         limit=options.limit or DEFAULT_LIMIT,
         offset=options.offset or 0,
-        category_id=(filters.category_id or "").strip().lower() or None,
+        category_id=str(filters.category_id or "").strip().lower() or None,
         difficulty=filters.difficulty,
         tag_ids=_ids(filters.tag_ids),
         route_ids=_ids(filters.route_ids),
@@ -278,27 +262,24 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
     """Return the known parameters, and the names of the others; of a repeated one the last counts."""
     given: dict[str, Any] = {}
     pairs = _pairs(query_string)
-    for name in schema.__struct_fields__:
+    for name, kind in _kinds(schema).items():
         if name not in pairs:
             continue
-        text = pairs[name]
-        if not text.isprintable() and not _is_unicode(text):
+        text = given[name] = pairs[name]
+        try:
+            text.encode()  # a lone surrogate, as what is no UTF-8 becomes, breaks database drivers and JSON writers
+        except UnicodeEncodeError:
             hint = "Percent-encode the UTF-8 bytes of the value."
-            raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint)
-        match _kinds(schema)[name]:
-            case (
-                "integer"
-            ):  # "plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take
-                given[name] = int(text[:9]) if text.isascii() and text.isdigit() else text
-            case "boolean":
-                given[name] = _FLAGS.get(text, text)
-            case "array":
-                given[name] = _listed(text)
-            case _:
-                given[name] = text
-    return _read(schema, given, INVALID_PARAMETER.error), tuple(
-        name for name in pairs if name and name not in schema.__struct_fields__
-    )
+            raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint) from None
+        # "Plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
+        if kind == "integer" and text.isascii() and text.isdigit():
+            given[name] = int(text[:9])
+        elif kind == "boolean":
+            given[name] = _FLAGS.get(text, text)
+        elif kind == "array":
+            given[name] = _listed(text)
+    ignored = tuple(name for name in pairs if name and name not in schema.__struct_fields__)
+    return _read(schema, given, INVALID_PARAMETER.error), ignored
 
 
 def _listed(text: str) -> list[str]:
@@ -317,44 +298,30 @@ def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Requ
         path = found["path"]
     value: Any = given
     for part in path.split("."):
-        value, allowed = value[part], _rules(schema)[part]
+        value, allowed = value[part], _members(schema)[part]["title"]
     wrong = next((each for each in value if str(each) not in allowed), None) if isinstance(value, list) else value
     ending = ""
     if isinstance(wrong, str):
-        ending = f", not {_shown(wrong)}{_near(wrong, allowed)}"
+        _, of, words = allowed.partition(" of ")
+        names = re.findall(r"\w+", words) if of and not allowed.startswith("text") else []
+        ending = f", not {_shown(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ''}"
     elif isinstance(wrong, int | float):
         ending = f", not {json.dumps(wrong)}"
     raise error(f"{path} must be {allowed}{ending}")
 
 
-def _near(wrong: str, allowed: str) -> str:
-    """Return the question for the word that was meant, where words are allowed."""
-    _, of, words = allowed.partition(" of ")
-    names = re.findall(r"\w+", words) if of and not allowed.startswith("text") else []
-    return did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ""
-
-
 @cache
-def _schema(schema: type[msgspec.Struct]) -> Mapping[str, Any]:
-    """Return the JSON Schema of each member, those of `filters` among them."""
+def _members(schema: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
+    """Return the JSON Schema of each member, those of `filters` among them; its title says what it must be."""
     _, components = msgspec.json.schema_components([schema])
-    return {
-        name: rule
-        for each in (schema.__name__, "Filters")
-        for name, rule in components.get(each, {}).get("properties", {}).items()
-    }
-
-
-@cache
-def _rules(schema: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Return what each member must be, in words."""
-    return {name: rule["title"] for name, rule in _schema(schema).items()}
+    filters = components.get("Filters", {"properties": {}})
+    return {**components[schema.__name__]["properties"], **filters["properties"]}
 
 
 @cache
 def _kinds(schema: type[msgspec.Struct]) -> Mapping[str, str]:
     """Return the JSON type of each member; that of an enumeration is empty."""
-    return {name: rule.get("anyOf", [rule])[0].get("type", "") for name, rule in _schema(schema).items()}
+    return {name: rule.get("anyOf", [rule])[0].get("type", "") for name, rule in _members(schema).items()}
 
 
 def _pairs(query_string: str) -> dict[str, str]:
@@ -365,15 +332,6 @@ def _pairs(query_string: str) -> dict[str, str]:
 def _shown(value: str) -> str:
     """Return a value as messages show it: quoted, escaped, of at most 60 characters."""
     return json.dumps(value if len(value) <= _LONGEST_NAME else value[:_LONGEST_NAME] + "…")
-
-
-def _is_unicode(value: str) -> bool:
-    """Return whether a text can be encoded: a lone surrogate breaks database drivers and JSON writers."""
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _microseconds(text: str) -> int:
@@ -387,7 +345,7 @@ def _microseconds(text: str) -> int:
     try:
         moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
     except ValueError:
-        rule = _rules(ListParameters)["updated_since"]
+        rule = _members(ListParameters)["updated_since"]["title"]
         raise INVALID_PARAMETER.error(f"updated_since must be {rule}, not {_shown(text)}") from None
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     return min(max(since // timedelta(microseconds=1), _YEARS[0]), _YEARS[1])

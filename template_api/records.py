@@ -54,13 +54,13 @@ class Summary:
     short_description: str
     difficulty: str | None
     url: str | None
+    content: str
+    published_at: str | None
+    updated_at: str | None
     category: FreeForm | None
     tags: Sequence[FreeForm]
     routes: Sequence[FreeForm]
     broker_version: FreeForm | None
-    content: str
-    published_at: str | None = None
-    updated_at: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,31 +152,11 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A title that completes what was typed, and the slug or id of its template."""
-
-    text: str
-    slug: str
-
-
-@dataclass(frozen=True, slots=True)
 class Suggestions:
-    """The titles that complete what was typed, and the words of it that were read otherwise."""
+    """The templates whose titles complete what was typed, and the words of it that were read otherwise."""
 
-    found: tuple[Suggestion, ...] = ()
+    found: tuple[Summary, ...] = ()
     corrected: tuple[Word, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTemplate:
-    """One line of `template-api list`: a template in any state."""
-
-    id: str
-    slug: str | None
-    title: str
-    status: str
-    difficulty: str | None
-    published_at: str | None
 
 
 @dataclass(frozen=True, slots=True)

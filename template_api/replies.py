@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from copy import copy
+from functools import partial
 from http import HTTPStatus
 
 import falcon
@@ -36,16 +37,19 @@ class Reply:
     """One answer with its headers, its media type, its entity tag and, from its first use on, its compressed form.
 
     The tag depends on the content only, so an import that changes nothing changes no tag. It is a weak one because the
-    compressed form shares it (RFC 9110 section 8.8.1). `total` is the number of templates found, on all pages.
+    compressed form shares it (RFC 9110 section 8.8.1). `total` is the number of templates found, on all pages; `status`
+    is that of an answer that no caller keeps.
     """
 
-    __slots__ = ("_compressed", "body", "etag", "headers", "media_type", "total")
+    __slots__ = ("_compressed", "body", "etag", "headers", "media_type", "status", "total")
 
     def __init__(
-        self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON, total: int = 0
-    ) -> None:
+        self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON, total: int = 0,
+        status: HTTPStatus = HTTPStatus.OK,
+    ) -> None:  # fmt: skip
         self.body = body
         self.total = total
+        self.status = status
         self.media_type = media_type
         self.headers = (("Vary", "Accept-Encoding"), *headers)
         self.etag = falcon.ETag(hashlib.blake2b(body, digest_size=12).hexdigest())
@@ -126,6 +130,7 @@ def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> No
 
 def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
     """Send an answer that no caller keeps, such as one to POST; compressed to a caller that takes gzip."""
+    response.status = reply.status
     response.content_type = reply.media_type
     response.set_headers(reply.headers)
     if len(reply.body) >= _COMPRESSED_FROM and takes_gzip(request.get_header("Accept-Encoding")):
@@ -144,22 +149,41 @@ def takes_gzip(accept_encoding: str | None) -> bool:
     return weights.get("gzip", weights.get("x-gzip", weights.get("*", False)))
 
 
-class Get:
-    """Answer GET and HEAD of a path.
+class Resource:
+    """Answer GET, HEAD and perhaps POST of a path.
 
     Args:
-        reply: makes the answer to a request; takes the fields of the path too.
+        get: makes the answer to a request; takes the fields of the path too.
+        post: makes the answer to a POST, which no cache keeps.
         headers: added to each answer.
+        kept: whether callers may keep answers to GET; else they hold at that moment only.
     """
 
-    def __init__(self, reply: Callable[..., Reply], headers: Iterable[tuple[str, str]] = ()) -> None:
-        self._reply = reply
+    def __init__(
+        self,
+        get: Callable[..., Reply],
+        post: Callable[[falcon.Request], Reply] | None = None,
+        headers: Iterable[tuple[str, str]] = (),
+        *,
+        kept: bool = True,
+    ) -> None:
+        self._get = get
         self._headers = tuple(headers)
+        self._kept = kept
+        if post is not None:  # Falcon allows the methods that a resource has
+            self.on_post = partial(self._send_new, post)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **fields: str) -> None:
         """Send the answer."""
-        reply = self._reply(req, **fields)
-        resp.set_headers(self._headers)
-        send(req, resp, reply)
+        if self._kept:
+            reply = self._get(req, **fields)
+            resp.set_headers(self._headers)
+            send(req, resp, reply)
+        else:
+            self._send_new(self._get, req, resp)
 
     on_head = on_get
+
+    def _send_new(self, make: Callable[[falcon.Request], Reply], req: falcon.Request, resp: falcon.Response) -> None:
+        send_whole(req, resp, make(req))
+        resp.set_headers((*self._headers, ("Cache-Control", "no-store")))

@@ -3,8 +3,8 @@
 They run on the server's threads and may be entered by several at once.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,13 +20,16 @@ from template_api.errors import (
     IndexNotReadyError,
 )
 from template_api.library import TemplateLibrary
+from template_api.parameters import SummaryField
 from template_api.query import Asked, View
-from template_api.records import Found, Page, Summary, Template, TemplateQuery, Word
-from template_api.replies import JSON, Get, Reply, ReplyCache, encoded, send_whole
+from template_api.records import Page, Summary, Template, TemplateQuery, Word
+from template_api.replies import JSON, Reply, ReplyCache, encoded
 from template_api.search_counts import SearchCounts
 from template_api.snippets import snippet
 
 MAX_BODY_BYTES = 65536
+_METRICS = "text/plain; version=0.0.4; charset=utf-8"
+_MEMBERS = [name.value for name in SummaryField if name is not SummaryField.snippet]
 _SHOWN_LENGTH = 80
 _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
@@ -83,8 +86,14 @@ class Answers:
         return _naming(reply, asked.ignored)
 
     def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
-        show = _summary if path == query.LIST_PATH else _result
-        results = [show(each, self._base_url) for each in page.found]
+        results = [_members(each.summary, self._base_url) for each in page.found]
+        if path != query.LIST_PATH:
+            for result, each in zip(results, page.found, strict=True):
+                result |= {
+                    "content": each.summary.content,
+                    "score": round(each.score, 6),
+                    "matched": [_word(word) for word in each.matched],
+                }
         if view.highlight:
             for result, each in zip(results, page.found, strict=True):
                 result["snippet"] = snippet(each)
@@ -108,7 +117,7 @@ class Answers:
 
         def make() -> Reply:
             suggested = self._library.suggest(text)
-            shown = [{"text": each.text, "slug": each.slug} for each in suggested.found]
+            shown = [{"text": each.title, "slug": each.slug or each.id} for each in suggested.found]
             return Reply(encoded({"suggestions": shown}), _corrected(suggested.corrected))
 
         return _naming(self._cache.reply(self._library.edition, ("suggestions", text), make), ignored)
@@ -135,6 +144,32 @@ class Answers:
         reply = self._cache.reply(self._library.edition, ("template", id_or_slug), make)
         return _naming(reply, query.unknown_names(req.query_string)) if req.query_string else reply
 
+    def posted(self, req: falcon.Request) -> Reply:
+        """Return the answer of POST /api/search: the results for the query in the JSON body."""
+        return self.found(query.body_query(query.json_body(_json_body(req))), query.SEARCH_PATH)
+
+    def health(self, _req: falcon.Request) -> Reply:
+        """Return the answer of GET /health."""
+        return Reply(encoded({"status": "ok"}))
+
+    def ready(self, req: falcon.Request) -> Reply:
+        """Return the answer of GET /ready.
+
+        Raises:
+            IndexNotReadyError, DatabaseUnavailableError: searches are not answered.
+        """
+        self._library.check()
+        return self.health(req)
+
+    def metrics(self, _req: falcon.Request) -> Reply:
+        """Return the answer of GET /metrics: the searches in Prometheus' text format."""
+        try:
+            self._library.check()
+            ready = True
+        except (DatabaseUnavailableError, IndexNotReadyError):
+            ready = False
+        return Reply(self._searches.metrics(ready=ready), media_type=_METRICS)
+
 
 def _naming(reply: Reply, ignored: Sequence[str]) -> Reply:
     """Return an answer with the header that names the parameters that had no effect, where there are any."""
@@ -145,60 +180,6 @@ def _corrected(words: Sequence[Word]) -> list[tuple[str, str]]:
     """Return the header that names the words that were changed, where there are any."""
     value = query.corrected_header((word.typed, word.found) for word in words)
     return [("X-Search-Corrected", value)] if value else []
-
-
-class Search(Get):
-    """GET and POST /api/search."""
-
-    def __init__(self, answers: Answers) -> None:
-        super().__init__(answers.searched)
-        self._answers = answers
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the results for the query in the JSON body."""
-        asked = query.body_query(query.json_body(_json_body(req)))
-        send_whole(req, resp, self._answers.found(asked, query.SEARCH_PATH))
-
-
-class Health:
-    """GET /health and GET /ready.
-
-    Args:
-        check: raises where the answer is not 200.
-    """
-
-    def __init__(self, check: Callable[[], None] = lambda: None) -> None:
-        self._check = check
-
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Send 200."""
-        self._check()
-        resp.set_header("Cache-Control", "no-store")
-        resp.content_type = JSON
-        resp.data = encoded({"status": "ok"})
-
-    on_head = on_get
-
-
-class Metrics:
-    """GET /metrics: the searches in Prometheus' text format."""
-
-    def __init__(self, library: TemplateLibrary, searches: SearchCounts) -> None:
-        self._library = library
-        self._searches = searches
-
-    def on_get(self, _req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the numbers."""
-        try:
-            self._library.check()
-            ready = True
-        except (DatabaseUnavailableError, IndexNotReadyError):
-            ready = False
-        resp.set_header("Cache-Control", "no-store")
-        resp.content_type = "text/plain; version=0.0.4; charset=utf-8"
-        resp.data = self._searches.metrics(ready=ready)
-
-    on_head = on_get
 
 
 def _json_body(req: falcon.Request) -> bytes:
@@ -216,16 +197,6 @@ def _json_body(req: falcon.Request) -> bytes:
     return body
 
 
-def _result(found: Found, base_url: str) -> dict[str, Any]:
-    """Return a search result: a summary with `content`, `score` and `matched`."""
-    return {
-        **_summary(found, base_url),
-        "content": found.summary.content,
-        "score": round(found.score, 6),
-        "matched": [_word(word) for word in found.matched],
-    }
-
-
 def _word(word: Word) -> str | dict[str, Any]:
     if word.typed == word.found:
         return word.typed
@@ -240,42 +211,22 @@ def template_view(template: Template, base_url: str) -> dict[str, Any]:
     del members["broker_version"]
     members["content"] = summary.content
     if template.inputs:
-        members["inputs"] = [
-            {"name": each.name, "secret": each.secret, **({} if each.example is None else {"example": each.example})}
-            for each in template.inputs
-        ]
+        members["inputs"] = [_present(asdict(each)) for each in template.inputs]
     members["notebooks"] = [
-        {
-            "filename": notebook.filename,
-            "version": notebook.version,
-            "is_primary": notebook.is_primary,
-            "cells": msgspec.Raw(notebook.cells.encode()),
-            **({} if notebook.role is None else {"role": notebook.role}),
-        }
-        for notebook in template.notebooks
+        _present(asdict(each) | {"cells": msgspec.Raw(each.cells.encode())}) for each in template.notebooks
     ]
     return {"template": members}
 
 
-def _summary(found: Found, base_url: str) -> dict[str, Any]:
-    """Return a result of a list: without the markdown body."""
-    return _members(found.summary, base_url)
+def _present(members: dict[str, Any]) -> dict[str, Any]:
+    """Return the members that have a value."""
+    return {name: value for name, value in members.items() if value is not None}
 
 
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:
-    members: dict[str, Any] = {
-        "id": summary.id,
-        "slug": summary.slug,
-        "title": summary.title,
-        "short_description": summary.short_description,
-        "url": summary.url or f"{base_url}/templates/{summary.slug or summary.id}",
-        "category": summary.category,
-        "tags": summary.tags,
-        "routes": summary.routes,
-        "broker_version": summary.broker_version,
-        "published_at": summary.published_at,
-        "updated_at": summary.updated_at,
-    }
-    if summary.difficulty is not None:
-        members["difficulty"] = summary.difficulty
+    """Return a result of a list: without the markdown body."""
+    members = {name: getattr(summary, name) for name in _MEMBERS}
+    members["url"] = summary.url or f"{base_url}/templates/{summary.slug or summary.id}"
+    if summary.difficulty is None:
+        del members["difficulty"]
     return members

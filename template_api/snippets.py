@@ -1,6 +1,7 @@
 """The piece of a template that shows why it was found: escaped text with the words found in `<mark>`. Pure."""
 
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from html import escape
 from typing import Final
@@ -10,6 +11,7 @@ from template_api.records import Found
 
 _LENGTH: Final = 240
 _LEAD: Final = 40  # characters before the first word
+_WINDOW: Final = _LENGTH - 2 * _LEAD
 _READ: Final = 20_000  # characters of a content; the words that follow are not looked for
 _MARKS: Final = re.compile(
     r"""!?\[(?P<text>[^\[\]\n]{0,200})\](?:\([^()\n]{0,500}\)|\[[^\[\]\n]{0,200}\])
@@ -76,7 +78,10 @@ def _spans(text: str, sought: frozenset[str]) -> Iterator[_Span]:
 
 
 def _marked(text: str, spans: list[_Span]) -> str:
-    begin = max(0, _densest(spans) - _LEAD) if spans else 0
+    begins = sorted(start for start, _ in spans)
+    # Where the window begins that has the most words.
+    densest = max(begins, key=lambda at: bisect_right(begins, at + _WINDOW) - bisect_left(begins, at), default=0)
+    begin = max(0, densest - _LEAD)
     if begin:
         begin = text.find(" ", begin, begin + _LEAD) + 1 or begin
     end = begin + _LENGTH
@@ -93,15 +98,3 @@ def _between(text: str, spans: list[_Span], begin: int, end: int) -> str:
             parts += [escape(text[at:start]), "<mark>", escape(text[start:stop]), "</mark>"]
             at = stop
     return "".join([*parts, escape(text[at:end])])
-
-
-def _densest(spans: list[_Span]) -> int:
-    """Return where the window begins that has the most words."""
-    begins = sorted(start for start, _ in spans)
-    best, most, first = begins[0], 0, 0
-    for last, start in enumerate(begins):
-        while start - begins[first] > _LENGTH - 2 * _LEAD:
-            first += 1
-        if last - first > most:
-            best, most = begins[first], last - first
-    return best

@@ -15,17 +15,13 @@ PACKAGE = ROOT / "amqtt_rest_bridge"
 MAKERS = {
     "catalogue.py": "by its rows",
     "http/exchange.py": "by rows of the catalogue",
-    "calls/call.py": "a copy without secrets",
     "engine/results.py": "a copy without secrets",
+    "mqtt/event_intake.py": "as the broker's side has sent it",
     "cli/route_tests.py": "what a route's test asks for",
 }
 """The modules that make a failure or a refusal, and from what."""
-NAMES = {
-    ("http_client/__init__.py", "redirect_refused"),
-    ("routing/admission.py", "timeout"),
-    ("engine/admission.py", "timeout"),
-}
-"""A function and an attribute that are called like a code."""
+NAMES = {("engine/admission.py", "timeout")}
+"""An attribute that is called like a code."""
 NAMED = {name: row for name, row in vars(catalogue).items() if isinstance(row, FailureRow | AnswerRow)}
 
 

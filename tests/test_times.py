@@ -1,8 +1,9 @@
-"""How long to wait before what failed is tried or started again."""
+"""How long to wait before what failed is tried or started again, and before a line is logged again."""
 
 import pytest
 
-from amqtt_rest_bridge.times import Backoff
+from amqtt_rest_bridge.times import Backoff, LineLimit
+from tests.support.clock import Clock
 
 
 @pytest.mark.parametrize(
@@ -16,3 +17,13 @@ from amqtt_rest_bridge.times import Backoff
 def test_delays_double_up_to_the_longest(backoff: Backoff, delays: list[float]) -> None:
     assert [backoff.delay(failures) for failures in range(1, 8)] == pytest.approx(delays)
     assert backoff.delay(10_000) == 30
+
+
+def test_a_limit_writes_the_first_line_at_once_and_counts_the_others_until_the_next_is_due() -> None:
+    clock = Clock(1000.0)
+    limit = LineLimit(60.0, clock)
+    assert [limit.count() for _ in range(3)] == [1, 0, 0]
+    clock.advance(59.9)
+    assert limit.count() == 0
+    clock.advance(0.1)
+    assert [limit.count(), limit.count()] == [4, 0]

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.mqtt.wire import Property, write_properties
 
 _ENTRY_BYTES: Final = 300  # of a message that waits, beside its topic and payload
 _MOST_UNKEPT: Final = 10_000  # messages that wait for a session that ends with its connection ...
-_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes
+_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or two of the largest
 
 
 class Subscription(Struct, eq=False):
@@ -101,9 +101,12 @@ class BridgeSession:
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
         keys: Of messages on disk that are in flight, in whichever session.
+        least_bytes: So many may wait in a session that is not kept, at least.
     """
 
-    def __init__(self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str]) -> None:
+    def __init__(
+        self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str], least_bytes: int = 0
+    ) -> None:
         self.client_id = client_id
         self.is_kept = is_kept
         self.connection: BridgeConnection | None = None
@@ -123,6 +126,7 @@ class BridgeSession:
         self._again: deque[int] = deque()  # what is to be sent again, by packet identifier, before all else
         self._last_id = 0
         self._most_in_flight = 0
+        self._most_bytes = max(_MOST_UNKEPT_BYTES, least_bytes)
 
     # Its connection.
 
@@ -193,7 +197,7 @@ class BridgeSession:
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
         dropped = []
-        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > _MOST_UNKEPT_BYTES):
+        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_bytes):
             dropped.append(self.waiting.popleft())
             self.waiting_bytes -= dropped[-1].size
         return dropped

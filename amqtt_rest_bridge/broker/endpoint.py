@@ -59,6 +59,8 @@ _MOST_PUBLISHED_BYTES: Final = 8 << 20  # of those; beyond it the bridge is not 
 _MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
 _LONGEST_KNOWN: Final = 256  # ... and their characters
 _LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop
+_LOOK_SECONDS: Final = 0.005
+_LOOKS: Final = 200  # at a session that has not sent what is retained, before it is answered all the same
 _QUIET_SECONDS: Final = 1.0
 _MOST_ERRORS: Final = 100  # that wait to be told to the bridge
 _LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
@@ -100,7 +102,7 @@ class Endpoint:
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
         self._heard = False
-        self._wants_retained: list[Subscription] = []
+        self._wants_retained: list[tuple[Subscription, Callable[[], None]]] = []  # each with what answers it
         self._looking: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._drops = LineLimit(_QUIET_SECONDS)
@@ -219,8 +221,7 @@ class Endpoint:
                 case Acknowledged(kind=wire.PUBACK, packet_id=packet_id):
                     session.acknowledged(packet_id)
                 case served.Subscribe():
-                    connection.write(served.suback(packet.packet_id))
-                    self._subscribe(session, packet)
+                    self._subscribe(session, packet, lambda: connection.write(served.suback(packet.packet_id)))
                 case served.Unsubscribe():
                     self._unsubscribe(session, _key_of(session, packet))
                     connection.write(served.unsuback(packet.packet_id))
@@ -260,7 +261,7 @@ class Endpoint:
         is_there = session is not None
         if session is None:
             session = self._sessions[packet.client_id] = BridgeSession(
-                packet.client_id, packet.is_kept, self._lossless, self._keys
+                packet.client_id, packet.is_kept, self._lossless, self._keys, 2 * self._max_message_bytes
             )
         if (before := session.connection) is not None:
             session.disconnected()
@@ -269,7 +270,10 @@ class Endpoint:
         connection.write(served.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
         session.connected(connection, packet.receive_maximum)
 
-    def _subscribe(self, session: BridgeSession, packet: served.Subscribe) -> None:
+    def _subscribe(self, session: BridgeSession, packet: served.Subscribe, answer: Callable[[], None]) -> None:
+        """Subscribe, and answer; behind retained messages where they are wanted, so that they are known by then."""
+        if not packet.retained:
+            answer()
         key = _key_of(session, packet)
         name = (key[1], key[2]) if len(key) == 3 else None
         wanted = Subscription(session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS))
@@ -287,7 +291,7 @@ class Endpoint:
                 else:
                     self._lossless.subscribe(_lossless_event(name, wanted), session)
         if packet.retained:
-            self._wants_retained.append(wanted)
+            self._wants_retained.append((wanted, answer))
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_for_retained())
         if packet.topic_filter == BROKER_TOPIC:
@@ -379,13 +383,16 @@ class Endpoint:
         try:
             while self._wants_retained:
                 wanting, self._wants_retained = self._wants_retained, []
-                index = TopicIndex([(one.topic_filter, one) for one in wanting])
+                index = TopicIndex([(one.topic_filter, one) for one, _ in wanting])
                 for number, (topic, payload) in enumerate(self._retained(), start=1):
                     for one in index[topic]:
                         entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
                         self._put(one.session, entry)
                     if number % _LOOKED_AT == 0:
                         await asyncio.sleep(0)
+                for one, answer in wanting:
+                    await _sent(one.session)
+                    answer()
         finally:
             self._looking = None
 
@@ -412,6 +419,14 @@ class Endpoint:
             self.offer(BROKER_TOPIC, json.encode(state))
         if lossless is not None:  # whose numbers change by themselves
             self._tell_soon()
+
+
+async def _sent(session: BridgeSession) -> None:
+    """Wait until nothing waits in a session, for a second at most."""
+    for _ in range(_LOOKS):
+        if not session.waiting:
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
 
 
 class _Numbers:

@@ -86,7 +86,7 @@ class QuietLog:
             count: How many messages or requests.
             topic: Of the message, for the end of the line.
             run: Of the call, for its id at the end of the line.
-            kind: Lines of another kind are counted apart.
+            kind: Such as the class of a status, 2 for 2xx. Lines of another kind are counted apart.
         """
         if not log.isEnabledFor(level):
             return
@@ -175,7 +175,7 @@ class Outcomes:
             self.quiet.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 event.request, verdict.status, 1000 * call.took, 1000 * waited,
-                topic=call.message.topic, run=call.run,
+                topic=call.message.topic, run=call.run, kind=str(verdict.status)[:1],
             )  # fmt: skip
         self.retried_no_more(call, statistics)
         if self._records is not None:
@@ -243,7 +243,9 @@ class Outcomes:
         if log.isEnabledFor(level):
             code = "" if run.refusal is None else f" {run.refusal.code}"
             status, name = run.answer.status[:3], (route.name, event.name)
-            self.quiet.note(level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id)
+            self.quiet.note(
+                level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id, kind=status[0]
+            )
         statistics = self.statistics.get(route.name)
         if statistics is None:
             return

@@ -4,6 +4,7 @@ Pure. `where` is an origin, never a path or query: those may hold what a payload
 """
 
 import os
+import re
 from collections.abc import Sequence
 from enum import StrEnum
 from errno import ECONNREFUSED
@@ -31,6 +32,7 @@ _CLOSED: Final = ("unexpected eof", "closed abruptly", "connection reset by peer
 _NOT_HTTP: Final = frozenset({pycurl.E_UNSUPPORTED_PROTOCOL, pycurl.E_FTP_WEIRD_SERVER_REPLY})
 _TOO_LARGE: Final = 100  # CURLE_TOO_LARGE, which pycurl does not name
 _TLS_CODES: Final = frozenset({pycurl.E_SSL_CONNECT_ERROR, pycurl.E_SSL_CIPHER, pycurl.E_SSL_CERTPROBLEM})
+_ERROR_NUMBER: Final = re.compile(r" \([0-9]+\)$")  # of OpenSSL; libcurl 8.17 writes it behind the reason
 _HOST_MISMATCH: Final = 62  # X509_V_ERR_HOSTNAME_MISMATCH
 
 
@@ -180,7 +182,7 @@ def _tls_failed(where: str, ended: Ended) -> CallError:
 
 def _certificate_refused(where: str, ended: Ended) -> CallError:
     row: FailureRow | None = catalogue.CERTIFICATES.get(ended.verify_result)
-    why = ended.text.rpartition(": ")[2]
+    why = _ERROR_NUMBER.sub("", ended.text.rpartition(": ")[2])
     if row is None and "subject name" in ended.text:
         row, why = catalogue.CERTIFICATES[_HOST_MISMATCH], "it is not valid for this host name or address"
     return (row or catalogue.CERTIFICATE).error(f"the certificate of {where} is refused: {why}")

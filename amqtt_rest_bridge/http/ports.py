@@ -1,7 +1,7 @@
 """The ports of server mode: bound, served, given up, by their numbers in the configuration. The event loop only.
 
-A port is bound before anything is served, so that one that is taken ends the start, and listens once it is served:
-several processes may share it (SO_REUSEPORT), and the kernel hands connections to those that listen.
+A port is bound before anything is served, so that one that is taken ends the start, and listens once it is served.
+Workers may share a port (SO_REUSEPORT), and the kernel hands connections to those that listen.
 
 Decision: a port that cannot be served (its certificate is gone) affects only its own routes. It is tried again every
 second. It does not listen meanwhile, so callers are refused, or served by another process.
@@ -31,12 +31,16 @@ _SERVE_SECONDS: Final = 1.0  # at the end: for the last requests on connections 
 
 @dataclass(frozen=True, slots=True)
 class PortOptions:
-    """What all ports have in common: address, certificate, the largest body, the file of the access log."""
+    """What all ports have in common: address, certificate, the largest body, the file of the access log.
+
+    `is_shared` is whether other processes may serve the ports too.
+    """
 
     host: str = "127.0.0.1"
     tls: TlsFiles | None = None
     max_body_bytes: int = 262_144
     access_log: str | None = None
+    is_shared: bool = True
 
 
 class Ports:
@@ -84,7 +88,9 @@ class Ports:
         opened: dict[int, socket.socket] = {}
         try:
             for port in sorted(set(ports) - set(self._sockets)):
-                opened[port] = bound_socket(self._options.host, port, "SERVER_PORT")
+                opened[port] = bound_socket(
+                    self._options.host, port, "SERVER_PORT", is_shared=self._options.is_shared
+                )  # fmt: skip
         except ConfigurationError:
             for sock in opened.values():
                 sock.close()
@@ -122,13 +128,14 @@ class Ports:
     async def stop(self, grace: float) -> None:
         """Take no more requests; wait for those that run, so many seconds at most, and close all connections.
 
-        Who is connected is served once more for a second at most, so that callers of ports that others serve too notice
-        nothing.
+        Where others serve the ports too, who is connected is served once more for a second at most, so that no caller
+        notices.
         """
         if self._retry is not None:
             self._retry.cancel()
         servers, self._servers = list(self._servers.values()), {}
-        stopping = [asyncio.ensure_future(server.stop(grace, serve_seconds=_SERVE_SECONDS)) for server in servers]
+        seconds = _SERVE_SECONDS if self._options.is_shared else 0.0
+        stopping = [asyncio.ensure_future(server.stop(grace, serve_seconds=seconds)) for server in servers]
         self.close()
         await asyncio.gather(*stopping, *self._leaving)
         if self._access_log is not None:

@@ -236,7 +236,8 @@ class MqttConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Write on this transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self._socket = transport.get_extra_info("socket")
+        sock = transport.get_extra_info("socket")
+        self._socket = None if sock is None or sock.family == getattr(socket, "AF_UNIX", None) else sock
 
     def data_received(self, data: bytes) -> None:
         """Take what the broker sends."""

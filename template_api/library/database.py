@@ -5,9 +5,8 @@ Blocks on the database. Engines are safe to share between threads.
 
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,18 @@ from sqlmodel import col
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
 from template_api.library.models import LibraryRow, Table
-from template_api.library.upgrades import SCHEMA_VERSION, UPGRADES, Step
+from template_api.library.upgrades import SCHEMA_VERSION, upgrade
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
 
 
-def open_database(
-    url: str,
-    schema: int = SCHEMA_VERSION,
-    upgrades: Mapping[int, Sequence[Step]] = UPGRADES,
-    *,
-    as_it_is: bool = False,
-) -> Engine:
+def open_database(url: str, *, as_it_is: bool = False) -> Engine:
     """Open the library's database; make its tables when it has none, upgrade them when they are of an older version.
 
     Args:
         url: a SQLAlchemy URL, `sqlite:///path` or `postgresql+psycopg://user:password@host/database`.
-        schema: the schema version to lead to.
-        upgrades: the statements that lead from each older version to the next.
         as_it_is: neither make nor upgrade tables.
 
     Raises:
@@ -49,7 +40,7 @@ def open_database(
         with translated(engine), writing(engine) as connection:
             if engine.dialect.name == "postgresql":
                 connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
-            _bring_to(connection, schema, upgrades, as_it_is=as_it_is)
+            _bring_up(connection, as_it_is=as_it_is)
     except DatabaseUnavailableError as exc:
         engine.dispose()
         if engine.dialect.name == "postgresql":
@@ -201,27 +192,21 @@ def _prepared_sqlite(engine: Engine) -> Engine:
     return engine
 
 
-def _bring_to(connection: Connection, schema: int, upgrades: Mapping[int, Sequence[Step]], *, as_it_is: bool) -> None:
+def _bring_up(connection: Connection, *, as_it_is: bool) -> None:
+    """Make the tables, or upgrade them."""
     found = None
     if sa.inspect(connection).has_table(str(LibraryRow.__tablename__)):
         found = connection.execute(sa.select(col(LibraryRow.schema_version))).scalar()
-    if as_it_is and (found is None or found < schema):
-        raise StartError(f"the database has no tables of schema version {schema}; a dry run does not make them")
+    if as_it_is and (found is None or found < SCHEMA_VERSION):
+        raise StartError(f"the database has no tables of schema version {SCHEMA_VERSION}; a dry run does not make them")
     if found is None:
         Table.metadata.create_all(connection)
-        row = {"id": 1, "schema_version": schema, "version": 1, "is_filling": False, "identity": str(uuid.uuid4())}
-        connection.execute(sa.insert(LibraryRow).values(row))
-        return
-    if found > schema:
+        row = {"id": 1, "schema_version": SCHEMA_VERSION, "version": 1, "identity": str(uuid.uuid4())}
+        connection.execute(sa.insert(LibraryRow).values(is_filling=False, **row))
+    elif found > SCHEMA_VERSION:
         raise StartError(
-            f"the library's database has schema version {found}, this software supports up to {schema}: "
+            f"the library's database has schema version {found}, this software supports up to {SCHEMA_VERSION}: "
             "install the newer version that wrote it, or use another database"
         )
-    for step in chain.from_iterable(upgrades[version] for version in range(found, schema)):
-        if isinstance(step, str):
-            connection.execute(sa.text(step))
-        else:
-            step(connection)
-    if found < schema:
-        values = {"schema_version": schema, "version": LibraryRow.version + 1}
-        connection.execute(sa.update(LibraryRow).values(values))
+    elif found < SCHEMA_VERSION:
+        upgrade(connection)

@@ -10,8 +10,6 @@ blocks on the database.
 import json
 import logging
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 
@@ -54,7 +52,9 @@ class Indexer:
 
     def __init__(self, engine: Engine, pace: Pace) -> None:
         self._pace = pace
-        self._engine = engine
+        # Each piece of work sees one state of the database, as SQLite's transactions do anyway.
+        one_state = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
+        self._engine = engine.execution_options(**one_state)
         self._index = SearchIndex()
         self._library: str | None = None  # whose index that is
         self._version = 0  # of the library, that the index has
@@ -72,7 +72,7 @@ class Indexer:
         Raises:
             DatabaseUnavailableError: the database does not answer.
         """
-        with self._reading() as connection:
+        with reading(self._engine) as connection:
             library, version, rules = connection.execute(statements.LIBRARY).one()
             if library != self._library or version < self._version:
                 self._begin(library, version)
@@ -121,12 +121,3 @@ class Indexer:
             count += len(rows)
             self._version = rows[-1].changed if len(rows) == self._pace.rows else version
         log.debug("%d templates put in %.2f s", count, time.monotonic() - began)
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """Open one transaction that sees one state of the database throughout."""
-        with reading(self._engine) as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execution_options(isolation_level="REPEATABLE READ")
-            with connection.begin():
-                yield connection

@@ -8,11 +8,12 @@ import json
 import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy import func, or_
@@ -33,7 +34,7 @@ from template_api.library.models import (
 )
 from template_api.library.upgrades import now_text
 from template_api.library.writer import Outcome, Report, TemplateWriter, next_version, template_id
-from template_api.records import ListedTemplate, Status
+from template_api.records import Status
 from template_api.sources import Reading, read_synonyms, read_templates
 from template_api.sources.template import TemplateSource
 
@@ -74,7 +75,8 @@ def import_templates(
         else:
             engine = stack.enter_context(opened(database_url, as_it_is=dry_run))
         if not dry_run:
-            stack.enter_context(import_lock(engine, on_wait))
+            lock = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
+            stack.enter_context(lock(engine, on_wait))
         session = stack.enter_context(_writing(engine))
         if engine.dialect.name == "postgresql":
             # A crash may cost the last templates, which the next import brings again, and saves a disk flush for each.
@@ -162,11 +164,8 @@ class _Import:
             return Outcome.UNCHANGED
         try:
             return self._writer.store(source, id_)
-        except IntegrityError:  # another import may have been quicker
-            try:
-                return self._writer.store(source, id_)
-            except IntegrityError as exc:
-                raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
+        except IntegrityError as exc:
+            raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
 
     def _bring_synonyms(
         self, paths: Sequence[Path], prune: bool, observe: Callable[[Reading], None]
@@ -205,20 +204,12 @@ class _Import:
         return len(gone)
 
 
-def import_lock(engine: Engine, on_wait: Callable[[], None]) -> AbstractContextManager[None]:
-    """Wait until no other import runs, then keep others waiting; the lock ends with the process that holds it.
-
-    Args:
-        engine: the library's database.
-        on_wait: called once when there is another import to wait for.
-    """
-    lock = _sqlite_lock if engine.dialect.name == "sqlite" else _postgresql_lock
-    return lock(engine, on_wait)
-
-
 @contextmanager
 def _sqlite_lock(engine: Engine, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold the lock of an empty database beside the library's: its own is needed for each template in turn."""
+    """Wait until no other import runs, then keep others waiting until this process ends, or this block.
+
+    The lock is that of an empty database beside the library's: its own is needed for each template in turn.
+    """
     file = Path(f"{engine.url.database}-import")
     with closing(sqlite3.connect(file, timeout=0, isolation_level=None)) as connection:
 
@@ -254,8 +245,10 @@ def _wait(try_lock: Callable[[], bool], on_wait: Callable[[], None]) -> None:
         time.sleep(_LOCK_PAUSE_SECONDS)
 
 
-def listed_templates(database_url: str, status: Status | None = None) -> Generator[ListedTemplate, None, None]:
-    """Yield the templates of a library in any state, or in one; the newest first, those without a date last.
+def listed_templates(database_url: str, status: Status | None = None) -> Generator[sa.Row[Any], None, None]:
+    """Yield id, slug, title, status, difficulty and date of the templates of a library in any state, or in one.
+
+    The newest come first, those without a date last.
 
     Raises:
         StartError: the URL cannot be used or the database is of a newer version.
@@ -267,8 +260,7 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
         statement = statement.where(col(t.status) == status.value)
     order = (col(t.published_at).is_(None), col(t.published_at).desc(), t.id)
     with opened(database_url) as engine, engine.connect() as connection:
-        for row in connection.execute(statement.order_by(*order)):
-            yield ListedTemplate(*row)
+        yield from connection.execute(statement.order_by(*order))
 
 
 def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:

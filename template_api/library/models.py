@@ -112,6 +112,17 @@ class TemplateRoute(Table, table=True):
     route_id: str = Field(primary_key=True, foreign_key="routes.id")
 
 
+def having(table: type[Named], ids: Any) -> sa.ColumnElement[bool]:
+    """Return the condition of the templates that have one of some objects; `ids` are a list or a SELECT."""
+    if table is Tag:
+        linked = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(ids))
+    elif table is UsedRoute:
+        linked = sa.select(col(TemplateRoute.template_id)).where(col(TemplateRoute.route_id).in_(ids))
+    else:
+        return col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id).in_(ids)
+    return col(TemplateRow.id).in_(linked)
+
+
 class NotebookRow(Table, table=True):
     """One version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
 

@@ -16,11 +16,10 @@ from template_api.library.models import (
     Named,
     NotebookRow,
     Tag,
-    TemplateRoute,
     TemplateRow,
-    TemplateTag,
     UsedRoute,
     columns,
+    having,
 )
 from template_api.ranking import Document, Filters, Prepared
 from template_api.records import Status, Summary, TemplateQuery
@@ -41,18 +40,22 @@ CHANGED: Final = (
 """At most `most` templates that changed after the version `since`, for the index."""
 DELETED: Final = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > sa.bindparam("since"))
 # Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
-_SHOWN: Final = columns(
-    _T.status, _T.id, _T.slug, _T.title, _T.short_description, _T.difficulty, _T.url, _T.facets, _T.content,
-    _T.published_at, _T.updated_at,
+_OF_ROW: Final = (
+    "id", "slug", "title", "short_description", "difficulty", "url", "content", "published_at", "updated_at",
 )  # fmt: skip
+"""What a `Summary` has of a row as it is, in its order; the rest is in `facets`."""
+_SHOWN: Final = columns(_T.status, _T.facets, *(getattr(_T, name) for name in _OF_ROW))
 SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expanding=True)))
 ONE: Final = sa.select(*_SHOWN, col(_T.inputs)).where(
     sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug"))
 )
-DATED: Final = sa.select(*columns(_T.published_at, _T.id)).where(
-    col(_T.id).in_(sa.bindparam("ids", expanding=True)), col(_T.published_at).is_not(None)
+LAST: Final = (
+    sa.select(*columns(_T.published_at, _T.id))
+    .where(col(_T.id).in_(sa.bindparam("ids", expanding=True)), col(_T.published_at).is_not(None))
+    .order_by(col(_T.published_at), col(_T.id).desc())
+    .limit(1)
 )
-"""What `behind` takes of templates."""
+"""What `behind` takes of the last one of some templates in the order of lists."""
 NOTEBOOKS: Final = (
     sa.select(*columns(_N.filename, _N.version, _N.is_primary, _N.cells, _N.role))
     .where(col(_N.template_id) == sa.bindparam("template_id"), col(_N.is_latest))
@@ -73,18 +76,10 @@ def listed(query: TemplateQuery) -> tuple[sa.Select[Any], sa.Select[Any]]:
     The first selects the `id` of one template more than a page has: whether another page follows.
     """
     wanted = [_PUBLISHED]
-    if query.category_id:
-        wanted.append(col(_T.category_id).in_(_ids(Category, [query.category_id])))
     if query.difficulty:
         wanted.append(col(_T.difficulty) == query.difficulty)
-    if query.broker_version_ids:
-        wanted.append(col(_T.broker_version_id).in_(_ids(BrokerVersion, query.broker_version_ids)))
-    if query.tag_ids:
-        tagged = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(_ids(Tag, query.tag_ids)))
-        wanted.append(col(_T.id).in_(tagged))
-    if query.route_ids:
-        using = col(TemplateRoute.route_id).in_(_ids(UsedRoute, query.route_ids))
-        wanted.append(col(_T.id).in_(sa.select(col(TemplateRoute.template_id)).where(using)))
+    asked = _asked(query)
+    wanted += [having(table, _ids(table, asked[name])) for name, table in KINDS.values() if asked[name]]
     page = sa.select(col(_T.id)).where(*wanted).order_by(col(_T.published_at).desc(), col(_T.id))
     return page.limit(query.limit + 1), sa.select(sa.func.count(col(_T.id))).where(*wanted)
 
@@ -130,27 +125,15 @@ def document(row: Any) -> Document:
 
 def filters(query: TemplateQuery) -> Filters:
     """Return the facets that a query's filters ask for, one of each filter."""
-    wanted = {
-        "category_id": [query.category_id] if query.category_id else (),
-        "difficulty": [query.difficulty] if query.difficulty else (),
-        "tag_ids": sorted(query.tag_ids),
-        "route_ids": sorted(query.route_ids),
-        "broker_version_ids": sorted(query.broker_version_ids),
-    }
-    return [[f"{kind}:{value}" for value in values] for kind, values in wanted.items() if values]
+    return [[f"{kind}:{value}" for value in values] for kind, values in _asked(query).items() if values]
+
+
+def _asked(query: TemplateQuery) -> dict[str, list[str]]:
+    """Return the values that each filter of a query asks for."""
+    single = {name: [value] if (value := getattr(query, name)) else [] for name in ("category_id", "difficulty")}
+    return single | {name: sorted(getattr(query, name)) for name in ("tag_ids", "route_ids", "broker_version_ids")}
 
 
 def summary(row: Any) -> Summary:
     """Return what lists show of a row."""
-    return Summary(
-        id=row.id,
-        slug=row.slug,
-        title=row.title,
-        short_description=row.short_description,
-        difficulty=row.difficulty,
-        url=row.url,
-        content=row.content,
-        published_at=row.published_at,
-        updated_at=row.updated_at,
-        **json.loads(row.facets),
-    )
+    return Summary(*[getattr(row, name) for name in _OF_ROW], **json.loads(row.facets))

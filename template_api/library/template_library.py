@@ -10,7 +10,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
@@ -26,7 +27,6 @@ from template_api.records import (
     Notebook,
     Page,
     Place,
-    Suggestion,
     Suggestions,
     Summary,
     Template,
@@ -60,8 +60,9 @@ class TemplateLibrary:
         self._stopping = threading.Event()
         self._followers: list[threading.Thread] = []
         self._fault: DatabaseUnavailableError | None = None  # the last one, until the database is back
-        self._version = self._read_version()
-        self._checked = time.monotonic()
+        self._version = 0
+        self._check()
+        self.current()
 
     def current(self) -> int:
         """Return the version of the library in the database, at most about a second old; it grows with every change.
@@ -87,12 +88,9 @@ class TemplateLibrary:
     def refresh(self) -> None:
         """Read the library's version, and bring the search index up to date. Blocks until both are done."""
         self._check()
-        with self._indexing:
-            try:
-                while self._fault is None and self._indexer.work():
-                    pass
-            except DatabaseUnavailableError as exc:
-                self._note(exc)
+        with self._indexing, self._noting():
+            while self._indexer.work():
+                pass
 
     def follow(self) -> None:
         """Start the threads that look for changes until `close`.
@@ -101,13 +99,23 @@ class TemplateLibrary:
         but large libraries find everything.
         """
 
+        def repeat(act: Callable[[], None]) -> None:
+            while not self._stopping.is_set():
+                try:
+                    act()
+                except DatabaseUnavailableError:
+                    pass  # the thread that reads the version logs it
+                except Exception:
+                    log.exception("cannot follow the library's changes")
+                self._stopping.wait(self._pace.follow)
+
         def index() -> None:
             with self._indexing:
                 while not self._stopping.is_set() and self._indexer.work():
                     pass
 
         for name, act in (("library-version", self._check), ("library-index", index)):
-            thread = threading.Thread(target=self._follow, args=(act,), name=name, daemon=True)
+            thread = threading.Thread(target=repeat, args=(act,), name=name, daemon=True)
             self._followers.append(thread)
             thread.start()
         deadline = time.monotonic() + self._pace.first_index
@@ -140,26 +148,23 @@ class TemplateLibrary:
         return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored, ranked.place)
 
     def suggest(self, text: str) -> Suggestions:
-        """Return at most eight titles that complete a text whose last word is unfinished, and what was read otherwise.
+        """Return at most eight templates whose titles complete a text with an unfinished last word.
+
+        Beside them is what was read otherwise than typed.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        suggested = self._ranking().suggest(text, _SUGGESTIONS)
-        return Suggestions(self._titles(suggested.keys), suggested.corrected)
+        keys, corrected = self._ranking().suggest(text, _SUGGESTIONS)
+        return Suggestions(tuple(self._summaries(keys).values()), corrected)
 
-    def near(self, text: str) -> tuple[Suggestion, ...]:
-        """Return at most four titles with a word that is like one of a text that nothing was found for.
+    def near(self, text: str) -> tuple[Summary, ...]:
+        """Return at most four templates with a word in the title like one of a text that nothing was found for.
 
         Raises:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
-        return self._titles(self._ranking().near(text, _NEAR))
-
-    def _titles(self, ids: Sequence[str]) -> tuple[Suggestion, ...]:
-        summaries = self._summaries(ids)
-        shown = [summaries[id_] for id_ in ids if id_ in summaries]
-        return tuple(Suggestion(each.title, each.slug or each.id) for each in shown)
+        return tuple(self._summaries(self._ranking().near(text, _NEAR)).values())
 
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.
@@ -171,20 +176,17 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
-        named: dict[str, list[tuple[Mapping[str, Any], int]]] = {}
         with reading(self._engine) as connection:
-            for name, (kind, table) in statements.KINDS.items():
-                rows = connection.execute(statements.named(table))
-                objects = ({"id": id_, "name": shown, "slug": slug} for id_, shown, slug in rows)
-                named[name] = [(each, counts.get(f"{kind}:{each['id']}", 0)) for each in objects]
-        words = [str(each) for each in Difficulty]
-        named["difficulties"] = [
-            (dict.fromkeys(("id", "name", "slug"), word), counts.get(f"difficulty:{word}", 0)) for word in words
-        ]
-        return {
-            name: [{**facet, "count": count} for facet, count in sorted(found, key=lambda each: -each[1]) if count]
-            for name, found in named.items()
-        }
+            known = [
+                (name, kind, [row._asdict() for row in connection.execute(statements.named(table))])
+                for name, (kind, table) in statements.KINDS.items()
+            ]
+        words = [dict.fromkeys(("id", "name", "slug"), str(each)) for each in Difficulty]
+        found = {}
+        for name, kind, objects in (*known, ("difficulties", "difficulty", words)):
+            counted = [{**one, "count": counts.get(f"{kind}:{one['id']}", 0)} for one in objects]
+            found[name] = sorted((one for one in counted if one["count"]), key=lambda one: -one["count"])
+        return found
 
     def facet_counts(self, query: TemplateQuery) -> Mapping[str, int]:
         """Return how many of the templates that a query finds have each facet, by its kind and id, as `tag_ids:ID`.
@@ -232,28 +234,17 @@ class TemplateLibrary:
             connection.execute(statements.VERSION)
         self._ranking()
 
-    def is_empty(self) -> bool:
-        """Return whether no template is published.
-
-        Raises:
-            DatabaseUnavailableError: the database does not answer.
-        """
-        return not self._latest(TemplateQuery(limit=1)).total
-
     def _latest(self, query: TemplateQuery) -> Page:
         page, counted = statements.listed(query)
         begin = query.place or Place(query.offset)
         with reading(self._engine) as connection:
-            known = (
-                {row.id: row for row in connection.execute(statements.DATED, {"ids": begin.keys})} if begin.keys else {}
-            )
-            last = next((known[key] for key in reversed(begin.keys) if key in known), None)
+            last = connection.execute(statements.LAST, {"ids": begin.keys}).first() if begin.keys else None
             page = page.offset(begin.shown) if last is None else statements.behind(page, last.published_at, last.id)
             ids = connection.execute(page).scalars().all()
             total = connection.execute(counted).scalar_one()
         shown = ids[: query.limit]
         summaries = self._summaries(shown)
-        found = tuple(Found(summaries[id_], 0.0) for id_ in shown if id_ in summaries)
+        found = tuple(Found(each, 0.0) for each in summaries.values())
         return Page(found, total, place=begin.after(shown) if len(ids) > len(shown) else None)
 
     def _ranking(self) -> Ranking:
@@ -266,45 +257,34 @@ class TemplateLibrary:
         return ranking
 
     def _summaries(self, ids: Sequence[str]) -> Mapping[str, Summary]:
-        """Read the published ones among some templates: what was hidden a moment ago is not shown."""
+        """Read the published ones among some templates, in this order: what was hidden a moment ago is not shown."""
         if not ids:
             return {}
         with reading(self._engine) as connection:
-            rows = connection.execute(statements.SOME, {"ids": ids}).all()
-        return {row.id: summary(row) for row in rows if is_published(row)}
+            rows = {row.id: row for row in connection.execute(statements.SOME, {"ids": ids}) if is_published(row)}
+        return {id_: summary(rows[id_]) for id_ in ids if id_ in rows}
 
     def _check(self) -> None:
         """Read the library's version, unless another thread is about to."""
         if not self._checking.acquire(blocking=False):
             return
         try:
-            self._version = self._read_version()
-            self._note(None)
-        except DatabaseUnavailableError as exc:
-            self._note(exc)
+            with self._noting(), reading(self._engine) as connection:
+                self._version = int(connection.execute(statements.VERSION).scalar_one())
         finally:
             self._checked = time.monotonic()
             self._checking.release()
 
-    def _read_version(self) -> int:
-        with reading(self._engine) as connection:
-            return int(connection.execute(statements.VERSION).scalar_one())
-
-    def _note(self, fault: DatabaseUnavailableError | None) -> None:
-        """Log that the database went away or came back, once each."""
+    @contextmanager
+    def _noting(self) -> Iterator[None]:
+        """Note whether the database answers; log that it went away or came back, once each."""
+        fault = None
+        try:
+            yield
+        except DatabaseUnavailableError as exc:
+            fault = exc
         if fault is not None and self._fault is None:
             log.error("%s; requests are answered with 500 until it is back", fault)
         elif fault is None and self._fault is not None:
             log.warning("the library's database is back")
         self._fault = fault
-
-    def _follow(self, act: Any) -> None:
-        while True:
-            try:
-                act()
-            except DatabaseUnavailableError:
-                pass  # the thread that reads the version logs it
-            except Exception:
-                log.exception("cannot follow the library's changes")
-            if self._stopping.wait(self._pace.follow):
-                return

@@ -20,6 +20,7 @@ from template_api.library.models import (
     TemplateRow,
     TemplateTag,
     UsedRoute,
+    having,
 )
 from template_api.library.upgrades import now_text, prepared_text
 from template_api.records import FreeForm, Status
@@ -28,6 +29,9 @@ from template_api.sources.template import NotebookSource, TemplateSource
 
 NAMESPACE = uuid.UUID("0f6d2d0c-5c1e-5b7a-9a43-6a1f0f4f7d51")
 """Namespace of the ids made from slugs (UUIDv5), so that they are the same in every database."""
+
+
+_AS_GIVEN = ("slug", "title", "short_description", "content", "difficulty", "url")  # members of a source
 
 
 class Outcome(StrEnum):
@@ -91,55 +95,44 @@ class TemplateWriter:
         self._named.clear()  # some may be those of this transaction
 
     def _store(self, source: TemplateSource, id_: str) -> Outcome:
-        session, digest = self._session, source.digest()
+        session = self._session
         version = next_version(session)
         row = session.get(TemplateRow, id_)
-        if row is not None and (row.digest, row.source_status) == (digest, source.status):
-            session.rollback()  # another import brought the same meanwhile
-            return Outcome.UNCHANGED
         renamed: list[tuple[type[Named], FreeForm]] = []
-        several = {
+        facets: dict[str, Any] = {
+            "category": source.category and self._object(Category, source.category, renamed),
             "tags": [self._object(Tag, each, renamed) for each in source.tags],
             "routes": [self._object(UsedRoute, each, renamed) for each in source.routes],
+            "broker_version": source.broker_version and self._object(BrokerVersion, source.broker_version, renamed),
         }
-        category = source.category and self._object(Category, source.category, renamed)
-        broker_version = source.broker_version and self._object(BrokerVersion, source.broker_version, renamed)
         # A state that was set by command stays until the source itself has a new one.
         status = source.status if row is None or row.source_status != source.status else row.status
         published_at = source.published_at or (row.published_at if row is not None else None)
         if published_at is None and status == Status.PUBLISHED:
             published_at = now_text()
-        stored = row or TemplateRow(
-            id=id_, title="", short_description="", content="", status="", source_status="", facets="", labels="",
-            cells_text="", digest="", changed=version,
-        )  # fmt: skip
-        stored.sqlmodel_update(
-            {
-                "slug": source.slug,
-                "title": source.title,
-                "short_description": source.short_description,
-                "content": source.content,
-                "difficulty": source.difficulty,
-                "url": source.url,
-                "status": status,
-                "source_status": source.status,
-                "published_at": published_at,
-                "category_id": category and category["id"],
-                "broker_version_id": broker_version and broker_version["id"],
-                "cells_text": "\n".join(notebook.text for notebook in source.notebooks),
-                "digest": digest,
-                "inputs": json.dumps([astuple(each) for each in source.inputs], ensure_ascii=False),
-            }
+        stored = TemplateRow(
+            **{name: getattr(source, name) for name in _AS_GIVEN},
+            id=id_,
+            status=status,
+            source_status=source.status,
+            published_at=published_at,
+            category_id=facets["category"] and facets["category"]["id"],
+            broker_version_id=facets["broker_version"] and facets["broker_version"]["id"],
+            cells_text="\n".join(notebook.text for notebook in source.notebooks),
+            digest=source.digest(),
+            inputs=json.dumps([astuple(each) for each in source.inputs], ensure_ascii=False),
+            facets="",
+            labels="",
+            changed=version,
         )
-        facets = {"category": category, **several, "broker_version": broker_version}
         _describe(stored, facets, " ".join(source.keywords), version)
-        session.add(stored)
+        session.merge(stored)
         session.flush()
         for link, column, named in ((TemplateTag, "tag_id", "tags"), (TemplateRoute, "route_id", "routes")):
             if row is not None:
                 session.exec(delete(link).where(col(link.template_id) == id_))
-            if several[named]:
-                session.execute(insert(link), [{"template_id": id_, column: each["id"]} for each in several[named]])
+            if facets[named]:
+                session.execute(insert(link), [{"template_id": id_, column: each["id"]} for each in facets[named]])
         _store_notebooks(session, id_, source.notebooks, is_new=row is None)
         for table, named_object in renamed:
             _rename(session, table, named_object, but=id_)
@@ -190,13 +183,7 @@ def _joined(*texts: str) -> str:
 def _rename(session: Session, table: type[Named], named: FreeForm, but: str) -> None:
     """Show an object by its new name in each template that has it, `but` in one that has it already."""
     id_ = named["id"]
-    if table is Tag:
-        having = col(TemplateRow.id).in_(select(TemplateTag.template_id).where(TemplateTag.tag_id == id_))
-    elif table is UsedRoute:
-        having = col(TemplateRow.id).in_(select(TemplateRoute.template_id).where(TemplateRoute.route_id == id_))
-    else:
-        having = col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id) == id_
-    for row in session.exec(select(TemplateRow).where(having, col(TemplateRow.id) != but)).all():
+    for row in session.exec(select(TemplateRow).where(having(table, [id_]), col(TemplateRow.id) != but)).all():
         before = json.loads(row.facets)
         keywords = row.labels.removeprefix(_names(before)).strip()
         after = {

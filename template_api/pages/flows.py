@@ -126,7 +126,10 @@ def _sent(route: RouteText, event: EventText) -> Flow | None:
     given, address, method = event.settings, route.config.get("BASE_ADDRESS", "").strip(), _method(event)
     if not address or method is None or "ENDPOINT" not in given or not {"SOURCE_TOPIC", "EVERY"} & given.keys():
         return None
-    url = f"{_with_scheme(route.config, address).rstrip('/')}/{given['ENDPOINT'].lstrip('/')}"
+    scheme = "https://" if _switch(route.config, "USE_SSL") else "http://"
+    if "://" in address or address.startswith("{"):
+        scheme = ""
+    url = f"{scheme}{address.rstrip('/')}/{given['ENDPOINT'].lstrip('/')}"
     steps = []
     if "SOURCE_TOPIC" in given:
         steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "a message on"))
@@ -141,12 +144,6 @@ def _sent(route: RouteText, event: EventText) -> Flow | None:
     headers = _headers_sent(route.config, event)
     request = Request(marked(f"{method} {url}"), headers, _filled(given, "BODY"), taken=False)
     return Flow(route.name, event.name, steps, failed and marked(failed), request, _filled(given, "PAYLOAD"))
-
-
-def _with_scheme(config: Mapping[str, str], address: str) -> str:
-    if "://" in address or address.startswith("{"):
-        return address
-    return f"{'https' if _switch(config, 'USE_SSL') else 'http'}://{address}"
 
 
 def _headers_sent(config: Mapping[str, str], event: EventText) -> list[tuple[str, Markup]]:

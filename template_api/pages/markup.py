@@ -6,7 +6,7 @@ The one door for markdown-it-py and Pygments.
 """
 
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from typing import Any, ClassVar, Final
 
@@ -18,12 +18,13 @@ from markdown_it.token import Token
 from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter
-from pygments.lexer import Lexer, RegexLexer
+from pygments.lexer import Lexer, RegexLexer, include
 from pygments.lexers import get_lexer_by_name
 from pygments.token import Comment, Keyword, Name, Number, Operator, String, Text
 
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _SAFE_SCHEME: Final = re.compile(r"(https?|mailto):", re.IGNORECASE)
+_REL: Final = "noopener noreferrer nofollow"
 _LONGEST: Final = 200_000  # characters, 0.25 s of CPU; longer texts are shown as they are
 _LOWEST: Final = 6
 # Decision: cells in other languages, and cells this long, are shown plainly: lexers search with regular expressions, of
@@ -34,7 +35,7 @@ _LANGUAGES: Final = frozenset(
 _LONGEST_CODE: Final = 50_000
 
 
-def rendered(text: str, *, below: int) -> Markup:
+def rendered(text: str, *, below: int = 2) -> Markup:
     """Return Markdown as HTML; its headings follow one of the level `below`."""
     if len(text) > _LONGEST:
         return Markup("<pre>{}</pre>").format(text)
@@ -56,38 +57,31 @@ def _lower_headings(state: StateCore) -> None:
             token.tag = f"h{min(_LOWEST, int(token.tag[1:]) + state.env['below'])}"
 
 
-def _image(
-    _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: MutableMapping[str, Any]
-) -> str:
-    token = tokens[index]
-    label = escapeHtml(token.content or "image")
-    return f'<a href="{escapeHtml(str(token.attrs["src"]))}" rel="noopener noreferrer nofollow">{label}</a>'
+class _Renderer(RendererHTML):
+    """Images are links, links lead away without a referrer, and code is highlighted."""
+
+    def image(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:  # noqa: ARG002
+        """Return a link to the image."""
+        token = tokens[idx]
+        label = escapeHtml(token.content or "image")
+        return f'<a href="{escapeHtml(str(token.attrs["src"]))}" rel="{_REL}">{label}</a>'
+
+    def link_open(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:
+        """Return the begin of a link."""
+        tokens[idx].attrSet("rel", _REL)
+        return self.renderToken(tokens, idx, options, env)
+
+    def fence(self, tokens: Sequence[Token], idx: int, options: Any, env: Any) -> str:  # noqa: ARG002
+        """Return a block of code."""
+        token = tokens[idx]
+        return f'<pre tabindex="0"><code>{highlighted(token.content, token.info.partition(" ")[0])}</code></pre>\n'
+
+    code_block = fence
 
 
-def _link(
-    renderer: RendererHTML, tokens: Sequence[Token], index: int, options: Any, env: MutableMapping[str, Any]
-) -> str:
-    tokens[index].attrSet("rel", "noopener noreferrer nofollow")
-    return renderer.renderToken(tokens, index, options, env)
-
-
-def _fence(
-    _renderer: RendererHTML, tokens: Sequence[Token], index: int, _options: Any, _env: MutableMapping[str, Any]
-) -> str:
-    token = tokens[index]
-    return f'<pre tabindex="0"><code>{highlighted(token.content, token.info.partition(" ")[0])}</code></pre>\n'
-
-
-def _parser() -> MarkdownIt:
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
-    parser.validateLink = _is_safe_link  # type: ignore[method-assign]  # documented as the way to replace it
-    parser.core.ruler.push("lower_headings", _lower_headings)
-    for name, rule in (("image", _image), ("link_open", _link), ("fence", _fence), ("code_block", _fence)):
-        parser.add_render_rule(name, rule)
-    return parser
-
-
-_MARKDOWN: Final = _parser()
+_MARKDOWN: Final = MarkdownIt("commonmark", {"html": False}, renderer_cls=_Renderer).enable("table")
+_MARKDOWN.validateLink = _is_safe_link  # type: ignore[method-assign]  # documented as the way to replace it
+_MARKDOWN.core.ruler.push("lower_headings", _lower_headings)
 
 
 class LotLexer(RegexLexer):
@@ -108,18 +102,9 @@ class LotLexer(RegexLexer):
             (r"\S", Operator),
         ],
         "comment": [(r"[^*]+", Comment.Multiline), (r"\*/", Comment.Multiline, "#pop"), (r"\*", Comment.Multiline)],
-        "double": [
-            (r'"', String, "#pop"),
-            (r"\{[\w.|-]+\}", String.Interpol),
-            (r"\\.", String.Escape),
-            (r'[^"\\{]+|.', String),
-        ],
-        "single": [
-            (r"'", String, "#pop"),
-            (r"\{[\w.|-]+\}", String.Interpol),
-            (r"\\.", String.Escape),
-            (r"[^'\\{]+|.", String),
-        ],
+        "double": [('"', String, "#pop"), include("text"), (r'[^"\\{]+|.', String)],
+        "single": [("'", String, "#pop"), include("text"), (r"[^'\\{]+|.", String)],
+        "text": [(r"\{[\w.|-]+\}", String.Interpol), (r"\\.", String.Escape)],
     }
 
 

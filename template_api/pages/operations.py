@@ -3,97 +3,60 @@
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from markupsafe import Markup
 
-from template_api.pages.markup import highlighted, rendered
+from template_api.pages.markup import highlighted
 
 _BOUNDS: Final = {"minimum": "at least", "maximum": "at most", "maxLength": "longest", "default": "default"}
 _ALWAYS_TRIED: Final = ("q",)  # beside what is required
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter; `value` is what it is tried with, `choices` are all that is allowed where that is a closed set."""
+def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the operations of an OpenAPI description, in its order: their members, and what the page makes of them.
 
-    name: str
-    place: str
-    required: bool
-    allowed: str
-    description: Markup
-    example: str
-    value: str
-    choices: Sequence[str]
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """One operation; `body` is an example of its JSON body, `answer` of what it answers."""
-
-    id: str
-    method: str
-    path: str
-    summary: str
-    description: Markup
-    parameters: Sequence[Parameter]
-    body: str
-    schema: str
-    curl: str
-    answer: Markup
-    responses: Sequence[tuple[str, Markup]]
-
-
-def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Operation]:
-    """Yield the operations of an OpenAPI description, in its order."""
+    These are `method` and `path`; `body`, an example of its JSON body, and `schema` of that, both empty without one;
+    `curl`, the command that makes the request that is tried; `answer`, an example of it. A parameter has `allowed`,
+    `choices` where all that is allowed is a closed set, and `value`, what it is tried with.
+    """
     for path, methods in description["paths"].items():
-        for method, operation in methods.items():
-            responses = {status: _resolved(description, each) for status, each in operation["responses"].items()}
-            parameters = [
-                _parameter(description, _resolved(description, each)) for each in operation.get("parameters", ())
-            ]
+        for method, given in methods.items():
+            operation = _resolved(description, given)
+            parameters = list(map(_parameter, operation.get("parameters", ())))
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             body = _json(content["example"]) if content else ""
-            yield Operation(
-                id=operation["operationId"],
-                method=method.upper(),
-                path=path,
-                summary=operation["summary"],
-                description=rendered(operation.get("description", ""), below=2),
-                parameters=parameters,
-                body=body,
-                schema=_json(_resolved(description, content["schema"])) if content else "",
-                curl=_curl(f"{base_url}{path}", parameters, body),
-                answer=_answer(responses["200"]["content"]),
-                responses=[(status, rendered(each["description"], below=2)) for status, each in responses.items()],
-            )
+            yield operation | {
+                "method": method.upper(),
+                "path": path,
+                "parameters": parameters,
+                "body": body,
+                "schema": _json(content["schema"]) if content else "",
+                "curl": _curl(f"{base_url}{path}", parameters, body),
+                "answer": _answer(operation["responses"]["200"]["content"]),
+            }
 
 
-def _parameter(description: Mapping[str, Any], given: Mapping[str, Any]) -> Parameter:
-    schema, required = _resolved(description, given["schema"]), given.get("required", False)
-    choices = ["true", "false"] if schema["type"] == "boolean" else schema.get("enum", [])
+def _parameter(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    schema, example = given["schema"], _text(given.get("example", ""))
     allowed = [schema.get("format") or schema["type"], *([" | ".join(schema["enum"])] if "enum" in schema else [])]
     allowed += [f"{label} {_text(schema[name])}" for name, label in _BOUNDS.items() if name in schema]
-    example = _text(given.get("example", ""))
-    return Parameter(
-        name=given["name"],
-        place=given["in"],
-        required=required,
-        allowed=", ".join(allowed),
-        description=rendered(given.get("description", ""), below=2),
-        example=example,
-        value=example if required or given["name"] in _ALWAYS_TRIED else "",
-        choices=choices,
-    )
+    return {
+        "required": False,
+        **given,
+        "allowed": ", ".join(allowed),
+        "choices": ["true", "false"] if schema["type"] == "boolean" else schema.get("enum", []),
+        "example": example,
+        "value": example if given.get("required") or given["name"] in _ALWAYS_TRIED else "",
+    }
 
 
-def _curl(url: str, parameters: Sequence[Parameter], body: str) -> str:
+def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
     """Return the command that makes the request that is tried; the page's script writes it alike."""
     for each in parameters:
-        url = url.replace(f"{{{each.name}}}", quote(each.value, safe="")) if each.place == "path" else url
-    query = urlencode([(each.name, each.value) for each in parameters if each.place == "query" and each.value])
+        url = url.replace(f"{{{each['name']}}}", quote(each["value"], safe="")) if each["in"] == "path" else url
+    query = urlencode([(each["name"], each["value"]) for each in parameters if each["in"] == "query" and each["value"]])
     address = shlex.quote(f"{url}?{query}" if query else url)
     return f"curl {address}" + (f" -H 'Content-Type: application/json' -d {shlex.quote(body)}" if body else "")
 
@@ -112,11 +75,15 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _resolved(description: Mapping[str, Any], given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return what a reference inside the description leads to."""
-    while "$ref" in given:
-        target: Any = description
-        for name in given["$ref"].removeprefix("#/").split("/"):
-            target = target[name.replace("~1", "/").replace("~0", "~")]
-        given = target
-    return given
+def _resolved(description: Mapping[str, Any], value: Any) -> Any:
+    """Return a part of the description with what its references lead to in their place."""
+    if isinstance(value, list):
+        return [_resolved(description, each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" not in value:
+        return {name: _resolved(description, each) for name, each in value.items()}
+    target: Any = description
+    for name in value["$ref"].removeprefix("#/").split("/"):
+        target = target[name]
+    return _resolved(description, target)

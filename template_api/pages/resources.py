@@ -4,6 +4,7 @@ They run on the server's threads and may be entered by several at once. The one 
 """
 
 import json
+import shlex
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, cached_property, partial
@@ -26,9 +27,10 @@ from template_api.pages import shown
 from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
 from template_api.pages.operations import operations
-from template_api.records import Page, TemplateQuery
-from template_api.replies import Get, Reply, ReplyCache, send_whole
+from template_api.records import TemplateQuery
+from template_api.replies import Reply, ReplyCache, Resource, send_whole
 from template_api.search_counts import SearchCounts
+from template_api.snippets import excerpt, marked_text
 from template_api.sources.template import lot_texts
 
 POLICY: Final = (
@@ -75,7 +77,7 @@ class Pages:
             name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()
         } | {name: Reply(site_file(name), media_type=kind) for name, kind in SITE_FILES.items()}
 
-    def resources(self) -> Mapping[str, Get]:
+    def resources(self) -> Mapping[str, Resource]:
         """Return what answers each path; the playground takes POST too."""
         replies: dict[str, Callable[..., Reply]] = {
             "/": self._found,
@@ -83,22 +85,22 @@ class Pages:
             "/docs": lambda _req: self._docs,
             "/static/{name}": self._asset,
         }
-        found = {path: Get(reply, _SAFE) for path, reply in replies.items()}
+        found = {path: Resource(reply, headers=_SAFE) for path, reply in replies.items()}
         if self._playground is not None:
-            found["/playground"] = _Form(self._empty_playground, partial(self._tried, self._playground))
+            tried = partial(self._tried, self._playground)
+            found["/playground"] = Resource(self._empty_playground, tried, _SAFE)
         return found
 
     def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
         """Send the page of an error."""
         response.set_headers(_SAFE)
-        send_whole(request, response, self._page("error", error=error))
+        send_whole(request, response, self._page("error", status=error.status, error=error))
 
     @cached_property
     def _docs(self) -> Reply:
         """The page of the API's operations, rendered when it is first asked for."""
         description = query.description()
-        about = rendered(description["info"].get("description", ""), below=1)
-        shown_operations = list(operations(description, self._base_url))
+        about, shown_operations = description["info"]["description"], list(operations(description, self._base_url))
         return self._page("docs", about=about, operations=shown_operations, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
@@ -108,34 +110,30 @@ class Pages:
         def make() -> Reply:
             page = self._library.find(wanted)
             try:
-                return self._library_page(wanted, page, self._known(), self._library.facet_counts(wanted))
+                known, counts = self._known(), self._library.facet_counts(wanted)
             except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
-                return self._library_page(wanted, page, {}, {})
+                known, counts = {}, {}
+            following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
+            begun = wanted.offset if wanted.place is None else wanted.place.shown
+            reply = self._page(
+                "library",
+                wanted=wanted,
+                page=page,
+                begun=begun,
+                facets=shown.facets(known, counts, wanted),
+                as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
+                kept=shown.kept_fields(wanted),
+                next=following and shown.search_link(following),
+                first=begun and shown.search_link(shown.first_page(wanted)),
+                near=() if page.found or not known else self._library.near(wanted.text),
+                without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
+            )
+            reply.total = page.total
+            return reply
 
         reply = self._cache.reply(self._library.edition, wanted, make)
         if wanted.text:
             self._searches.count(wanted, reply.total)
-        return reply
-
-    def _library_page(self, wanted: TemplateQuery, page: Page, known: Known, counts: Mapping[str, int]) -> Reply:
-        """Return the page that lists templates; `counts` as `TemplateLibrary.facet_counts` returns them."""
-        begun = wanted.offset if wanted.place is None else wanted.place.shown
-        following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
-        reply = self._page(
-            "library",
-            wanted=wanted,
-            page=page,
-            cards=[shown.card(each) for each in page.found],
-            begun=begun,
-            facets=shown.facets(known, counts, wanted),
-            as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
-            kept=shown.kept_fields(wanted),
-            next=following and shown.search_link(following),
-            first=begun and shown.search_link(shown.first_page(wanted)),
-            near=() if page.found or not known else self._library.near(wanted.text),
-            without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
-        )
-        reply.total = page.total
         return reply
 
     def _known(self) -> Known:
@@ -152,14 +150,14 @@ class Pages:
             template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
             if template is None:
                 raise TEMPLATE_NOT_FOUND.error("There is no published template here", hint="Search the library for it.")
+            name = template.summary.slug or template.summary.id
             return self._page(
                 "template",
                 template=template,
                 summary=template.summary,
                 drawing=drawing(template.notebooks),
-                content=rendered(template.summary.content, below=1),
                 notebooks=list(shown.with_cells(template.notebooks)),
-                install=shown.install_line(template.summary, self._base_url),
+                install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}",
             )
 
         return self._cache.reply(self._library.edition, id_or_slug, make)
@@ -172,15 +170,15 @@ class Pages:
         definition = "\n\n".join(chain.from_iterable(map(lot_texts, cells)))
         return self._page("playground", trial=Trial(definition[:MOST_CHARACTERS]), tried=None)
 
-    def _tried(self, playground: Playground, req: falcon.Request) -> tuple[HTTPStatus, Reply]:
+    def _tried(self, playground: Playground, req: falcon.Request) -> Reply:
         """Return what a definition would do; blocks a thread of the server meanwhile, one at most."""
         if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
             trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
-            return HTTPStatus.FORBIDDEN, self._page("playground", trial=trial, tried=tried)
+            return self._page("playground", status=HTTPStatus.FORBIDDEN, trial=trial, tried=tried)
         trial = trial_of(req.bounded_stream.read(_MAX_FORM_BYTES))
         tried = playground.run(trial)
         status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
-        return status, self._page("playground", trial=trial, tried=tried)
+        return self._page("playground", status=status, trial=trial, tried=tried)
 
     def _asset(self, _req: falcon.Request, name: str) -> Reply:
         """Return the style sheet, the script or the icon."""
@@ -189,24 +187,9 @@ class Pages:
             raise falcon.HTTPNotFound
         return reply
 
-    def _page(self, name: str, **values: Any) -> Reply:
-        return Reply(self._templates[name].render(**values).encode("utf-8", "replace"), media_type=HTML)
-
-
-class _Form(Get):
-    """Answer a form too, which no cache keeps."""
-
-    def __init__(
-        self, reply: Callable[..., Reply], submitted: Callable[[falcon.Request], tuple[HTTPStatus, Reply]]
-    ) -> None:
-        super().__init__(reply, _SAFE)
-        self._submitted = submitted
-
-    def on_post(self, req: falcon.Request, resp: falcon.Response) -> None:
-        """Send the page that the form leads to."""
-        resp.status, reply = self._submitted(req)
-        resp.set_headers((*_SAFE, ("Cache-Control", "no-store")))
-        send_whole(req, resp, reply)
+    def _page(self, name: str, *, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Reply:
+        text = self._templates[name].render(**values)
+        return Reply(text.encode("utf-8", "replace"), media_type=HTML, status=status)
 
 
 @cache
@@ -216,7 +199,6 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
         loader=ChoiceLoader([PackageLoader("template_api.pages"), FunctionLoader(site_template)]),
         autoescape=True, undefined=StrictUndefined, trim_blocks=True,
     )  # fmt: skip
-    environment.globals |= {
-        "root": root, "template_path": lambda one: root + shown.template_path(one), "has_playground": playground,
-    }  # fmt: skip
+    environment.filters["markdown"] = rendered
+    environment.globals |= {"root": root, "has_playground": playground, "marked": marked_text, "excerpt": excerpt}
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}

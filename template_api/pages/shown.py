@@ -1,18 +1,16 @@
 """From the library's values to what the pages show: facets with links, cells, the description of the API. Pure."""
 
 import json
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, urlencode
+from urllib.parse import parse_qsl, urlencode
 
 from markupsafe import Markup
 
 from template_api import query
 from template_api.pages.markup import highlighted, rendered
-from template_api.records import Found, Notebook, Summary, TemplateQuery
-from template_api.snippets import excerpt, marked_text
+from template_api.records import Notebook, TemplateQuery
 
 _MOST_VALUES: Final = 30
 _MOST_RENDERED: Final = 500_000  # characters, 1.5 s of CPU
@@ -40,19 +38,6 @@ class Facet:
 
     title: str
     values: Sequence[FacetValue]
-
-    @property
-    def chosen(self) -> bool:
-        """Return whether it filters now."""
-        return any(value.chosen for value in self.values)
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One cell of a notebook, as HTML; `language` is empty for Markdown."""
-
-    language: str
-    content: Markup
 
 
 def facets(
@@ -84,14 +69,13 @@ def _value(given: Mapping[str, Any], count: int, member: str, wanted: TemplateQu
 
 def search_link(wanted: TemplateQuery) -> str:
     """Return the query of a link to the page that shows these templates, "?" when it shows all."""
-    pairs = parse_qsl(query.query_string(wanted))
-    return "?" + urlencode([pair for pair in pairs if pair[0] != "limit" and pair != ("offset", "0")])
+    return "?" + urlencode([pair for pair in parse_qsl(query.query_string(wanted)) if pair[0] != "limit"])
 
 
 def kept_fields(wanted: TemplateQuery) -> list[tuple[str, str]]:
     """Return what a search from this page keeps, as fields of its form: filters and order."""
     pairs = parse_qsl(query.query_string(replace(first_page(wanted), text="", exact=False)))
-    return [pair for pair in pairs if pair[0] not in ("limit", "offset")]
+    return [pair for pair in pairs if pair[0] != "limit"]
 
 
 def first_page(wanted: TemplateQuery) -> TemplateQuery:
@@ -99,36 +83,10 @@ def first_page(wanted: TemplateQuery) -> TemplateQuery:
     return replace(wanted, offset=0, place=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One result: its template, and as HTML with the words found its title, its description, and where they are."""
+def with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[tuple[str, Markup]]]]:
+    """Yield notebooks with their cells: the language, empty for Markdown, and HTML.
 
-    summary: Summary
-    title: Markup
-    description: Markup
-    excerpt: Markup
-
-
-def card(found: Found) -> Card:
-    """Return a result as the page shows it; it has an excerpt where its content has the words."""
-    summary = found.summary
-    texts = (marked_text(found, summary.title), marked_text(found, summary.short_description), excerpt(found))
-    return Card(summary, *map(Markup, texts))  # escaped but for <mark>
-
-
-def install_line(summary: Summary, base_url: str) -> str:
-    """Return the command that installs a template."""
-    return f"rest-bridge install {shlex.quote(summary.slug or summary.id)} --from {shlex.quote(base_url)}"
-
-
-def template_path(id_or_slug: str) -> str:
-    """Return the path of a template's page."""
-    return f"/templates/{quote(id_or_slug, safe='')}"
-
-
-def with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[Cell]]]:
-    """Yield notebooks with their cells; Markdown is rendered below headings of level 2, code is highlighted.
-
+    Markdown is rendered below headings of level 2, code is highlighted.
     Decision: beyond 500,000 characters of a page cells are shown as they are, as rendering them might take minutes.
     """
     left = _MOST_RENDERED
@@ -137,14 +95,13 @@ def with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[C
         for cell in json.loads(notebook.cells):
             text, language = _text(cell.get("value")), _text(cell.get("language")) or "text"
             left -= len(text)
-            found.append(_cell(text, language) if left >= 0 else Cell(language, Markup.escape(text)))
+            if left < 0:
+                found.append((language, Markup.escape(text)))
+            elif language.lower() in ("markdown", "md"):
+                found.append(("", rendered(text)))
+            else:
+                found.append((language, highlighted(text, language)))
         yield notebook, found
-
-
-def _cell(text: str, language: str) -> Cell:
-    if language.lower() in ("markdown", "md"):
-        return Cell("", rendered(text, below=2))
-    return Cell(language, highlighted(text, language))
 
 
 def _text(value: object) -> str:

@@ -16,10 +16,9 @@ from template_api.ranking.fields import (
     all_of,
     any_of,
     either,
-    every,
     filtered,
     leading,
-    only,
+    schema,
     term_query,
     unscored,
 )
@@ -96,12 +95,8 @@ class _Candidate(NamedTuple):
         return self.address.segment_ord, self.address.doc
 
     def rank(self) -> tuple[float, int, int]:
-        """Order by score."""
+        """Order by score, of equals the newest first."""
         return -self.score, -self.newest, self.tie
-
-    def rank_of_sorted(self) -> tuple[tuple[int, str], int, int]:
-        """Order by title, or by date where it has none."""
-        return self.title, -self.newest, self.tie
 
 
 _NO_SYNONYMS: Final = Synonyms()
@@ -144,7 +139,7 @@ class Ranking:
         if limit < 1 or not (wanted or takes_all):
             return Ranked(ignored=meaning.ignored)
         order = sort if wanted or sort is Sort.TITLE else Sort.NEWEST
-        query = filtered(every() if takes_all else either(map(self._clause, wanted)), filters, since)
+        query = filtered(Query.all_query() if takes_all else either(map(self._clause, wanted)), filters, since)
         found = self._found(query, wanted)
         begin = place or Place(offset)
         page = self._page(found, wanted, order, begin, limit)
@@ -216,12 +211,13 @@ class Ranking:
     ) -> dict[str, int]:
         """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
         wanted = self._meaning(text, exact=exact).wanted
-        query = filtered(either(map(self._clause, wanted)) if wanted or text else every(), filters, since)
+        query = filtered(either(map(self._clause, wanted)) if wanted or text else Query.all_query(), filters, since)
         found = self._found(query, wanted)
         result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
         if len(found) < result.count:
             ties = self._searcher.fast_field_values("tie", [address for _, address in found])
-            query = only(query, [int(tie or 0) for tie in ties])
+            these = Query.term_set_query(schema(), "tie", [int(tie or 0) for tie in ties])
+            query = all_of([query, unscored(these)])
         return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
@@ -281,7 +277,8 @@ class Ranking:
                 one._replace(title=(int(letter or 0), self._stored(one, "title") if equals[letter] > 1 else ""))
                 for one, letter in zip(each, letters, strict=True)
             ]
-        each.sort(key=_Candidate.rank if order is Sort.RELEVANCE else _Candidate.rank_of_sorted)
+        # What is not ordered by title has none here.
+        each.sort(key=_Candidate.rank if order is Sort.RELEVANCE else lambda one: (one.title, -one.newest, one.tie))
         return (self._reordered(each, wanted) if order is Sort.RELEVANCE and wanted else each)[:count]
 
     def _last_of(self, ordered: Sequence[_Candidate], keys: Sequence[str]) -> int | None:
@@ -295,7 +292,7 @@ class Ranking:
 
     def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
         query = " ".join(each.options[0].text for each in wanted)
-        asked = frozenset(term for each in wanted for option in each.likeliest for term in option.terms)
+        asked = frozenset(term for each in wanted for term in each.options[0].terms)
         top = []
         for each in best[:_REORDERED]:
             kept = self._searcher.doc(each.address)

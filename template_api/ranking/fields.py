@@ -21,7 +21,7 @@ which an index is built.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cache
@@ -118,13 +118,14 @@ def schema() -> Schema:
 def entry(document: Document) -> Entry:
     """Return what the index keeps of a template."""
     texts = document.texts
+    telling = dict.fromkeys(term for term in map(stem, texts.title.split()) if term not in _STOP_STEMS)
     return Entry(
         key=document.key,
         text=texts.text,
         stops=texts.stops,
         words=texts.words,
         title=texts.title,
-        title_terms=" ".join(_telling_terms(texts.title)),
+        title_terms=" ".join(telling),
         title_order=leading(texts.title),
         facets=list(document.facets),
         published=_microseconds(document.published_at),
@@ -140,11 +141,6 @@ def leading(text: str) -> int:
 
 def _microseconds(time: str) -> int:
     return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0
-
-
-def _telling_terms(title: str) -> dict[str, None]:
-    """Return the stems of a title's words in their order, each once, stop words aside."""
-    return dict.fromkeys(term for term in map(stem, title.split()) if term not in _STOP_STEMS)
 
 
 def term_field(term: str) -> str:
@@ -163,17 +159,6 @@ def filtered(query: Query, filters: Iterable[Collection[str]], since: int | None
     if since is not None:
         passed.append((Occur.Must, unscored(Query.range_query(schema(), "updated", FieldType.Integer, since))))
     return Query.boolean_query([(Occur.Must, query), *passed]) if passed else query
-
-
-def only(query: Query, ties: Sequence[int]) -> Query:
-    """Return a query that finds, of what another one does, only the templates with these values of `tie`."""
-    these = unscored(Query.term_set_query(schema(), "tie", ties))
-    return Query.boolean_query([(Occur.Must, query), (Occur.Must, these)])
-
-
-def every() -> Query:
-    """Return the query for all templates."""
-    return Query.all_query()
 
 
 def any_of(field: str, values: Collection[str]) -> Query:

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from template_api.ranking.synonyms import Synonyms
-from template_api.ranking.tokens import FOREIGN_STOP_WORDS, STOP_WORDS, words
-from template_api.ranking.vocabulary import Known, Nearest, Vocabulary
+from template_api.ranking.synonyms import Phrase, Synonyms
+from template_api.ranking.tokens import FOREIGN_STOP_WORDS, STOP_WORDS, stem, words
+from template_api.ranking.vocabulary import Vocabulary
 from template_api.records import Word
 
 # Looking for the nearest words costs some tenths of a millisecond; a question has few unknown words, an attack many.
@@ -43,7 +43,7 @@ class Option:
     `rarity` is the weight of finding it, of which `weight` is the share that its origin leaves.
     """
 
-    words: tuple[Known, ...]
+    words: tuple[str, ...]
     origin: Origin
     rarity: float
 
@@ -55,12 +55,12 @@ class Option:
     @property
     def terms(self) -> tuple[str, ...]:
         """The terms that a template must have."""
-        return tuple(known.term for known in self.words)
+        return tuple(map(stem, self.words))
 
     @property
     def text(self) -> str:
         """The words."""
-        return " ".join(known.word for known in self.words)
+        return " ".join(self.words)
 
     @property
     def is_synonym(self) -> bool:
@@ -80,11 +80,6 @@ class Wanted:
     def is_typed(self) -> bool:
         """Whether the library has the word as typed."""
         return self.options[0].origin is Origin.TYPED
-
-    @property
-    def likeliest(self) -> tuple[Option, ...]:
-        """The options that are as likely as the first one."""
-        return tuple(option for option in self.options if option.origin is self.options[0].origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +120,9 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     if telling and not exact:
         telling = synonyms.telling(typed)
     reader = _Reader(telling or typed, vocabulary, synonyms, exact=exact)
-    found: dict[tuple[tuple[str, ...], ...], Wanted] = {}
+    found: dict[tuple[str, ...], Wanted] = {}
     for wanted in reader.read():
-        key = tuple(option.terms for option in wanted.likeliest)
+        key = wanted.options[0].terms
         before = found.get(key)
         if before is None:
             found[key] = wanted
@@ -207,7 +202,7 @@ class _Reader:
 
     def _known(self, word: str, origin: Origin = Origin.TYPED) -> tuple[Option, ...]:
         term = self._vocabulary.term(word)
-        return () if term is None else (Option((Known(word, term),), origin, self._vocabulary.idf(term)),)
+        return () if term is None else (Option((word,), origin, self._vocabulary.idf(term)),)
 
     def _joined(self, left: int) -> Wanted | None:
         """Return the word that this one and the next make without the space between them."""
@@ -232,18 +227,12 @@ class _Reader:
 
     def _meant(self, phrase: Sequence[str], options: Sequence[Option] = ()) -> tuple[Option, ...]:
         """Return the synonyms of a phrase that the library has, the commonest counting as the others."""
-        meant = []
-        for synonym in self._synonyms.of(phrase):
-            terms = [(word, self._vocabulary.term(word)) for word in synonym]
-            if all(term is not None for _, term in terms):
-                meant.append(tuple(Known(word, term) for word, term in terms if term is not None))
+        meant = [each for each in self._synonyms.of(phrase) if all(map(self._vocabulary.term, each))]
         return self._weighed(meant[:_SYNONYMS], Origin.SYNONYM, options)
 
-    def _weighed(
-        self, meanings: Sequence[tuple[Known, ...]], origin: Origin, before: Sequence[Option] = ()
-    ) -> tuple[Option, ...]:
+    def _weighed(self, meanings: Sequence[Phrase], origin: Origin, before: Sequence[Option] = ()) -> tuple[Option, ...]:
         """Return options as rare as the commonest of them, and at most as rare as those before."""
-        rarities = [max(self._vocabulary.idf(known.term) for known in each) for each in meanings]
+        rarities = [max(self._vocabulary.idf(stem(word)) for word in each) for each in meanings]
         rarity = min([*rarities, *(option.rarity for option in before)], default=0.0)
         return tuple(Option(each, origin, rarity) for each in meanings)
 
@@ -252,13 +241,9 @@ class _Reader:
             return ()
         if self._synonyms.has([word]):
             options = self._meant([word])
-            if not options and last:
-                options = self._weighed([(each,) for each in self._vocabulary.completions(word)], Origin.CORRECTED)
             return (Wanted(word, options),) if options else ()
-        return self._corrections(word, self._vocabulary.nearest(word), last=last)
-
-    def _corrections(self, word: str, nearest: Nearest, *, last: bool) -> tuple[Wanted, ...]:
-        if nearest.edits != 1:
+        known, edits = self._vocabulary.nearest(word)
+        if edits != 1:
             parts = self._vocabulary.split(word)
             if parts:
                 each = (self._weighed([(part,)], Origin.CORRECTED) for part in parts)
@@ -266,15 +251,14 @@ class _Reader:
             parted = self._compound(word)
             if parted:
                 return parted
-        known = nearest.options
         if last:
             # A word being typed has a beginning of one, or is misspelt: one edit is as likely as letters to come.
             completions = self._vocabulary.completions(word)
-            near = known if nearest.edits == 1 or not completions else ()
-            known = tuple({option.term: option for option in (*completions, *near)}.values())
+            near = known if edits == 1 or not completions else ()
+            known = tuple({stem(each): each for each in (*completions, *near)}.values())
         if known:
             return (Wanted(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
-        return self._nearest_synonym(word) if not nearest.edits else ()
+        return self._nearest_synonym(word) if not edits else ()
 
     def _compound(self, word: str) -> tuple[Wanted, ...]:
         """Return what the two parts of a compound mean that the library or the list of synonyms has, or its plural.

@@ -98,14 +98,9 @@ def _words_of_any_script(text: str) -> Iterator[str]:
                 yield from (unspaced[at : at + 2] for at in range(len(unspaced) - 1))
 
 
-class _ThreadStemmer(threading.local):
-    """A stemmer for each thread: PyStemmer's objects are not made for several (its documentation, "Thread safety")."""
-
-    def __init__(self) -> None:
-        self.stem_word = Stemmer.Stemmer("porter", 0).stemWord  # without its cache, which costs more than stemming
-
-
-_stemmer = _ThreadStemmer()
+_stemming: Final = threading.Lock()
+"""PyStemmer's objects are not made for several threads (its documentation, "Thread safety")."""
+_stemmer: Final = Stemmer.Stemmer("porter", 0)  # without its cache, which costs more than stemming
 
 
 @lru_cache(_REMEMBERED)
@@ -116,7 +111,8 @@ def stem(word: str) -> str:
     """
     if len(word) < _SHORTEST_STEMMED or not (word.isascii() and word.isalpha()):
         return word
-    return str(_stemmer.stem_word(word))
+    with _stemming:
+        return str(_stemmer.stemWord(word))
 
 
 def within(word: str, choices: Sequence[str], most: int) -> list[tuple[str, int]]:

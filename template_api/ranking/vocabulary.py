@@ -5,7 +5,6 @@ there are and in how many templates is asked of the index; only the words to com
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
 from itertools import chain
 from math import log
 from typing import Final
@@ -26,22 +25,6 @@ SHORTEST_DOUBTED: Final = 5
 _MUCH_COMMONER: Final = 5
 _RARE: Final = 2
 _RARE_ONE_IN: Final = 1000
-
-
-@dataclass(frozen=True, slots=True)
-class Known:
-    """A word of the library and its term."""
-
-    word: str
-    term: str
-
-
-@dataclass(frozen=True, slots=True)
-class Nearest:
-    """The known words nearest to an unknown one, all equally many edits away."""
-
-    options: tuple[Known, ...]
-    edits: int
 
 
 class Vocabulary:
@@ -66,11 +49,7 @@ class Vocabulary:
 
     def grown(self, searcher: Searcher, words: Collection[str]) -> "Vocabulary":
         """Return the vocabulary of a later state of the index, which has these words beside those known."""
-        grown = Vocabulary(searcher, Words(words, self._spelling))
-        changed = set(map(stem, words))
-        known = self._frequencies.copy()  # requests add to it meanwhile
-        grown._frequencies = {term: count for term, count in known.items() if term not in changed}
-        return grown
+        return Vocabulary(searcher, Words(words, self._spelling))
 
     def has(self, word: str) -> bool:
         """Return whether a template has a word in just this form; true for stop words."""
@@ -97,42 +76,42 @@ class Vocabulary:
         frequency = self._frequencies.get(term) or self.frequency(term)
         return log(1 + (max(self._size, frequency) - frequency + 0.5) / (frequency + 0.5))
 
-    def split(self, word: str, beyond: int = 0) -> tuple[Known, ...]:
+    def split(self, word: str, beyond: int = 0) -> tuple[str, ...]:
         """Return the two known words that a word consists of, the commonest such pair; else nothing.
 
         Both are in more than `beyond` templates.
         """
-        best: tuple[int, tuple[Known, ...]] = (beyond, ())
+        best: tuple[int, tuple[str, ...]] = (beyond, ())
         for at in range(SHORTEST_PART, len(word) - SHORTEST_PART + 1):
             left, right = word[:at], word[at:]
             if self.has(left) and self.has(right) and STOP_WORDS.isdisjoint((left, right)):
-                pair = tuple(Known(part, stem(part)) for part in (left, right))
-                rarer = min(self.frequency(part.term) for part in pair)
+                rarer = min(self.frequency(stem(left)), self.frequency(stem(right)))
                 if rarer > best[0]:
-                    best = (rarer, pair)
+                    best = (rarer, (left, right))
         return best[1]
 
-    def completions(self, beginning: str) -> tuple[Known, ...]:
+    def completions(self, beginning: str) -> tuple[str, ...]:
         """Return the commonest words with this beginning, at most ten, no two of one term."""
         begun = self._searcher.terms_with_prefix("words", beginning, limit=_COMPLETIONS * _FORMS)
         return self._commonest(sorted(word for word, _ in begun), _COMPLETIONS)
 
-    def nearest(self, word: str) -> Nearest:
-        """Return the commonest of the words fewest edits from an unknown one, at most three, no two of one term.
+    def nearest(self, word: str) -> tuple[tuple[str, ...], int]:
+        """Return the commonest of the words fewest edits from an unknown one, and how many edits these are.
 
-        When a stop word is nearer than any other, the unknown word means nothing and there are no options.
+        They are at most three, no two of one term. When a stop word is nearer than any other, the unknown word means
+        nothing and there are none.
         """
         # Words that left the library lately are compared too, and dropped here.
         edits = {near: count for near, count in self._spelling.near(word) if near in STOP_WORDS or self.term(near)}
         least = min(edits.values(), default=0)
         nearest = sorted(near for near, count in edits.items() if count == least and near not in STOP_WORDS)
-        return Nearest(self._commonest(nearest, _CANDIDATES), least)
+        return self._commonest(nearest, _CANDIDATES), least
 
     def much_commoner(self, word: str) -> int:
         """Return in how many templates another word must be to compete with a known one that may be misspelt there."""
         return self.frequency(stem(word)) * _MUCH_COMMONER
 
-    def doubted(self, word: str) -> Known | None:
+    def doubted(self, word: str) -> str | None:
         """Return the much commoner word, one edit away, that a rare word (`is_rare`) may be a slip for."""
         if len(word) < SHORTEST_DOUBTED:
             return None
@@ -145,9 +124,9 @@ class Vocabulary:
         """Return whether so few templates have a word that it may be misspelt in them."""
         return self.frequency(stem(word)) <= _RARE + self._size // _RARE_ONE_IN
 
-    def _commonest(self, words: Iterable[str], most: int) -> tuple[Known, ...]:
+    def _commonest(self, words: Iterable[str], most: int) -> tuple[str, ...]:
         by_term: dict[str, str] = {}
         for word in words:
             by_term.setdefault(stem(word), word)
         terms = sorted(by_term, key=lambda term: (-self.frequency(term), by_term[term]))
-        return tuple(Known(by_term[term], term) for term in terms[:most])
+        return tuple(by_term[term] for term in terms[:most])

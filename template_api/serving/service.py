@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import waitress
 
@@ -87,7 +87,8 @@ def serve(settings: Settings, options: Options) -> None:
             raise SystemExit(1) from exc
         with contextlib.suppress(SystemExit):  # of a signal just before waitress runs
             for number in (signal.SIGINT, signal.SIGTERM) if link is None else (signal.SIGUSR1,):
-                signal.signal(number, _stop)
+                # It ends `server.run`, which then gives running requests 5 s.
+                signal.signal(number, lambda *_: sys.exit(0))
             port = server.effective_port
             log.info("template API on http://%s:%s, public address %s", settings.host, port, settings.public_url(port))
             if link is not None:
@@ -95,11 +96,6 @@ def serve(settings: Settings, options: Options) -> None:
                 threading.Thread(target=link.stop_at_end, name="link", daemon=True).start()
             server.run()
     log.info("template API stopped")
-
-
-def _stop(*_: object) -> NoReturn:
-    """End `server.run`, which then gives running requests 5 s; the handler of signals, on the main thread."""
-    raise SystemExit(0)
 
 
 def wsgi_server(app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, **limits: Any) -> Any:
@@ -122,7 +118,7 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     else:
         listening = opened.enter_context(listening_socket(settings.host, settings.port))
     access_log = _access_logger(options.access_log, opened)
-    library = opened.enter_context(closing(open_library(settings, report_busy)))
+    library = opened.enter_context(closing(_open_library(settings, report_busy)))
     port = listening.getsockname()[1]
     # A request takes the interpreter lock some ten times and waits so long each time for the thread that indexes: with
     # Python's 5 ms, the p99 of searches is three times as long while 1,000 changed templates are indexed.
@@ -140,55 +136,36 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     return server
 
 
-def open_library(settings: Settings, report_busy: Callable[[], None] = lambda: None) -> TemplateLibrary:
-    """Open the library; import `settings.library` first when it is empty.
+def _open_library(settings: Settings, report_busy: Callable[[], None]) -> TemplateLibrary:
+    """Open the library; import `settings.library` first when it is empty, and report each second that this runs."""
+    reported = time.monotonic()
 
-    Args:
-        settings: where both are.
-        report_busy: called every second while the import runs.
-
-    Raises:
-        StartError: the database or the library folder cannot be used.
-        DatabaseUnavailableError: the database does not answer.
-    """
-    if settings.library is not None:
-        # Decision: a template that cannot be read is logged and does not keep the others from being served.
-        report = fill_empty_library(settings.database_url, Path(settings.library), _Observer(report_busy))
-        if report is not None:
-            log.info("library %s imported: %s", settings.library, report)
-    library = TemplateLibrary(settings.database_url)
-    _name_old_index(settings.index_dir)
-    if library.is_empty():
-        with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones count too
-            if next(listed, None) is None:
-                log.warning("the library is empty; fill it with template-api import PATH")
-    return library
-
-
-def _name_old_index(index_dir: str | None) -> None:
-    """Name the folder of an index on disk, as versions before kept it."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
-    folder = Path(index_dir or Path(cache, "template-api"))
-    if index_dir or folder.is_dir():
-        log.warning("the search index is in memory: index_dir has no effect, and the folder %s can be deleted", folder)
-
-
-class _Observer:
-    """Logs warnings and faults of templates, and reports once a second that the import is running."""
-
-    def __init__(self, report_busy: Callable[[], None]) -> None:
-        self._report_busy = report_busy
-        self._reported = time.monotonic()
-
-    def __call__(self, reading: Reading) -> None:
+    def observe(reading: Reading) -> None:
+        nonlocal reported
         for warning in reading.warnings:
             log.warning("%s", warning)
         for fault in reading.faults:
             log.error("%s", fault)
-        if time.monotonic() - self._reported >= _BUSY_SECONDS:
-            self._reported = time.monotonic()
+        if time.monotonic() - reported >= _BUSY_SECONDS:
+            reported = time.monotonic()
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
-            self._report_busy()
+            report_busy()
+
+    if settings.library is not None:
+        # Decision: a template that cannot be read is logged and does not keep the others from being served.
+        report = fill_empty_library(settings.database_url, Path(settings.library), observe)
+        if report is not None:
+            log.info("library %s imported: %s", settings.library, report)
+    library = TemplateLibrary(settings.database_url)
+    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
+    old_index = Path(settings.index_dir or Path(cache, "template-api"))  # of versions that kept one
+    if settings.index_dir or old_index.is_dir():
+        told = "the search index is in memory: index_dir has no effect, and the folder %s can be deleted"
+        log.warning(told, old_index)
+    with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones too
+        if next(listed, None) is None:
+            log.warning("the library is empty; fill it with template-api import PATH")
+    return library
 
 
 class _Link:

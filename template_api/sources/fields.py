@@ -7,18 +7,18 @@ import json
 import re
 import unicodedata
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from itertools import chain, islice
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 from urllib.parse import urlsplit
 
-from template_api.errors import SourceError, did_you_mean
-from template_api.records import Input
+from template_api.errors import SourceError, did_you_mean, visible
+from template_api.records import Difficulty, Input, Status
 
 SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._~-]{0,199}")
-_LONGEST = {"title": 500, "summary": 5000, "short_description": 5000, "url": 2000}
 INPUT_NAME = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 _INPUT = ("name", "secret", "example")
 _NAMED = ("name", "slug", "id")
@@ -26,8 +26,7 @@ _MOST_MEMBERS = 1000
 _DEEPEST = 100  # Python reads and writes JSON recursively, and answers hold free-form objects some levels down
 _LONGEST_INPUT = 60  # shown in a message
 _LONGEST_EXAMPLE = 500
-_Value = TypeVar("_Value")
-_Arguments = ParamSpec("_Arguments")
+_LONGEST_URL = 2000
 _TRUE, _FALSE = {"true", "yes", "1"}, {"false", "no", "0", ""}
 
 
@@ -44,8 +43,55 @@ class NamedSource:
     members: str | None = None
 
 
+def _time(text: str) -> str | None:
+    """Return a date or time (RFC 3339, UTC when it names no zone) in a form that sorts as text."""
+    try:
+        moment = datetime.fromisoformat(text)
+        return time_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
+    except (ValueError, OverflowError):
+        return None
+
+
+def _url(text: str) -> str | None:
+    try:
+        parts = urlsplit(text)
+        usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and text.isascii()
+    except ValueError:
+        return None
+    return text if usable and text.isprintable() and " " not in text and len(text) <= _LONGEST_URL else None
+
+
+_Rule = tuple[Callable[[str], str | None], str]
+
+
+def _one_of(words: type[StrEnum]) -> _Rule:
+    told = f"be one of {', '.join(words)}, not {{!r}}"
+    return (lambda text: text.lower() if text.lower() in list(words) else None), told
+
+
+def _at_most(length: int) -> _Rule:
+    return (lambda text: text if len(text) <= length else None), f"have at most {length} characters"
+
+
+_RULES: Mapping[str, _Rule] = {
+    "title": _at_most(500),
+    "summary": _at_most(5000),
+    "short_description": _at_most(5000),
+    # A slug is unencoded in URLs.
+    "slug": (
+        lambda text: text if SLUG.fullmatch(text) else None,
+        "be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit",
+    ),
+    "difficulty": _one_of(Difficulty),
+    "status": _one_of(Status),
+    "published_at": (_time, "be a date such as 2026-01-31T12:00:00Z, not {!r}"),
+    "url": (_url, f"be an http or https address of at most {_LONGEST_URL} characters, not {{!r}}"),
+}
+"""What the text of a key is read as, None where it breaks the rule, and the rule: what it must be."""
+
+
 class Fields:
-    """Read the members of one template; `faults` are what was wrong with those read so far.
+    """Read the members of one template; `faults` are what was wrong with those read so far, `warnings` what was odd.
 
     Args:
         path: the file, for messages.
@@ -56,17 +102,12 @@ class Fields:
     def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
         self.path = path
         self.members = members
+        self.warnings: list[str] = []
         self._faults: dict[str, SourceError] = {}
         self._lines = lines
         self._line = line
 
-    def checked(
-        self,
-        instead: _Value,
-        read: Callable[_Arguments, _Value],
-        *arguments: _Arguments.args,
-        **named: _Arguments.kwargs,
-    ) -> _Value:
+    def checked(self, instead: Any, read: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         """Return what `read` returns; when it raises `SourceError`, note that and return `instead`."""
         try:
             return read(*arguments, **named)
@@ -75,22 +116,22 @@ class Fields:
             return instead
 
     @property
-    def faults(self) -> Sequence[SourceError]:
-        """Return the faults in the order in which they were noted."""
-        return tuple(self._faults.values())
-
-    def note(self, fault: SourceError) -> None:
-        """Add a fault, once."""
-        self._faults.setdefault(str(fault), fault)
-
-    def found_faults(self) -> tuple[SourceError, ...]:
-        """Return the faults: those of this file by line, then those of other files."""
+    def faults(self) -> tuple[SourceError, ...]:
+        """The faults: those of this file by line, then those of other files."""
 
         def place(fault: SourceError) -> tuple[bool, int]:
             path, _, line = fault.where.rpartition(":")
             return (False, int(line)) if path == self.path and line.isdecimal() else (True, 0)
 
-        return tuple(sorted(self.faults, key=place))
+        return tuple(sorted(self._faults.values(), key=place))
+
+    def note(self, fault: SourceError) -> None:
+        """Add a fault, once."""
+        self._faults.setdefault(str(fault), fault)
+
+    def warn(self, key: str, text: str) -> None:
+        """Add a warning."""
+        self.warnings.append(visible(f"{self.where(key)}: warning: {text}"))
 
     def where(self, key: str | None = None) -> str:
         """Return `path:line` of a key, or of the template."""
@@ -100,56 +141,17 @@ class Fields:
         """Return the error for a key."""
         return SourceError(self.where(key), f"{key} {reason}")
 
-    def text(self, key: str) -> str | None:
-        """Return a text without blanks around it, or None when it is absent, blank or too long."""
-        value = self.checked("", self._plain_text, key, self.members.get(key))
-        if len(value) > _LONGEST.get(key, len(value)):
-            self.note(self.fault(key, f"must have at most {_LONGEST[key]} characters"))
-            return None
-        return value or None
+    def text(self, key: str, rule: str | None = None) -> str | None:
+        """Return a text without blanks around it, by the rule of its key or of another one.
 
-    def slug(self, key: str) -> str | None:
-        """Return a slug, which URLs hold unencoded, or None when it is absent."""
-        value = self.text(key)
-        if value is not None and not SLUG.fullmatch(value):
-            reason = "must be at most 200 letters, digits and . _ ~ -, beginning with a letter or digit"
-            self.note(self.fault(key, reason))
-            return None
-        return value
-
-    def choice(self, key: str, allowed: Iterable[str]) -> str | None:
-        """Return one of the allowed words, in any case, or None when the key is absent."""
-        value, names = self.text(key), list(allowed)
-        if value is not None and value.lower() not in names:
-            self.note(self.fault(key, f"must be one of {', '.join(names)}, not {value!r}"))
-            return None
-        return value and value.lower()
-
-    def time(self, key: str) -> str | None:
-        """Return a date or time (RFC 3339, UTC when it names no zone) in a form that sorts as text, or None."""
-        value = self.text(key)
-        if value is None:
-            return None
-        try:
-            moment = datetime.fromisoformat(value)
-            return time_text(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
-        except (ValueError, OverflowError):
-            self.note(self.fault(key, f"must be a date such as 2026-01-31T12:00:00Z, not {value!r}"))
-            return None
-
-    def url(self, key: str) -> str | None:
-        """Return an http or https address, or None when it is absent."""
-        value = self.text(key)
-        if value is None:
-            return None
-        try:
-            parts = urlsplit(value)
-            usable = parts.scheme in {"http", "https"} and bool(parts.hostname) and value.isascii()
-        except ValueError:
-            usable = False
-        if not usable or not value.isprintable() or " " in value:
-            self.note(self.fault(key, f"must be an http or https address, not {value!r}"))
-        return value
+        It is None when it is absent, blank or breaks the rule.
+        """
+        value: str = self.checked("", self._plain_text, key, self.members.get(key))
+        read, told = _RULES.get(rule or key, (str, ""))
+        found = read(value) if value else None
+        if value and found is None:
+            self.note(self.fault(key, f"must {told.format(value[:_LONGEST_URL])}"))
+        return found
 
     def items(self, key: str) -> Sequence[Any]:
         """Return a list; a single text or object is a list of one."""
@@ -193,10 +195,8 @@ class Fields:
         found: dict[str, Input] = {}
         for number, item in enumerate(self.items(key), 1):
             each = self.checked(None, self._one_input, key, number, item)
-            if each is not None and each.name in found:
+            if each is not None and found.setdefault(each.name, each) is not each:
                 self.note(self.fault(key, f"entry {number}: {each.name!r} comes twice"))
-            elif each is not None:
-                found[each.name] = each
         return tuple(found.values())
 
     def _one_input(self, key: str, number: int, item: object) -> Input:

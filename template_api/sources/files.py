@@ -21,16 +21,25 @@ class _Loader(yaml.BaseLoader):
     """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None."""
 
 
+def _foreign(_loader: yaml.BaseLoader, node: yaml.Node) -> Any:
+    line = node.start_mark.line + 1
+    raise SourceError(
+        f"{node.start_mark.name}:{line}", f"has the tag {node.tag!r}, which means nothing here; leave it out"
+    )
+
+
 _CORE = "tag:yaml.org,2002:"
-_NULL = f"{_CORE}null"
-_TAGS = {f"{_CORE}{name}" for name in ("map", "seq", "str", "null", "bool", "int", "float", "timestamp")}
-_Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
-_Loader.add_constructor(_NULL, lambda _loader, _node: None)
+_Loader.add_implicit_resolver(f"{_CORE}null", re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
+_Loader.add_constructor(f"{_CORE}null", lambda _loader, _node: None)
+for _tag in ("map", "seq", "str", "bool", "int", "float", "timestamp"):
+    _kind = {"map": "mapping", "seq": "sequence"}.get(_tag, "scalar")
+    _Loader.add_constructor(f"{_CORE}{_tag}", getattr(_Loader, f"construct_{_kind}"))
+_Loader.add_constructor(None, _foreign)  # any other tag would be read as text
 
 
 def yaml_fields(root: Path, file: Path) -> Fields:
     """Read a YAML mapping, with the line of each key."""
-    node, members = _parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
+    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
     if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
         raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
     lines: dict[str, int] = {}
@@ -42,22 +51,18 @@ def yaml_fields(root: Path, file: Path) -> Fields:
     return fields
 
 
-def yaml_node(file: Path, text: str) -> yaml.Node | None:
-    """Parse YAML into nodes, which know their lines; None for an empty document.
+def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
+    """Parse YAML into nodes, which know their lines, None for an empty document, and into values.
 
     Raises:
         SourceError: it is not YAML, or has a tag that means nothing here.
     """
-    return _parsed_yaml(file, text)[0]
-
-
-def _parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
     try:
         loader = _Loader(text)
+        loader.name = str(file)  # for `_foreign`
         try:
             node = loader.get_single_node()
-            foreign = _foreign_tag(node)
-            members = loader.construct_document(node) if node is not None and foreign is None else {}
+            return node, loader.construct_document(node) if node is not None else {}
         finally:
             loader.dispose()
     except yaml.MarkedYAMLError as exc:
@@ -66,27 +71,6 @@ def _parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
         raise SourceError(f"{file}:{line}", f"is not YAML: {exc.problem or exc.context}") from exc
     except (yaml.YAMLError, RecursionError, ValueError, TypeError) as exc:
         raise SourceError(f"{file}:1", f"is not YAML: {str(exc).splitlines()[0]}") from exc
-    if foreign is not None:
-        line = foreign.start_mark.line + 1
-        raise SourceError(f"{file}:{line}", f"has the tag {foreign.tag!r}, which means nothing here; leave it out")
-    return node, members
-
-
-def _foreign_tag(root: yaml.Node | None) -> yaml.Node | None:
-    """Return the first node with a tag that is not of YAML's failsafe, JSON or core schema; else it would be text."""
-    waiting, seen = [root] if root is not None else [], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:  # an alias
-            continue
-        seen.add(id(node))
-        if node.tag not in _TAGS:
-            return node
-        if isinstance(node, yaml.MappingNode):
-            waiting += [each for pair in reversed(node.value) for each in reversed(pair)]
-        elif isinstance(node, yaml.SequenceNode):
-            waiting += reversed(node.value)
-    return None
 
 
 def file_text(root: Path, file: Path, largest: int = LARGEST_FILE) -> str:

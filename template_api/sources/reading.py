@@ -11,23 +11,20 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from template_api.errors import SourceError, StartError, visible
+from template_api.errors import SourceError, StartError
 from template_api.sources.fields import Fields
 from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
 from template_api.sources.template import (
-    NotebookSource,
     TemplateSource,
     listed_notebooks,
-    notebook_source,
-    primary_names,
+    note_oddities,
+    notebook_sources,
     template_source,
-    warnings,
 )
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
 NOTEBOOK_SUFFIX = ".lotnb"
-_LINE_KEYS = ("content",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,41 +90,33 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
     return found, unreadable
 
 
-def _reading(
-    read: Callable[[], tuple[Fields, TemplateSource | None, tuple[str, ...]]], done: int, total: int
-) -> Reading:
+def _reading(read: Callable[[], tuple[Fields, TemplateSource | None]], done: int, total: int) -> Reading:
     try:
-        fields, source, warned = read()
+        fields, source = read()
     except SourceError as exc:
         return Reading(None, (exc,), (), done, total)
-    return Reading(source, fields.found_faults(), tuple(map(visible, warned)), done, total)
+    return Reading(source, fields.faults, tuple(fields.warnings), done, total)
 
 
-def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
+def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None]:
     fields = yaml_fields(root, file)
     content = file.parent / CONTENT_FILE
     text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
-    notebooks = list(_folder_notebooks(root, fields, file.parent))
-    source = template_source(fields, text, notebooks, default_slug=file.parent.absolute().name)
-    return fields, source, tuple(warnings(fields, notebooks))
-
-
-def _folder_notebooks(root: Path, fields: Fields, folder: Path) -> Iterator[NotebookSource]:
-    """Yield the notebooks that the template lists, in that order, then the others of its folder by name."""
-    listed = {each.filename: each for each in listed_notebooks(fields, with_cells=False)}
+    folder = file.parent
+    listed = listed_notebooks(fields, with_cells=False)
     present = sorted(each.name for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
     for filename in listed.keys() - set(present):
         reason = f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder"
         fields.note(fields.fault("notebooks", reason))
+    # Those that it does not list follow by name.
     order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
-    primary = primary_names(listed.values(), order)
-    for filename in order:
-        file, role = folder / filename, listed[filename].role if filename in listed else None
-        try:
-            cells = parsed_json(file, file_text(root, file))
-            yield notebook_source(str(file), file.name, cells, is_primary=filename in primary, role=role)
-        except SourceError as exc:
-            fields.note(exc)
+
+    def cells_of(filename: str) -> tuple[str, object]:
+        return str(folder / filename), parsed_json(folder / filename, file_text(root, folder / filename))
+
+    notebooks = notebook_sources(fields, listed, order, cells_of)
+    note_oddities(fields, notebooks)
+    return fields, template_source(fields, text, notebooks, default_slug=folder.absolute().name)
 
 
 def _is_notebook(filename: str) -> bool:
@@ -146,7 +135,7 @@ def _read_lines(file: Path) -> Iterator[Reading]:
                 line = lines.readline(LARGEST_FILE + 1)
 
 
-def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None, tuple[str, ...]]:
+def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None]:
     where = f"{file}:{number}"
     if len(line) > LARGEST_FILE:
         raise SourceError(where, f"is longer than {LARGEST_FILE} bytes")
@@ -162,11 +151,6 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
         fields.note(fields.fault("content", "must be text"))
         content = ""
     listed = listed_notebooks(fields, with_cells=True)
-    primary = primary_names(listed, [each.filename for each in listed])
-    notebooks = []
-    for each in listed:
-        read = partial(notebook_source, is_primary=each.filename in primary, role=each.role)
-        notebook = fields.checked(None, read, fields.where(), each.filename, each.cells)
-        if notebook is not None:
-            notebooks.append(notebook)
-    return fields, template_source(fields, content or "", notebooks), tuple(warnings(fields, notebooks, _LINE_KEYS))
+    notebooks = notebook_sources(fields, listed, list(listed), lambda name: (where, listed[name].cells))
+    note_oddities(fields, notebooks, also=["content"])
+    return fields, template_source(fields, content or "", notebooks)

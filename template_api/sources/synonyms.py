@@ -12,7 +12,7 @@ import yaml
 
 from template_api.errors import SourceError
 from template_api.records import SynonymRule
-from template_api.sources.files import file_text, yaml_node
+from template_api.sources.files import file_text, parsed_yaml
 
 SYNONYMS_FILE = "synonyms.yaml"
 _LARGEST = 1024 * 1024
@@ -48,7 +48,7 @@ def shipped_synonyms() -> Sequence[SynonymRule]:
 
 
 def _entries(file: Path, text: str) -> Iterator[SynonymRule | SourceError]:
-    node = yaml_node(file, text)
+    node, _ = parsed_yaml(file, text)
     if node is not None and not isinstance(node, yaml.SequenceNode):
         raise SourceError(f"{file}:{node.start_mark.line + 1}", f"must hold a list; {_FORM}")
     # An alias of an entry says nothing new: of many a file of 1 MiB would become a list of gigabytes.

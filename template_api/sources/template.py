@@ -3,14 +3,14 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from typing import Any
 
 from template_api.errors import SourceError, did_you_mean
-from template_api.records import Difficulty, Input, Status
+from template_api.records import Input, Status
 from template_api.sources.fields import (
     SLUG,
     Fields,
@@ -129,10 +129,10 @@ def template_source(
         title=fields.text("title") or slug or id_ or "",
         short_description=fields.text("short_description") or fields.text("summary") or "",
         content=content,
-        difficulty=fields.choice("difficulty", Difficulty),
-        url=fields.url("url"),
-        status=fields.choice("status", Status) or Status.PUBLISHED.value,
-        published_at=fields.time("published_at"),
+        difficulty=fields.text("difficulty"),
+        url=fields.text("url"),
+        status=fields.text("status") or Status.PUBLISHED.value,
+        published_at=fields.text("published_at"),
         category=fields.named("category"),
         broker_version=fields.named("broker_version") or fields.named("verified_broker_version"),
         tags=tags,
@@ -149,30 +149,30 @@ def asked_by(notebooks: Iterable[NotebookSource]) -> tuple[Input, ...]:
     return tuple(dict.fromkeys(each for notebook in notebooks for each in notebook.asked))
 
 
-def warnings(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what is odd but no fault: a blank title, a date to come, inputs that are not those of the routes.
+def note_oddities(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence[str] = ()) -> None:
+    """Warn of what is odd but no fault: a blank title, a date to come, inputs that are not those of the routes.
 
-    Each unknown key that is near to a known one is among them.
+    Each unknown key that is near to a known one is among them; `also` are keys that are known beside the usual ones.
     """
     title = fields.members.get("title")
     if isinstance(title, str) and not title.strip():
-        yield f"{fields.where('title')}: warning: title is blank; the slug is used instead"
-    published_at = fields.time("published_at")
+        fields.warn("title", "title is blank; the slug is used instead")
+    published_at = fields.text("published_at")
     if published_at is not None and published_at > time_text(datetime.now(UTC)):
-        where, day = fields.where("published_at"), published_at[:10]
-        yield f"{where}: warning: published_at {day} is in the future: the template is listed first until then"
+        told = f"published_at {published_at[:10]} is in the future: the template is listed first until then"
+        fields.warn("published_at", told)
     if declared := {each.name: each for each in fields.inputs("inputs")}:
         for each in asked_by(notebooks):
             what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"
             if each.name not in declared:
-                yield f"{fields.where('inputs')}: warning: inputs lacks {each.name}, which a route reads ({what})"
+                fields.warn("inputs", f"inputs lacks {each.name}, which a route reads ({what})")
             elif each.secret and not declared[each.name].secret:
-                yield f"{fields.where('inputs')}: warning: {each.name} is read by {what}: write secret: true"
+                fields.warn("inputs", f"{each.name} is read by {what}: write secret: true")
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.
         if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
-            yield f"{fields.where(key)}: warning: unknown key {key!r} is not read{meant}"
+            fields.warn(key, f"unknown key {key!r} is not read{meant}")
 
 
 def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:
@@ -188,10 +188,10 @@ def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:
 
 def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str | None]:
     """Return id and slug: an `id` that is a UUID is the id, any other is the slug."""
-    given, slug = fields.text("id"), fields.slug("slug")
+    given, slug = fields.text("id"), fields.text("slug")
     if given is not None and is_uuid(given):
         return given.lower(), slug
-    slug = slug or fields.slug("id")
+    slug = slug or fields.text("id", "slug")
     if slug is None and default_slug:
         # Decision: a folder's name with blanks and the like is brought into the form of a slug.
         slug = next((each for each in (default_slug, slug_of(default_slug)) if SLUG.fullmatch(each)), None)
@@ -200,8 +200,8 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
     return None, slug
 
 
-def listed_notebooks(fields: Fields, *, with_cells: bool) -> list[Listed]:
-    """Return the notebooks that a template lists, in order; a fault in one is noted in `fields`.
+def listed_notebooks(fields: Fields, *, with_cells: bool) -> dict[str, Listed]:
+    """Return the notebooks that a template lists by their file names, in order; a fault in one is noted in `fields`.
 
     `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them. Cells are
     kept `with_cells` only: those of YAML may be aliases, which take for ever to compare.
@@ -217,29 +217,13 @@ def listed_notebooks(fields: Fields, *, with_cells: bool) -> list[Listed]:
         if number == _MOST_NOTEBOOKS:
             fields.note(fields.fault(_KEY, f"must name at most {_MOST_NOTEBOOKS} files"))
             break
-        each = fields.checked(None, _listed, fields, role, item) if item not in (None, "") else None
-        if each is not None and not with_cells:
-            each = replace(each, cells=None)
-        if each is None:
-            continue
-        if each.filename in found and each != found[each.filename]:
+        each = fields.checked(None, _listed, fields, role, item, with_cells) if item not in (None, "") else None
+        if each is not None and found.setdefault(each.filename, each) != each:
             fields.note(fields.fault(_KEY, f"names {each.filename!r} twice"))
-        found.setdefault(each.filename, each)
-    return list(found.values())
+    return found
 
 
-def primary_names(listed: Iterable[Listed], order: Sequence[str]) -> set[str]:
-    """Return the primary ones: those that say so, else those of the role `solution`, else the first in order."""
-    each = list(listed)
-    # Decision: without a word on it, the first notebook is the primary one.
-    return (
-        {one.filename for one in each if one.is_primary}
-        or {one.filename for one in each if (one.role or "").lower() == PRIMARY_ROLE}
-        or set(order[:1])
-    )
-
-
-def _listed(fields: Fields, role: object, item: object) -> Listed:
+def _listed(fields: Fields, role: object, item: object, with_cells: bool) -> Listed:
     given = item if isinstance(item, Mapping) else {"filename": item}
     filename = next((given[name] for name in _NAMES if given.get(name)), None)
     if not isinstance(filename, str) or not 0 < len(filename) <= _LONGEST_NAME or "\0" in filename:
@@ -250,17 +234,40 @@ def _listed(fields: Fields, role: object, item: object) -> Listed:
         raise fields.fault(_KEY, f"has a role that is not a name: {shown}")
     check_storable(fields.where(_KEY), f"{_KEY}: a role", named or "")
     is_primary = fields.flag(_KEY, given.get("is_primary", given.get("primary")))
-    return Listed(filename, named and named.strip(), is_primary, given.get("cells"))
+    return Listed(filename, named and named.strip(), is_primary, given.get("cells") if with_cells else None)
 
 
-def notebook_source(
-    where: str, filename: str, cells: object, *, is_primary: bool, role: str | None = None
-) -> NotebookSource:
-    """Read the cells of one notebook.
+def notebook_sources(
+    fields: Fields, listed: Mapping[str, Listed], order: Sequence[str], cells_of: Callable[[str], tuple[str, object]]
+) -> list[NotebookSource]:
+    """Read the cells of notebooks; a fault in one is noted in `fields`, and the notebook left out.
 
-    Raises:
-        SourceError: they are not a JSON array of objects, are nested too deeply, or hold what a database cannot keep.
+    The primary ones are those that say so, else those of the role `solution`, else the first in order.
+
+    Args:
+        fields: the template's members.
+        listed: the notebooks that it lists.
+        order: the names of all.
+        cells_of: returns the cells of one, and where they are, for messages.
     """
+    # Decision: without a word on it, the first notebook is the primary one.
+    primary = (
+        {each.filename for each in listed.values() if each.is_primary}
+        or {each.filename for each in listed.values() if (each.role or "").lower() == PRIMARY_ROLE}
+        or set(order[:1])
+    )
+    found = []
+    for filename in order:
+        role = listed[filename].role if filename in listed else None
+        try:
+            where, cells = cells_of(filename)
+            found.append(_notebook(where, filename, cells, is_primary=filename in primary, role=role))
+        except SourceError as exc:
+            fields.note(exc)
+    return found
+
+
+def _notebook(where: str, filename: str, cells: object, *, is_primary: bool, role: str | None) -> NotebookSource:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise SourceError(where, f"notebook {filename}: must be a JSON array of cells {{kind, language, value}}")
     check_storable(where, f"the name of notebook {filename!r}", filename)

@@ -5,14 +5,12 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from amqtt_rest_bridge.admin import app
-from amqtt_rest_bridge.bridge import admin_port as port
-from tests.support import asking, embedded_broker
+from tests.support import asking
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.doors import DOORS, Client, Host, Hosting
 from tests.support.http_recorder import Answer, recording
@@ -97,25 +95,14 @@ def cell(page: str, name: str) -> int:
 
 @pytest.mark.parametrize("hosting", DOORS)
 def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (port, app):
-        monkeypatch.setattr(module, "SAMPLE_SECONDS", 0.1)
-    check_figures(hosting, has_history=True)
-
-
-def test_all_figures_of_two_bridge_processes_agree() -> None:
-    """Their history takes ten seconds."""
-    check_figures(partial(embedded_broker.hosting, processes=2), has_history=False)
-
-
-def check_figures(hosting: Hosting, *, has_history: bool) -> None:
+    monkeypatch.setattr(app, "SAMPLE_SECONDS", 0.1)
     with recording() as target:
         target.answer = answering()
         routes = client_route(target.url, config="WITH RETRIES 1", event="WITH RETRY_ON 503") + GUARDED
         settings: dict[str, Any] = {"max_message_bytes": 100, "status_seconds": 1}
         with hosting(routes, admin_port=0, **settings) as host:
             admin, client = admin_of(host), host.client("done/#")
-            if has_history:
-                eventually(lambda: series(admin, "Orders")["succeeded"])
+            eventually(lambda: series(admin, "Orders")["succeeded"])
             publish_all(client)
             ask_all(host)
 
@@ -168,16 +155,14 @@ def check_figures(hosting: Hosting, *, has_history: bool) -> None:
             assert len(runs(admin, "?route=Intake&outcome=skipped&limit=1000")) == SKIPPED
             assert published(host) == {"Orders": orders, "Intake": intake}
             for name, figures in (("Orders", orders), ("Intake", intake)):
-                if has_history:
-                    failed = figures["failed"] + figures["refused"]
-                    wanted = {"succeeded": figures["succeeded"], "failed": failed}
-                    eventually(
-                        lambda name=name, wanted=wanted: (
-                            {  # type: ignore[misc]
-                                kind: sum(values) for kind, values in series(admin, name).items()
-                            }
-                            == wanted
-                        )
+                wanted = {"succeeded": figures["succeeded"], "failed": figures["failed"] + figures["refused"]}
+                eventually(
+                    lambda name=name, wanted=wanted: (
+                        {  # type: ignore[misc]
+                            kind: sum(values) for kind, values in series(admin, name).items()
+                        }
+                        == wanted
                     )
+                )
             newest = admin.get(f"/api/runs/{problems['http_status', 422]['run']}").json
             assert json.loads(newest["response"]["body"]) == {"reason": "no such customer"}

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import program
-from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -27,7 +26,7 @@ from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
 
 
-@pytest.mark.parametrize("hosting", doors(0, 1, 2))
+@pytest.mark.parametrize("hosting", doors(0, 1))
 def test_a_retry_sends_the_message_through_its_event_alone_as_a_new_run(target: Recorder, hosting: Hosting) -> None:
     other = client_route(target.url, name="Other").replace("/new/", "/other/")
     target.answer = refusing_with_reason
@@ -212,7 +211,7 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder, hosting: Host
         assert time.monotonic() - began > 0.5  # the first ones at once, the others at 5 a second
 
 
-@pytest.mark.parametrize("hosting", [pytest.param(partial(hosting, times=Times(grace=0.1)), id="plugin"), WORKER])
+@pytest.mark.parametrize("hosting", DOORS)
 def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
     target: Recorder, tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:

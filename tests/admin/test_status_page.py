@@ -304,8 +304,10 @@ STATES = """
 
 @pytest.mark.chromium
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(page: Page, shared: bool) -> None:
-    with recording() as target, hosting(client_route(target.url), admin_port=0, processes=1) as running:
+def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(
+    page: Page, shared: bool, unused_port: int
+) -> None:
+    with recording() as target, hosting(client_route(target.url), admin_port=unused_port, processes=1) as running:
         if not shared:
             page.before_scripts(NO_SHARED_WORKER)
         page.before_scripts(SEE)
@@ -313,7 +315,7 @@ def test_a_page_whose_bridge_process_is_replaced_says_so_and_shows_calls_again(p
         page.open(url(running, "/routes/Orders"))
         client = running.client("done/#")
         call_until_shown(client, "before", page)
-        os.kill(running.plugin.service.pool.processes[0].pid, signal.SIGKILL)
+        running.kill_bridge()
         page.wait("told.join().endsWith('connection lost, trying again,Connection lost on,live,')")
         call_until_shown(client, "after", page)
         assert page.errors == []

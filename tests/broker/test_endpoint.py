@@ -42,14 +42,18 @@ class Client:
     async def subscribe(
         self, topic_filter: str, identifier: int, name: EventName | None = None, lossless: str | None = None,
         *, retained: bool = False,
-    ) -> None:  # fmt: skip
-        """Subscribe, and read the answer."""
+    ) -> list[Publish]:  # fmt: skip
+        """Subscribe, read the answer, and return the messages that came before it."""
         self._number += 1
         user = [] if name is None else [(ROUTE, name[0]), (EVENT, name[1])]
         user += [] if lossless is None else [(LOSSLESS, lossless)]
         properties = {Property.SUBSCRIPTION_IDENTIFIER: (identifier,), Property.USER_PROPERTY: user}
         self.write(packets.subscribe(self._number, topic_filter, 1 | (0 if retained else 2 << 4), properties))
-        assert (await self.next()).kind == wire.SUBACK
+        before = []
+        while isinstance(packet := await self.next(), Publish):
+            before.append(packet)
+        assert packet.kind == wire.SUBACK
+        return before
 
     async def unsubscribe(self, topic_filter: str, name: EventName) -> None:
         """Unsubscribe, and read the answer."""
@@ -293,13 +297,12 @@ async def test_a_disconnect_is_no_loss_of_the_bridge() -> None:
 
 
 @on_a_loop
-async def test_retained_messages_come_to_those_that_want_them() -> None:
+async def test_retained_messages_come_to_those_that_want_them_before_the_answer() -> None:
     async with serving() as rig:
         rig.retained = {f"t/{number}": b"x" for number in range(250)} | {"u": b"y"}
         client = await rig.client("own", is_kept=False, receive_maximum=1000)
-        await client.subscribe("t/+", 1, retained=True)
-        come = await client.messages(250)
-        assert all(one.retain for one in come)
+        come = await client.subscribe("t/+", 1, retained=True)
+        assert [one.retain for one in come] == [True] * 250
         rig.endpoint.retain("t/9", b"new")
         assert (await client.next()).payload == b"new"
 

@@ -101,7 +101,7 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
     assert main(["trace", "--admin", "localhost"]) == 2
     with hosting(client_route(target.url), admin_port=0, processes=1) as host, tracing(host) as process:
         first_line(process, host.client(), "other")
-        os.kill(host.plugin.service.pool.processes[0].pid, signal.SIGKILL)
+        os.kill(host.child.pid or 0, signal.SIGKILL)
         assert process.wait(SECONDS) == 1
         assert process.stderr is not None
         assert "closed the connection" in process.stderr.read()

@@ -297,7 +297,10 @@ class _Lines(logging.Handler):
 class Rig:
     """Client mode between a broker and servers of the test."""
 
-    def __init__(self, *texts: str, records: Runs | None = None, keys_have_groups: bool = False, **limits: int) -> None:
+    def __init__(
+        self, *texts: str, records: Runs | None = None, keys_have_groups: bool = False, chance: float = 0.0,
+        **limits: int,
+    ) -> None:  # fmt: skip
         self.loop = asyncio.new_event_loop()
         self.clock = VirtualClock()
         self.broker, self.network = Broker(), Network(self.clock)
@@ -307,7 +310,7 @@ class Rig:
         logging.getLogger("amqtt_rest_bridge.engine").addHandler(self._handler)
         self.leads = True
         self.host = Host(
-            self.broker, self.network.connect, Seen(self.clock), self.clock, lambda: 0.0,
+            self.broker, self.network.connect, Seen(self.clock), self.clock, lambda: chance,
             Limits(**limits), RunIds("00000000-0000-4000-8000-"), records, keys_have_groups,
         )  # fmt: skip
         self.outcomes = Outcomes(self.host, lambda statistics: self.healths.append(statistics.health))

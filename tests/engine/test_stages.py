@@ -426,6 +426,22 @@ def test_an_event_runs_at_its_interval_with_an_empty_payload_and_its_own_topic(r
     assert [sent.at for sent in rig.network.seen] == [0.0, 10.0, 20.0, 30.0]
 
 
+@pytest.mark.parametrize(
+    ("every", "chance", "first", "second"),
+    [
+        pytest.param("10s", 0.5, 5.0, 15.0, id="within its interval"),
+        pytest.param("1d", 1.0, 60.0, 86_460.0, id="within a minute"),
+    ],
+)
+def test_the_first_run_comes_after_a_random_delay(
+    rigs: Rigs, every: str, chance: float, first: float, second: float
+) -> None:
+    rig = rigs(poll(every), chance=chance)
+    answering(rig)
+    rig.advance(second)
+    assert [sent.at for sent in rig.network.seen] == [first, second]
+
+
 def test_a_message_on_the_topic_of_a_schedule_runs_nothing(rigs: Rigs) -> None:
     rig = rigs(poll("1d"))
     answering(rig)

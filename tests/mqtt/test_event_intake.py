@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge.broker.bridge_session import written
+from amqtt_rest_bridge.catalogue import DISK_FULL, MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.model import EventName, Message
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
@@ -26,7 +28,7 @@ class Calls:
     def __init__(self) -> None:
         self.present = {A, B}
         self.called: list[tuple[EventName, Message, int, MqttDelivery]] = []
-        self.failed: list[tuple[EventName, str, str]] = []
+        self.failed: list[tuple[EventName, CallError]] = []
 
     def run_event(
         self, name: EventName, message: Message, delivery: MqttDelivery, *, hops: int, size: int
@@ -40,7 +42,7 @@ class Calls:
     def fail_event(
         self, name: EventName, message: Message, failure: CallError, delivery: MqttDelivery, *, hops: int
     ) -> None:
-        self.failed.append((name, failure.code, failure.message))
+        self.failed.append((name, failure))
 
     def withdraw(self) -> None:
         """Abandon what was dropped."""
@@ -128,7 +130,7 @@ def test_a_message_that_was_in_flight_when_a_bridge_died_fails_for_each_of_its_e
     async def use(rig: Rig) -> None:
         rig.endpoint.send("main", b"1", 7, A, B, duplicate=True)
         await until(lambda: rig.endpoint.acknowledged == [("main", 7)])
-        assert [(name, code) for name, code, _ in rig.calls.failed] == [
+        assert [(name, failure.code) for name, failure in rig.calls.failed] == [
             (A, "bridge_restarted"), (B, "bridge_restarted"),
         ]  # fmt: skip
         assert (rig.calls.called, rig.intake.redelivered) == ([], 1)
@@ -167,21 +169,21 @@ def test_calls_go_on_over_a_connection_that_is_lost(tmp_path: Path, *, is_lossle
 
 @pytest.mark.parametrize("is_lossless", [False, True])
 @pytest.mark.parametrize(
-    ("refused", "failure"),
+    "failure",
     [
-        ("overloaded the spool is full", ("overloaded", "the spool is full")),
-        ("payload_too_large it has 9 bytes", ("payload_too_large", "it has 9 bytes")),
-        ("another why", ("overloaded", "why")),
+        pytest.param(MESSAGE_TOO_LARGE.error("it has 9 bytes"), id="too large"),
+        pytest.param(DISK_FULL.error("the spool is full"), id="not kept"),
     ],
 )
 def test_a_message_that_the_endpoint_has_refused_ends_with_its_failure(
-    tmp_path: Path, refused: str, failure: tuple[str, str], *, is_lossless: bool
+    tmp_path: Path, failure: CallError, *, is_lossless: bool
 ) -> None:
     async def use(rig: Rig) -> None:
         client_id = rig.intake.client.client_id
-        rig.endpoint.send(client_id, b"1", 7, A, rest_bridge_refused=refused)
+        rig.endpoint.send(client_id, b"1", 7, A, rest_bridge_refused=written(failure))
         await until(lambda: rig.endpoint.acknowledged == [(client_id, 7)])
-        assert (rig.calls.failed, rig.calls.called) == ([(A, *failure)], [])
+        ((name, refused),) = rig.calls.failed
+        assert (name, vars(refused), rig.calls.called) == (A, vars(failure), [])
 
     run(use, tmp_path, is_lossless=is_lossless)
 

@@ -146,7 +146,7 @@ def test_a_message_for_which_it_is_false_sends_nothing_and_counts_as_skipped() -
         assert client.message() == ("out", b'{"level": 3}')
         assert target.request().body == b'{"level": 3}'
         assert target.arrived.empty()
-        status = host.plugin.service.statistics["R"].status(0.0)
+        status = host.program.status("R")
         assert status["messages"] == {
             "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "refused": 0, "skipped": 3, "queued": 0,
             "in_flight": 0, "held_bytes": 0,

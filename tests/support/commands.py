@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from tests.benchmarks import rig
 from tests.support.forked import REST_BRIDGE, Forked, run
 from tests.support.waiting import SECONDS
 
@@ -60,8 +61,7 @@ class Running:
 
     def children(self) -> list[int]:
         """Return the process ids of the processes that it has started."""
-        pid = self.process.pid
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return rig.children(self.process.pid)
 
     def send(self, number: signal.Signals) -> None:
         """Send a signal to this process alone."""

@@ -50,15 +50,15 @@ WORKER: Final = pytest.param(beside_broker.hosting, id="worker", marks=[pytest.m
 
 
 def _plugins(*processes: int) -> list[object]:
-    names = {0: "plugin", 1: "plugin, a process", 2: "plugin, two processes"}
+    names = {0: "plugin", 1: "plugin, a process"}
     hostings = {number: functools.partial(embedded_broker.hosting, processes=number) for number in processes}
     return [pytest.param(hosting, id=names[number]) for number, hosting in hostings.items()]
 
 
 def doors(*processes: int) -> list[object]:
-    """Return a plugin with each of these numbers of bridge processes, and a worker."""
+    """Return a plugin with each of these settings of `processes`, and a worker."""
     return [*_plugins(*processes), WORKER]
 
 
-PLUGINS: Final = _plugins(0, 1, 2)
+PLUGINS: Final = _plugins(0, 1)
 DOORS: Final = doors(0)

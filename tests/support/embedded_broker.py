@@ -11,6 +11,8 @@ The broker runs on a loop of its own in a thread, so tests are plain functions t
 import asyncio
 import concurrent.futures
 import contextlib
+import os
+import signal
 import socket
 import tempfile
 import threading
@@ -144,6 +146,13 @@ class Host:
     def reload(self) -> None:
         """Read the route files again, and wait until they are in use."""
         self.wait(self.plugin.bridge.reload())
+
+    def kill_bridge(self) -> None:
+        """Kill the bridge process, and wait until the next one has subscribed and serves its ports."""
+        ready = self.plugin.endpoint.ready
+        os.kill(self.child.pid or 0, signal.SIGKILL)
+        eventually(lambda: not ready.is_set(), "the broker does not notice")
+        eventually(ready.is_set, "the bridge does not come back")
 
     def cut_off(self, sock: socket.socket, client_id: str) -> None:
         """Cut a client's connection off and wait until the broker is done with it."""

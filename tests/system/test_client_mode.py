@@ -183,7 +183,7 @@ def test_routes_chain_and_a_circle_ends_after_eight_hops(target: Recorder) -> No
         assert client.messages(9) == [("ring", b"x")] * 9  # the one sent and eight results
         client.publish("ring", b"y")
         assert client.messages(9) == [("ring", b"y")] * 9
-        status = host.plugin.service.statistics["R"].status(0.0)
+        status = host.program.status("R")
     assert (status["messages"]["succeeded"], status["messages"]["refused"]) == (16, 2)
     assert "8 routes" in status["last_error"]["message"]
 
@@ -314,20 +314,10 @@ def test_a_killed_bridge_process_costs_no_message_its_answer(target: Recorder) -
         client = host.client("out")
         client.publish("in/x", b"held")
         assert gate.entered.get(timeout=10).body == b"held"
-        (bridge,) = host.bridges
-        os.kill(bridge.pid, signal.SIGKILL)
+        assert host.child.pid is not None
+        os.kill(host.child.pid, signal.SIGKILL)
         failure = json.loads(client.message()[1])
         assert failure["error"]["code"] == "bridge_restarted"
         gate.open.set()
         client.publish("in/x", b"next")
         assert client.message() == ("out", b"next")
-
-
-def test_several_processes_give_the_same_results(target: Recorder) -> None:
-    with hosting(route(target, POST), processes=2) as host:
-        client = host.client("out")
-        sent = [str(number).encode() for number in range(50)]
-        for payload in sent:
-            client.publish("in/x", payload, qos=0)
-        assert sorted(payload for _, payload in client.messages(50)) == sorted(sent)
-        assert len(host.bridges) == 2

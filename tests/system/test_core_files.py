@@ -63,7 +63,7 @@ def test_a_bridge_process_and_a_broker_that_crash_leave_no_core_file_and_tell_wh
     assert [core_limit(pid) < os.sysconf("SC_PAGE_SIZE") for pid in (broker.process.pid, bridge)] == [True, True]
     os.kill(bridge, signal.SIGSEGV)
     broker.line("Fatal Python error: Segmentation fault")
-    broker.line(f"the bridge process with pid {bridge} was ended by signal {signal.SIGSEGV.value}")
+    broker.line(f"the bridge process (pid {bridge}) ended, killed by signal {signal.SIGSEGV.value}")
     eventually(lambda: broker.children() not in ([], [bridge]))
     assert ask(port, "/webhook", PAYLOAD).status == 200
     assert target.request().body == PAYLOAD

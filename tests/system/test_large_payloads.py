@@ -1,7 +1,7 @@
 """Large payloads in a real broker: what two processes hold of them, what is refused, and that it is given back.
 
-They are as large as the largest by default is, 4 MiB, where tests are `long`. Elsewhere they, and all that is bounded
-by bytes, are a quarter of it: OVERLOAD_BYTES, what a bridge process is sent ahead, and the bounds of the tests.
+They are as large as the largest by default is, 4 MiB, where tests are `long`. Elsewhere they, OVERLOAD_BYTES and the
+bounds of the tests are a quarter of it.
 """
 
 import contextlib
@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.processes.bridge_calls import MOST_UNREAD, READ_AHEAD_BYTES
 from amqtt_rest_bridge.spool import Spool
+from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.http_recorder import Answer, Recorder, recording
@@ -82,8 +82,7 @@ def memory(pid: int) -> int:
 
 def processes(broker: int) -> list[int]:
     """Return the broker and its bridge processes."""
-    children = Path(f"/proc/{broker}/task/{broker}/children").read_text().split()
-    return [broker, *map(int, children)]
+    return [broker, *rig.children(broker)]
 
 
 class Peak:
@@ -158,14 +157,9 @@ def target() -> Iterator[Recorder]:
 
 
 @contextmanager
-def running(folder: Path, routes: str, *, size: int = MIB, **settings: Any) -> Iterator[BrokerProcess]:
-    """Run a broker whose bridge processes are sent as many messages of a size ahead as they are of 4 MiB."""
-    bounds = {
-        "bridge_calls.READ_AHEAD_BYTES": READ_AHEAD_BYTES, "bridge_calls.MOST_UNREAD": MOST_UNREAD,
-        "bridge_pool.MOST_UNREAD": MOST_UNREAD,
-    }  # fmt: skip
-    scaled = {f"amqtt_rest_bridge.processes.{name}": value * size // LARGE for name, value in bounds.items()}
-    process = BrokerProcess(folder, routes, constants=scaled, **settings)
+def running(folder: Path, routes: str, **settings: Any) -> Iterator[BrokerProcess]:
+    """Run a broker and its bridge."""
+    process = BrokerProcess(folder, routes, **settings)
     process.start()
     try:
         eventually(lambda: len(processes(process.pid)) == 1 + settings.get("processes", 1))
@@ -180,7 +174,7 @@ def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_
 ) -> None:
     routes = route(target, config=room(size)) + route(target, name="Good")
     with (
-        running(tmp_path, routes, size=size) as broker,
+        running(tmp_path, routes) as broker,
         contextlib.closing(Results(broker.port)) as results,
         hanging(target) as released,
     ):
@@ -203,7 +197,7 @@ def test_a_bridge_process_with_little_memory_survives_large_messages(
 ) -> None:
     routes = route(target, config=room(size)) + route(target, name="Good")
     with (
-        running(tmp_path, routes, size=size) as broker,
+        running(tmp_path, routes) as broker,
         contextlib.closing(Results(broker.port)) as results,
         hanging(target) as released,
     ):
@@ -218,25 +212,6 @@ def test_a_bridge_process_with_little_memory_survives_large_messages(
 
 
 ROOM = "ADD ROUTE_CONFIG WITH OVERLOAD_BYTES '1GiB'"
-
-
-def test_what_waits_for_its_next_try_is_held_by_the_broker_process_alone(tmp_path: Path, target: Recorder) -> None:
-    well, tried = threading.Event(), Counter[bytes]()
-
-    def answer(seen: Seen) -> Answer:
-        tried[seen.body] += 1
-        return (200 if well.is_set() else 503), seen.body
-
-    target.answer = answer
-    routes = route(target, "WITH RETRIES '20'", config=ROOM)
-    with running(tmp_path, routes) as broker, contextlib.closing(Results(broker.port)) as results:
-        bridge = processes(broker.pid)[1]
-        idle = memory(bridge)
-        publish(broker.port, 18, MIB, others=1000)
-        eventually(lambda: len(tried) == 18 and min(tried.values()) > 1)
-        eventually(lambda: memory(bridge) - idle < 10 * MIB, "the bridge process keeps what waits")
-        well.set()
-        eventually(lambda: results.of("out/hang") == {"ok": 18})
 
 
 def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
@@ -349,14 +324,13 @@ def test_a_bridge_process_that_died_leaves_no_payload_in_the_broker_process(tmp_
         eventually(lambda: memory(broker.pid) - idle < 10 * MIB, "memory is not given back")
 
 
-@pytest.mark.parametrize("processes", [0, 2])
 @pytest.mark.parametrize(("count", "size"), [(18, MIB), pytest.param(40, LARGE, marks=pytest.mark.long)])
-def test_other_numbers_of_bridge_processes_have_the_same_bounds(
-    tmp_path: Path, target: Recorder, processes: int, count: int, size: int
+def test_a_bridge_in_the_broker_process_has_the_same_bounds(
+    tmp_path: Path, target: Recorder, count: int, size: int
 ) -> None:
     routes = route(target, config=room(size)) + route(target, name="Good")
     with (
-        running(tmp_path, routes, processes=processes, size=size) as broker,
+        running(tmp_path, routes, processes=0) as broker,
         contextlib.closing(Results(broker.port)) as results,
         hanging(target) as released,
     ):

@@ -97,6 +97,40 @@ def test_refused_callers_are_named_apart_from_what_fails() -> None:
     assert counts == {"total": 5, "succeeded": 2, "failed": 1, "refused": 2}
 
 
+@pytest.mark.parametrize(
+    ("calls", "answers", "health"),
+    [
+        pytest.param("+", "1", "Yellow", id="the target is well, callers are refused"),
+        pytest.param("---", "+" * 20, "Red", id="the target fails, requests are well"),
+        pytest.param("+" * 20, "ttt", "Red", id="the target is well, replies fail"),
+        pytest.param("-", "1", "Yellow", id="both"),
+        pytest.param("+", "+", "Green", id="neither"),
+    ],
+)
+def test_a_route_of_both_modes_is_as_bad_as_the_worse(calls: str, answers: str, health: str) -> None:
+    serving = Serving(both=True)
+    for call in calls:
+        if call == "+":
+            serving.statistics.success(0.01, 0.01, 101.0)
+        else:
+            serving.statistics.failure("timeout", "too slow", 101.0)
+    assert serving.serve(answers) == health
+    status = serving.statistics.status(102.0)
+    reason = status["health_reason"] or ""
+    assert ("messages failed" in reason) is ("-" in calls)
+    assert ("callers refused" in reason) is ("1" in answers)
+    assert ("requests failed" in reason) is ("t" in answers)
+    assert status["connection"] == ("failing" if "-" in calls else "connected")
+
+
+def test_errors_in_a_row_are_counted() -> None:
+    serving = Serving()
+    serving.serve("t" * 60)
+    assert serving.statistics.status(102.0)["errors"]["consecutive"] == 60
+    serving.serve("+tt")
+    assert serving.statistics.status(102.0)["errors"]["consecutive"] == 2
+
+
 def test_a_request_says_nothing_of_the_connection_to_a_target() -> None:
     serving = Serving(both=True)
     serving.serve("+")
@@ -120,8 +154,10 @@ def test_requests_that_are_not_served_have_a_line_of_their_own_which_is_a_warnin
         serving.broker.clock.advance(1.0)
     lines = [
         (logging.INFO, "answered POST /hook with 200, run an id"),
+        (logging.INFO, "answered POST /hook with 401 unauthorized, run an id"),
         (logging.WARNING, "answered POST /hook with 504 reply_timeout, run an id"),
-        (logging.INFO, "answered POST /hook with 200, run an id (the last of 4)"),
+        (logging.INFO, "answered POST /hook with 200, run an id (the last of 2)"),
+        (logging.INFO, "answered POST /hook with 400 invalid_request, run an id"),
         (logging.WARNING, "answered POST /hook with 503 broker_unavailable, run an id (the last of 4)"),
     ]
     wanted = [

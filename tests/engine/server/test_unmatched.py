@@ -187,3 +187,15 @@ def test_what_an_endpoint_answers_is_not_unmatched() -> None:
     assert sorted((one.method, one.path, one.status) for one in hooks.mode.unmatched.most()) == [
         *(("GET", "*", 400), ("GET", "/%zz", 400), ("OPTIONS", "/x", 404), ("POST", "/hok", 404), ("PUT", "/hook", 405))
     ]
+
+
+def test_a_route_with_a_thousand_endpoints_finds_the_nearest_ones_one_at_a_time() -> None:
+    counting = Counting(*(event(endpoint=f"/plant/{number}/status", name=f"E{number}") for number in range(1_000)))
+    for number in range(MOST_SHOWN):
+        counting.ask(f"/plant/{number}/stauts")
+    steps = 1
+    while not counting.unmatched.prepare():
+        steps += 1
+    assert steps == MOST_SHOWN - 1  # the log has named the first one
+    nearest = {one.nearest.path for one in counting.most() if one.nearest is not None}
+    assert nearest == {f"/plant/{number}/status" for number in range(MOST_SHOWN)}

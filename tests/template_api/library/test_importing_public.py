@@ -172,7 +172,7 @@ tags: [{slug: }]
         "template.yaml:1: title is required",
         "template.yaml:3: difficulty must be one of beginner",
         "template.yaml:4: status must be one of published",
-        "template.yaml:5: url must be an http or https address",
+        "template.yaml:5: url must be an http or https address of at most 2000 characters",
         "template.yaml:6: key 'difficulty' comes twice",
         "template.yaml:7: notebooks names 'gone.lotnb'",
         "template.yaml:10: tags must hold names",

@@ -1,0 +1,41 @@
+"""EVERY: a polled API becomes messages."""
+
+import json
+
+import pytest
+
+from tests.support import embedded_broker
+from tests.support.doors import Hosting, doors
+from tests.support.http_recorder import recording
+
+POLL = """
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
+        ADD EVENT Price WITH EVERY "1s" WITH METHOD "GET" WITH ENDPOINT "/price/{{topic.3}}"
+            WITH DESTINATION_TOPIC "price" WITH RETAIN "true" WITH PAYLOAD '{{response.json.eur}}'
+"""
+
+
+@pytest.mark.parametrize("hosting", doors(0, 1))
+def test_one_field_of_a_polled_api_is_published(hosting: Hosting) -> None:
+    with recording() as target:
+        target.answer = lambda _: (200, json.dumps({"eur": target.arrived.qsize()}).encode())
+        with hosting(POLL.format(url=target.url)) as host:
+            client = host.client("price", "$schedule/#")
+            assert client.messages(3) == [("price", str(number).encode()) for number in (1, 2, 3)]
+            client.publish("x", b"")
+        assert target.request().path == "/price/Price"
+
+
+def test_an_event_without_a_source_topic_takes_no_messages() -> None:
+    with recording() as target:
+        poll = POLL.format(url=target.url).replace('"1s"', '"300d"')
+        chain = 'ADD EVENT Chain WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/chain" '
+        chain += 'WITH DESTINATION_TOPIC "$schedule/R/Price" ADD EVENT End WITH SOURCE_TOPIC "$schedule/#" '
+        chain += 'WITH METHOD "GET" WITH ENDPOINT "/end" WITH DESTINATION_TOPIC "end"'
+        with embedded_broker.hosting(poll + chain) as host:
+            client = host.client("end")
+            client.publish("in", b"")
+            client.message()
+            paths = {target.request().path for _ in range(2)}
+        assert paths == {"/chain", "/end"}
