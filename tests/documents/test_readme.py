@@ -83,10 +83,10 @@ def test_the_two_commands_are_on_the_first_screen() -> None:
 
 
 def test_ten_promises_in_plain_words_come_first() -> None:
-    promises = section(page("conf/GUARANTEES.md"), "Ten promises")
-    _, *shown = rows(promises)
-    assert len(shown) == 10
-    assert page("conf/GUARANTEES.md").index("## Ten promises") < page("conf/GUARANTEES.md").index("## What is guaranteed")
+    text = page("conf/GUARANTEES.md")
+    _, *promises = rows(section(text, "Ten promises"))
+    assert len(promises) == 10
+    assert text.index("## Ten promises") < text.index("## What is guaranteed")
 
 
 def test_the_tests_that_show_a_guarantee_are_there() -> None:
