@@ -154,7 +154,7 @@ class Settings:
     )
     queue_bytes: int | str = _setting(
         256 << 20,
-        "client mode: payloads that all routes together may have queued and in flight; in the plugin also what may wait "
+        "client mode: payloads that all routes together may have queued and in flight; in the plugin also what waits "
         "in the broker process while the bridge is away",
         "1GiB",
         low=1,
