@@ -42,6 +42,7 @@ from amqtt_rest_bridge.mqtt.private import (
     QOS,
     READY_TOPIC,
     ROUTE,
+    UNMATCHED_TOPIC,
     BrokerState,
     PrivateAddress,
 )
@@ -98,6 +99,7 @@ class Endpoint:
         self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
+        self._events: TopicIndex[Subscription] | None = None  # while the bridge is told of messages for none of these
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
@@ -150,6 +152,8 @@ class Endpoint:
         receivers = self._receivers.get(topic)
         if receivers is None:
             receivers = self._receivers_of(topic)
+        if self._events is not None and not topic.startswith(("$SYS/", ENDPOINT_TOPICS)) and not self._events[topic]:
+            self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
         message, refused = Message(topic, payload, time.time()), None
@@ -348,6 +352,8 @@ class Endpoint:
         if self._index is None:
             subscribed = [one for one in self._by_key.values() if one.lossless is None]
             self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
+            events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
+            self._events = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
         by_session: dict[BridgeSession, list[Subscription]] = {}
         for subscription in self._index[topic]:
             by_session.setdefault(subscription.session, []).append(subscription)

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, OWN, QOS, READY_TOPIC, ROUTE
+from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, OWN, QOS, READY_TOPIC, ROUTE, UNMATCHED_TOPIC
 from amqtt_rest_bridge.mqtt.wire import Property
 
 
@@ -55,10 +55,11 @@ class Client:
         assert packet.kind == wire.SUBACK
         return before
 
-    async def unsubscribe(self, topic_filter: str, name: EventName) -> None:
+    async def unsubscribe(self, topic_filter: str, name: EventName | None = None) -> None:
         """Unsubscribe, and read the answer."""
         self._number += 1
-        properties = {Property.USER_PROPERTY: [(ROUTE, name[0]), (EVENT, name[1])]}
+        user = [] if name is None else [(ROUTE, name[0]), (EVENT, name[1])]
+        properties = {Property.USER_PROPERTY: user}
         self.write(packets.unsubscribe(self._number, [topic_filter], properties))
         assert (await self.next()).kind == wire.UNSUBACK
 
@@ -172,6 +173,25 @@ async def test_a_message_is_sent_once_with_all_identifiers_of_its_session() -> N
         assert (first.topic, first.payload, first.duplicate, second.payload) == ("t/x", b"1", False, b"3")
         assert first.properties == {Property.SUBSCRIPTION_IDENTIFIER: [1, 2]}
         assert ("rest-bridge-hops", "2") in second.properties[Property.USER_PROPERTY]
+
+
+@on_a_loop
+async def test_topics_of_messages_that_concern_no_event_are_told_while_the_bridge_asks_for_them() -> None:
+    async with serving() as rig:
+        own, main = await rig.client("own", is_kept=False), await rig.client("main")
+        await main.subscribe("t/#", 1, A)
+        await own.subscribe("read", 2)
+        await own.subscribe(UNMATCHED_TOPIC, 3)
+        for topic in ("t/x", "$SYS/broker/uptime", "other/é", "read"):
+            rig.endpoint.offer(topic, b"1")
+        first, second, third = await own.messages(3)
+        assert [(one.topic, one.payload) for one in (first, second, third)] == [
+            (UNMATCHED_TOPIC, "other/é".encode()), (UNMATCHED_TOPIC, b"read"), ("read", b"1"),
+        ]  # fmt: skip
+        await own.unsubscribe(UNMATCHED_TOPIC)
+        rig.endpoint.offer("other", b"2")
+        rig.endpoint.offer("read", b"2")
+        assert (await own.next()).topic == "read"
 
 
 @on_a_loop
