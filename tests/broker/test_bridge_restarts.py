@@ -18,7 +18,6 @@ from tests.support.http_recorder import Recorder, echo
 from tests.support.spawning import Spawning
 from tests.support.waiting import SECONDS, eventually
 
-
 LOSSLESS = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
 LISTENING = """
     DEFINE ROUTE Listening WITH TYPE REST_API
