@@ -22,7 +22,7 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of, size_of
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import REFUSED, TIME
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
@@ -144,7 +144,8 @@ class EventIntake:
         delivery.hold()
         user = dict(received.properties.get(Property.USER_PROPERTY, ()))
         message = Message(received.topic, received.payload, _time_of(user))
-        hops, size, failure = hops_of(received.properties), size_of(received), _failure_of(user)
+        # Its properties are the endpoint's: they count neither for OVERLOAD_BYTES nor in the status.
+        hops, size, failure = hops_of(received.properties), len(received.payload), _failure_of(user)
         if failure is None and received.duplicate and not self._is_lossless:
             failure = catalogue.BRIDGE_RESTARTED.error(_RESTARTED)
         is_taken = failure is not None

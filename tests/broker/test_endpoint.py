@@ -221,7 +221,7 @@ async def test_a_bridge_that_is_behind_is_told_of_what_is_beyond_queue_bytes_and
         code, why, _ = json.loads(dict(refused.properties[Property.USER_PROPERTY])[REFUSED])
         assert (first.payload, refused.payload, refused.packet_id, code) == (b"first", b"", None, "overloaded")
         assert (
-            why == "the bridge is overloaded: its queue_bytes of 2,000 bytes have no room for a payload of 1,000 bytes"
+            why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
         )
         client.acknowledge(first)
         second = await client.next()
