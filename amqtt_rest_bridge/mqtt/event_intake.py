@@ -24,7 +24,7 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of, size_of
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
@@ -148,7 +148,8 @@ class EventIntake:
         self.held += 1
         delivery.hold()
         message = Message(received.topic, received.payload, _time_of(user))
-        hops, size, failure = hops_of(received.properties), size_of(received), failure_of(user)
+        # Its properties are the endpoint's: they count neither for OVERLOAD_BYTES nor in the status.
+        hops, size, failure = hops_of(received.properties), len(received.payload), failure_of(user)
         if failure is None and received.duplicate and not delivery.is_bounded:
             failure = catalogue.BRIDGE_RESTARTED.error(_RESTARTED)
         is_taken = failure is not None

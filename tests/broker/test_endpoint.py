@@ -14,7 +14,17 @@ from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, OWN, QOS, READY_TOPIC, ROUTE, UNMATCHED_TOPIC
+from amqtt_rest_bridge.mqtt.private import (
+    BROKER_TOPIC,
+    EVENT,
+    LOSSLESS,
+    OWN,
+    QOS,
+    READY_TOPIC,
+    REFUSED,
+    ROUTE,
+    UNMATCHED_TOPIC,
+)
 from amqtt_rest_bridge.mqtt.wire import Property
 
 
@@ -228,6 +238,26 @@ async def test_what_is_beyond_queue_bytes_is_dropped_counted_and_told() -> None:
         await own.subscribe(BROKER_TOPIC, 2)
         told = json.loads((await own.next()).payload)
         assert told == {"dropped": 2, "restarts": 0, "spool": {}, "refusing": None, "errors": [], "trouble": None}
+
+
+@on_a_loop
+async def test_a_bridge_that_is_behind_is_told_of_what_is_beyond_queue_bytes_and_what_is_small_still_has_room() -> None:
+    async with serving(queue_bytes=2000) as rig:
+        client = await rig.client("main", receive_maximum=1)
+        await client.subscribe("t", 1, A)
+        for payload in (b"first", b"x" * 1000, b"y" * 1000, b"small"):
+            rig.endpoint.offer("t", payload)
+        first, refused = await client.messages(2)
+        code, why, _ = json.loads(dict(refused.properties[Property.USER_PROPERTY])[REFUSED])
+        assert (first.payload, refused.payload, refused.packet_id, code) == (b"first", b"", None, "overloaded")
+        assert (
+            why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
+        )
+        client.acknowledge(first)
+        second = await client.next()
+        client.acknowledge(second)
+        assert (second.payload, (await client.next()).payload) == (b"x" * 1000, b"small")
+        assert rig.endpoint.dropped == 0
 
 
 @on_a_loop
