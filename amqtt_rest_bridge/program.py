@@ -4,9 +4,9 @@
            <── mqtt.publisher ──────── results, status            │
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-Nothing here decides anything about a message. `Program` is what a bridge consists of; a `Place` says how it reaches its
-broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve` runs a
-worker until a signal; `plugin_bridge` runs the bridge of the plugin.
+Nothing here decides anything about a message. `Program` is what a bridge consists of; a `BridgePlace` says how it
+reaches its broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve`
+runs a worker until a signal; `plugin_bridge` runs the bridge of the plugin.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
 
 
-class Place(Protocol):
+class BridgePlace(Protocol):
     """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
 
     A program calls `connect`, `use_routes`, `begin`, `settle`; at each reload `use_routes` and `subscribe`; in the end
@@ -144,7 +144,7 @@ class Place(Protocol):
         ...
 
 
-MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], Place]
+MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], BridgePlace]
 """Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last."""
 
 
