@@ -128,7 +128,7 @@ class BridgePlace(Protocol):
         ...
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Have the program told of messages that concern no client event, or no longer; a worker never gets them."""
+        """Send the program the topics of messages that concern no client event, or stop that; a worker never gets them."""
         ...
 
     async def stop_taking(self) -> None:
@@ -359,7 +359,7 @@ class Program:
         self._outcomes.unmatched(Message(topic, b"", time.time()))
 
     async def _watch_unmatched(self) -> None:
-        """Have messages that concern no client event noted while somebody follows them."""
+        """Note messages that concern no client event, while a caller follows them."""
         followers = self._admin.records.followers
         while True:
             await followers.changed.wait()

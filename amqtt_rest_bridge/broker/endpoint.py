@@ -100,7 +100,9 @@ class Endpoint:
         self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
-        self._events: TopicIndex[Subscription] | None = None  # while the bridge is told of messages for none of these
+        self._events: TopicIndex[Subscription] | None = (
+            None  # while the bridge wants to know of messages for none of these
+        )
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready

@@ -339,7 +339,7 @@ class Alone:
                     )
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Have the program told of messages that concern no client event, or no longer."""
+        """Send the program the topics of messages that concern no client event, or stop that."""
         async with self._subscribing:
             await self.own.watch_unmatched(wanted=wanted)
 

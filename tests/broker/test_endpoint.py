@@ -186,7 +186,7 @@ async def test_a_message_is_sent_once_with_all_identifiers_of_its_session() -> N
 
 
 @on_a_loop
-async def test_topics_of_messages_that_concern_no_event_are_told_while_the_bridge_asks_for_them() -> None:
+async def test_topics_of_messages_that_concern_no_event_are_sent_while_the_bridge_asks_for_them() -> None:
     async with serving() as rig:
         own, main = await rig.client("own", is_kept=False), await rig.client("main")
         await main.subscribe("t/#", 1, A)
@@ -241,7 +241,7 @@ async def test_what_is_beyond_queue_bytes_is_dropped_counted_and_told() -> None:
 
 
 @on_a_loop
-async def test_a_bridge_that_is_behind_is_told_of_what_is_beyond_queue_bytes_and_what_is_small_still_has_room() -> None:
+async def test_a_bridge_that_is_behind_hears_of_what_is_beyond_queue_bytes_and_what_is_small_still_has_room() -> None:
     async with serving(queue_bytes=2000) as rig:
         client = await rig.client("main", receive_maximum=1)
         await client.subscribe("t", 1, A)

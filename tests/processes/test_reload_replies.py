@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from amqtt_rest_bridge.routing.route_table import Watching
 
 from amqtt_rest_bridge.processes.supervisor import Times
-from amqtt_rest_bridge.routing.route_table import Watching
 from tests.processes.reloading import Reloading, server_route
 from tests.support.asking import ask
 from tests.support.clock import Clock
