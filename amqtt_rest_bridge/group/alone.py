@@ -1,4 +1,4 @@
-"""The bridge of the plugin, which shares its messages with nobody: the counterpart of a group's `Member`.
+"""The bridge of the plugin, alone with its messages: the counterpart of a group's `Member`.
 
 It is a client of the private endpoint in the broker process (`mqtt.private`), with these sessions:
 
@@ -164,7 +164,7 @@ class Alone:
     """The bridge's place at the private endpoint.
 
     Args:
-        coreflux: Who may command routes, None for nobody.
+        coreflux: Who may command routes, None if no user may.
         broker: Returns the address of the endpoint; called before each connection.
         publisher: Publishes.
         calls: Calls the events.
@@ -186,7 +186,7 @@ class Alone:
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
         self.broker = BrokerState()
-        """What the broker process told last."""
+        """What the broker process sent last."""
         self._on_broker: Callable[[BrokerState], None] = lambda _: None
         self.own = PrivateOwnSession(broker, publisher, watches, self._broker_changed)
         """The connection that publishes."""
@@ -349,7 +349,7 @@ class Alone:
         self._connecting[client_id] = self._supervisor.keep(client_id, intake.client.run)
 
     async def _leave(self, client_id: str, intake: EventIntake, gone: set[EventName]) -> None:
-        """Give up the events of a lossless session that are gone; close it if it has no event left.
+        """Drop the events of a lossless session that are gone; close it if it has no event left.
 
         Messages that have come for events which moved to `main` are called all the same, before the session is closed.
         """

@@ -54,7 +54,7 @@ class RunsEvents(Protocol):
         """End a message for an event with a failure."""
 
     def withdraw(self) -> None:
-        """Give up the calls that have not begun and whose delivery `is_dropped`."""
+        """Drop the calls that have not begun and whose delivery `is_dropped`."""
 
 
 class EventIntake:

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.mqtt.wire import Property
 
 
 class Client:
-    """A client of the endpoint that does what it is told, and nothing by itself."""
+    """A client of the endpoint that does what a test says, and nothing by itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -285,7 +285,7 @@ async def test_the_bridge_is_ready_when_it_says_so_and_away_when_that_connection
 
 
 @on_a_loop
-async def test_a_disconnect_is_no_loss_of_the_bridge() -> None:
+async def test_a_disconnect_does_not_count_as_a_loss_of_the_bridge() -> None:
     async with serving() as rig:
         rig.endpoint.on_away = lambda: pytest.fail("it was announced")
         client = await rig.client("own", is_kept=False)
@@ -331,7 +331,7 @@ async def test_whether_the_bridge_was_heard_is_asked_again_and_again() -> None:
 
 
 @on_a_loop
-async def test_nobody_else_reaches_the_socket_and_nothing_of_it_stays() -> None:
+async def test_no_other_user_reaches_the_socket_and_nothing_of_it_stays() -> None:
     async with serving() as rig:
         folder = rig.endpoint.address.folder
         assert folder is not None
