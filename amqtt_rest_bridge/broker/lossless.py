@@ -70,7 +70,7 @@ class RowQueue(Protocol):
         """
 
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
-        """Report to the bridge that a message was not kept, and why: its event publishes this failure."""
+        """Send the bridge a message that was not kept, with the failure that its event publishes."""
 
 
 class Taken(bytes):
@@ -251,7 +251,7 @@ class Lossless:
             self._spool.forget(key)
 
     async def run(self) -> None:
-        """Ask the ACL about messages, until cancelled; may be run again."""
+        """Ask the ACL about what waits for it, until cancelled; may be run again."""
         await self._acl.run()
 
     async def tidy(self) -> None:
