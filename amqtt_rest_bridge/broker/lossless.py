@@ -185,6 +185,7 @@ class Lossless:
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._queues.pop(name, None)
+        self._rows.leave(name)
 
     def put_again(self, keys: Iterable[str]) -> None:
         """Put rows whose session has ended before their calls, into the queues that their events have now."""
@@ -303,6 +304,7 @@ class Lossless:
 
     def _put_rows(self, name: EventName, queue: RowQueue) -> None:
         """Give an event a queue; a new one gets the event's rows, but for those that the ACL has not decided."""
+        self._rows.use(name)
         before, self._queues[name] = self._queues.get(name), queue
         if before is queue:
             return

@@ -111,7 +111,10 @@ class ServerMode:
         """Use the reply filters of the present routes, and earlier ones until their last request has ended."""
         now = self._shared.host.clock.monotonic()
         before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
-        self._reply_filters = before | {one: (seconds, math.inf) for one, seconds in present.items()}
+        self._reply_filters = dict(before)
+        for one, seconds in present.items():  # requests of an earlier definition may wait longer
+            _, end = before.get(one, (0.0, now))
+            self._reply_filters[one] = max(seconds, end - now), math.inf
 
 
 class PortApplication:

@@ -45,7 +45,7 @@ class Reloading:
 
         async def reloaded(*look: Fingerprint | None, **manner: bool) -> None:
             self.tries += 1
-            await reload(*look, **manner)
+            await reload(*look, **manner)  # type: ignore[arg-type]
             self._done.release()
 
         async def asked() -> Literal[True]:
