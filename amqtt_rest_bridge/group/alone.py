@@ -156,7 +156,7 @@ class PrivateOwnSession:
         watches: PrivateWatches,
     ) -> None:
         self.program: UsesBroker | None = None
-        """Is told what the broker process tells."""
+        """Receives what the broker process tells."""
         self.client = ReconnectingClient(broker, _OWN, self._take, self._connected, self._down, publisher.resume)
         self.has_connected = asyncio.Event()
         """Set by each new connection."""
