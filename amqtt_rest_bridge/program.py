@@ -128,7 +128,7 @@ class BridgePlace(Protocol):
         ...
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Send the program the topics of messages that concern no client event, or stop that; a worker never gets them."""
+        """Send the program the topics of messages that concern no client event, or stop that; never to a worker's."""
         ...
 
     async def stop_taking(self) -> None:
@@ -461,10 +461,11 @@ class Program:
 
     def _port_changed(self, port: int, fault: str | None) -> None:
         """Note in the status of a port's routes that the port is not served, or is served again."""
+        why = None if fault is None else f"SERVER_PORT {port} is not served: {fault}"
         for route in self._routes:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
-                statistics.note_down(fault, time.time())
+                statistics.note_down(why, time.time())
                 self._outcomes.noted(statistics)
 
     def _settle(self) -> None:
