@@ -250,9 +250,7 @@ async def test_a_bridge_that_is_behind_hears_of_what_is_beyond_queue_bytes_and_w
         first, refused = await client.messages(2)
         code, why, _ = json.loads(dict(refused.properties[Property.USER_PROPERTY])[REFUSED])
         assert (first.payload, refused.payload, refused.packet_id, code) == (b"first", b"", None, "overloaded")
-        assert (
-            why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
-        )
+        assert why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
         client.acknowledge(first)
         second = await client.next()
         client.acknowledge(second)
