@@ -38,7 +38,7 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
+from amqtt_rest_bridge.model import EventName, Message, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
@@ -125,6 +125,10 @@ class BridgePlace(Protocol):
 
     async def subscribe(self) -> None:
         """Subscribe what the routes need now, after a reload."""
+        ...
+
+    async def watch_unmatched(self, *, wanted: bool) -> None:
+        """Send the program the topics of messages that concern no client event, or stop that; never to a worker's."""
         ...
 
     async def stop_taking(self) -> None:
@@ -312,6 +316,8 @@ class Program:
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
             lambda: self._ports.troubles + place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
         )  # fmt: skip
+        if self.admin_port is not None:
+            keep("those who follow", self._watch_unmatched)
         keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
@@ -347,6 +353,18 @@ class Program:
             self._outcomes.error(route, code, message)
         if state.refusing != before.refusing:
             self.reporter.report_refusing(state.refusing)
+
+    def note_unmatched(self, topic: str) -> None:
+        """Note a message that concerns no client event."""
+        self._outcomes.unmatched(Message(topic, b"", time.time()))
+
+    async def _watch_unmatched(self) -> None:
+        """Note messages that concern no client event, while a caller follows them."""
+        followers = self._admin.records.followers
+        while True:
+            await followers.changed.wait()
+            followers.changed.clear()
+            await self.place.watch_unmatched(wanted=followers.want_unmatched)
 
     # Routes.
 
@@ -443,10 +461,11 @@ class Program:
 
     def _port_changed(self, port: int, fault: str | None) -> None:
         """Note in the status of a port's routes that the port is not served, or is served again."""
+        why = None if fault is None else f"SERVER_PORT {port} is not served: {fault}"
         for route in self._routes:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
-                statistics.note_down(fault, time.time())
+                statistics.note_down(why, time.time())
                 self._outcomes.noted(statistics)
 
     def _settle(self) -> None:

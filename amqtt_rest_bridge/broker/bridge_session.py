@@ -226,6 +226,16 @@ class BridgeSession:
         if self.waiting:
             self.resume()
 
+    def refuse_entry(self, entry: Entry, failure: CallError) -> bool:
+        """Send a message with the failure that ends it, before those that wait; return False where too many are."""
+        entry.refused, entry.is_late = written(failure), True
+        if self._refused_bytes + entry.size > _MOST_UNKEPT_BYTES:
+            return False
+        self._refused.append(entry)
+        self._refused_bytes += entry.size
+        self.resume()
+        return True
+
     # Messages on disk: the session is what `Lossless` calls a `RowQueue`.
 
     def put(self, name: EventName, key: str, message: Message | None, hops: int) -> None:
@@ -244,11 +254,7 @@ class BridgeSession:
 
         It is sent with QoS 0: a full route would keep it behind its other messages for as long as its target is away.
         """
-        entry = Entry(message, (self.subscriptions["event", *name],), hops, refused=written(failure), is_late=True)
-        if self._refused_bytes + entry.size <= _MOST_UNKEPT_BYTES:
-            self._refused.append(entry)
-            self._refused_bytes += entry.size
-            self.resume()
+        self.refuse_entry(Entry(message, (self.subscriptions["event", *name],), hops), failure)
 
     # Other subscriptions.
 

@@ -29,7 +29,7 @@ from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
 from amqtt_rest_bridge.broker.bridge_session import BridgeSession, Entry, Receiver, Subscription, written
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
+from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, served, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish
@@ -42,11 +42,13 @@ from amqtt_rest_bridge.mqtt.private import (
     QOS,
     READY_TOPIC,
     ROUTE,
+    UNMATCHED_TOPIC,
     BrokerState,
     PrivateAddress,
 )
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.wire import Code, Property, protocol_error
+from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import TopicIndex, loggable
 
@@ -98,6 +100,9 @@ class Endpoint:
         self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
+        self._events: TopicIndex[Subscription] | None = (
+            None  # while the bridge wants to know of messages for none of these
+        )
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
@@ -150,6 +155,8 @@ class Endpoint:
         receivers = self._receivers.get(topic)
         if receivers is None:
             receivers = self._receivers_of(topic)
+        if self._events is not None and not topic.startswith(("$SYS/", ENDPOINT_TOPICS)) and not self._events[topic]:
+            self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
         message, refused = Message(topic, payload, time.time()), None
@@ -348,6 +355,8 @@ class Endpoint:
         if self._index is None:
             subscribed = [one for one in self._by_key.values() if one.lossless is None]
             self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
+            events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
+            self._events = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
         by_session: dict[BridgeSession, list[Subscription]] = {}
         for subscription in self._index[topic]:
             by_session.setdefault(subscription.session, []).append(subscription)
@@ -359,15 +368,26 @@ class Endpoint:
         return receivers
 
     def _put(self, session: BridgeSession, entry: Entry) -> None:
-        """Send a message, or let it wait where there is room."""
+        """Send a message, or let it wait where there is room; else a bridge that is there ends it with a failure."""
         if session.takes_at_once:
             session.send(entry)
             return
         if session.is_kept and session.waiting_bytes + entry.size > self._queue_bytes:
-            self._drop(entry)
+            if session.connection is None or not self._refuse(session, entry):
+                self._drop(entry)
             return
         for dropped in session.wait(entry):
             self._drop(dropped)
+
+    def _refuse(self, session: BridgeSession, entry: Entry) -> bool:
+        message = entry.message
+        if message is None:
+            return False
+        bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
+        failure = QUEUE_BYTES_FULL.error(
+            f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
+        )
+        return session.refuse_entry(replace(entry, message=replace(message, payload=b"")), failure)
 
     def _drop(self, entry: Entry) -> None:
         self.dropped += 1

@@ -21,6 +21,7 @@ from amqtt_rest_bridge.engine.server.reads import Reads, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Answer, Headers, RefusedError, Request, Response, path_of, refuse, refused
 from amqtt_rest_bridge.model import Message, Route
 from amqtt_rest_bridge.route_set import asking, read_filters, reply_filters
@@ -88,14 +89,17 @@ class ServerMode:
         """
         size, most = max(size, len(message.payload)), self._shared.host.limits.max_message_bytes
         if size > most:
-            # A read event keeps answering with the previous message; the error is in the status and the log.
-            failure = MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")
-            for name in asking(self._routes, message.topic, reads=True):
-                self._shared.outcomes.message_dropped(name, message, failure)
+            error = f"the message has {size} bytes, max_message_bytes allows {most}"
+            self.refuse(message, MESSAGE_TOO_LARGE.error(error))
             return
         self.reads.remember(message.topic, message.payload, retained=retained)
         if not retained:
             self._replies.see(message)
+
+    def refuse(self, message: Message, failure: CallError) -> None:
+        """Note a message that can be no answer, in status and log. A read event keeps answering with the one before."""
+        for name in asking(self._routes, message.topic, reads=True):
+            self._shared.outcomes.message_dropped(name, message, failure)
 
     def asking_again(self) -> AbstractContextManager[set[str]]:
         """Return a context manager of the filters whose topics are not all known: its block subscribes them again."""

@@ -424,9 +424,7 @@ def test_a_message_whose_key_was_seen_sends_nothing_and_one_that_failed_was_not_
 
 
 @pytest.mark.parametrize(("policy", "pace"), [("balanced", ""), ("balanced", 'WITH RATE_LIMIT "500/s"')])
-def test_messages_that_come_twice_are_sent_once(
-    target: Recorder, policy: str, pace: str
-) -> None:
+def test_messages_that_come_twice_are_sent_once(target: Recorder, policy: str, pace: str) -> None:
     with hosting(calls(target.url, policy, pace), processes=1) as host:
         client = host.client("out")
         for number in range(20):

@@ -183,7 +183,7 @@ def test_large_messages_at_a_server_that_hangs_cost_bounded_memory_and_no_other_
         small = publish(broker.port, count, size)
         eventually(lambda: results.of("out/hang") == {"overloaded": count - 16})
         eventually(lambda: results.of("out/good") == {"ok": small})
-        eventually(lambda: memory(bridge) - idle < 10 * size, "the bridge process keeps what it has filled in")
+        eventually(lambda: memory(bridge) - idle < 24 * size, "the bridge process keeps more than what it has admitted")
         released.set()
         eventually(lambda: results.of("out/hang") == {"overloaded": count - 16, "ok": 16})
         assert results.of("out/good") == {"ok": small}
@@ -236,7 +236,7 @@ def test_what_is_skipped_leaves_at_once_however_many_bytes_wait_for_their_turn(
                 return skipped[0] == 5
 
             eventually(look)
-        eventually(lambda: memory(bridge) - idle < 10 * MIB, "the bridge process keeps what waits")
+        eventually(lambda: memory(bridge) - idle < 24 * MIB, "the bridge process keeps what was skipped")
         assert len(target.requests) == 1
 
 
@@ -281,7 +281,7 @@ def bridge_of(broker: BrokerProcess) -> int:
 
 
 @pytest.mark.parametrize("event", ["", "WITH ORDERED 'true'"], ids=["", "ordered"])
-def test_what_waits_in_the_broker_process_survives_a_bridge_process_and_a_reload(
+def test_what_comes_while_the_bridge_is_away_survives_a_reload_and_what_was_sent_to_it_ends_with_a_failure(
     tmp_path: Path, target: Recorder, event: str
 ) -> None:
     routes = route(target, config=ROOM, event=event) + route(target, name="Good")
@@ -290,37 +290,23 @@ def test_what_waits_in_the_broker_process_survives_a_bridge_process_and_a_reload
         contextlib.closing(Results(broker.port)) as results,
         hanging(target) as released,
     ):
+        idle = memory(broker.pid)
         publish(broker.port, 12, MIB, others=1000)
-        eventually(lambda: len(target.requests) >= 2)
-        before = len(target.requests)
-        os.kill(bridge_of(broker), signal.SIGKILL)
-        eventually(lambda: len(target.requests) > before)
-        publish(broker.port, 2, MIB, others=1)
-        eventually(lambda: results.of("out/good") == {"ok": 2})
+        eventually(lambda: target.requests, "no request comes")
+        bridge = bridge_of(broker)
+        os.kill(bridge, signal.SIGKILL)
+        eventually(lambda: bridge_of(broker) != bridge, "it is not noticed")
+        publish(broker.port, 3, MIB, others=1)
+        eventually(lambda: results.of("out/hang") == {"bridge_restarted": 12})
+        eventually(lambda: results.of("out/good") == {"ok": 3})
         changed = (tmp_path / "routes.lot").read_text().replace('"out/hang"', '"out/changed"')
         (tmp_path / "routes.lot").write_text(changed)
         eventually(lambda: "routes reloaded" in broker.log)
         released.set()
-        eventually(lambda: sum(results.counts.values()) == 16)
-        ends = Counter(results.of("out/hang")) + Counter(results.of("out/changed"))
-        assert ends["bridge_restarted"] <= 4  # in flight and ahead, when it was killed
-        assert ends["bridge_restarted"] + ends["ok"] == 14
-        assert results.of("out/changed")["ok"] >= 4  # those that waited for the reload
-
-
-def test_a_bridge_process_that_died_leaves_no_payload_in_the_broker_process(tmp_path: Path, target: Recorder) -> None:
-    with (
-        running(tmp_path, route(target, config=ROOM), workers=2) as broker,
-        contextlib.closing(Results(broker.port)) as results,
-        hanging(target) as released,
-    ):
-        idle = memory(broker.pid)
-        publish(broker.port, 18, MIB, others=1000)
-        eventually(lambda: len(target.requests) == 2)
-        os.kill(bridge_of(broker), signal.SIGKILL)
-        eventually(lambda: len(target.requests) == 4)
-        released.set()
         eventually(lambda: sum(results.counts.values()) == 18)
+        ends = Counter(results.of("out/hang")) + Counter(results.of("out/changed"))
+        assert ends == {"bridge_restarted": 12, "ok": 3}
+        assert results.of("out/changed")["ok"] >= 1  # those that waited for the reload
         eventually(lambda: memory(broker.pid) - idle < 10 * MIB, "memory is not given back")
 
 
