@@ -4,9 +4,9 @@
            <── mqtt.publisher ──────── results, status            │
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-Nothing here decides anything about a message. `Program` is what a bridge consists of; a `Place` says how it reaches its
-broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve` runs a
-worker until a signal; `plugin_bridge` runs the bridge of the plugin.
+Nothing here decides anything about a message. `Program` is what a bridge consists of; a `BridgePlace` says how it
+reaches its broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve`
+runs a worker until a signal; `plugin_bridge` runs the bridge of the plugin.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.model import EventName, Publication, Route, RunIds
+from amqtt_rest_bridge.model import EventName, Message, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
@@ -62,7 +62,7 @@ class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
 
 
-class Place(Protocol):
+class BridgePlace(Protocol):
     """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
 
     A program calls `connect`, `use_routes`, `begin`, `settle`; at each reload `use_routes` and `subscribe`; in the end
@@ -127,6 +127,10 @@ class Place(Protocol):
         """Subscribe what the routes need now, after a reload."""
         ...
 
+    async def watch_unmatched(self, *, wanted: bool) -> None:
+        """Send the program the topics of messages that concern no client event, or stop that; never to a worker's."""
+        ...
+
     async def stop_taking(self) -> None:
         """Take no more messages."""
         ...
@@ -140,7 +144,7 @@ class Place(Protocol):
         ...
 
 
-MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], Place]
+MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], BridgePlace]
 """Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last."""
 
 
@@ -313,6 +317,8 @@ class Program:
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
             lambda: self._ports.troubles + place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
         )  # fmt: skip
+        if self.admin_port is not None:
+            keep("those who follow", self._watch_unmatched)
         keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
@@ -348,6 +354,18 @@ class Program:
             self._outcomes.error(route, code, message)
         if state.refusing != before.refusing:
             self.reporter.report_refusing(state.refusing)
+
+    def note_unmatched(self, topic: str) -> None:
+        """Note a message that concerns no client event."""
+        self._outcomes.unmatched(Message(topic, b"", time.time()))
+
+    async def _watch_unmatched(self) -> None:
+        """Note messages that concern no client event, while a caller follows them."""
+        followers = self._admin.records.followers
+        while True:
+            await followers.changed.wait()
+            followers.changed.clear()
+            await self.place.watch_unmatched(wanted=followers.want_unmatched)
 
     # Routes.
 
@@ -444,10 +462,11 @@ class Program:
 
     def _port_changed(self, port: int, fault: str | None) -> None:
         """Note in the status of a port's routes that the port is not served, or is served again."""
+        why = None if fault is None else f"SERVER_PORT {port} is not served: {fault}"
         for route in self._routes:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
-                statistics.note_down(fault, time.time())
+                statistics.note_down(why, time.time())
                 self._outcomes.noted(statistics)
 
     def _settle(self) -> None:

@@ -60,6 +60,11 @@ class Follower:
         """Return whether there can be records that the caller asked for."""
         return self._routes is None or bool(self._routes)
 
+    @property
+    def wants_unmatched(self) -> bool:
+        """Return whether the caller asked for messages that concern no route, too."""
+        return self._routes is None
+
     def wants(self, record: Record) -> bool:
         """Return whether a record is one of those that the caller asked for."""
         if self._routes is not None and record.route not in self._routes:
@@ -105,6 +110,10 @@ class Followers:
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
         """Whether there is a follower: without one nothing needs to be noted."""
+        self.want_unmatched = False
+        """Whether one of them wants messages that concern no route."""
+        self.changed = asyncio.Event()
+        """Set when `want_unmatched` has changed."""
 
     def follow(self, kind: Kind, routes: frozenset[str] | None, topic_filter: str | None = None) -> Follower | None:
         """Return a new follower; None when there are too many of its kind."""
@@ -142,3 +151,6 @@ class Followers:
     def _use(self, followers: tuple[Follower, ...]) -> None:
         self._followers = followers
         self.are_any = any(one.wants_any for one in followers)
+        before, self.want_unmatched = self.want_unmatched, any(one.wants_unmatched for one in followers)
+        if self.want_unmatched != before:
+            self.changed.set()

@@ -73,7 +73,7 @@ class Entry(Struct, eq=False):
         key: Of a message on disk.
         refused: Code, sentence and hint of why it was not kept, as JSON.
         retain: Whether it is sent as a retained message.
-        is_late: Whether it did not go on at once, so that its time has to be told.
+        is_late: Whether it did not go on at once, so that its time is sent with it.
         was_sent: Whether it was sent on an earlier connection.
     """
 
@@ -192,7 +192,7 @@ class BridgeSession:
         ))  # fmt: skip
 
     def wait(self, entry: Entry) -> list[Entry]:
-        """Let a message wait; return those that were dropped for it: the oldest of a session that is not kept."""
+        """Queue a message; return those that were dropped for it: the oldest of a session that is not kept."""
         entry.is_late = True
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
@@ -263,7 +263,7 @@ class BridgeSession:
         self._keep(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
     def hand_over(self, subscription: Subscription, wanted: Subscription) -> None:
-        """Give the messages that wait for a subscription to the one, of another session, that takes its place.
+        """Move the messages that wait for a subscription to the one, of another session, that takes its place.
 
         Those on disk are forgotten here: `Lossless` puts them there.
         """

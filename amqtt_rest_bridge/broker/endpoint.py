@@ -42,6 +42,7 @@ from amqtt_rest_bridge.mqtt.private import (
     QOS,
     READY_TOPIC,
     ROUTE,
+    UNMATCHED_TOPIC,
     BrokerState,
     PrivateAddress,
 )
@@ -63,7 +64,7 @@ _LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop
 _LOOK_SECONDS: Final = 0.005
 _LOOKS: Final = 200  # at a session that has not sent what is retained, before it is answered all the same
 _QUIET_SECONDS: Final = 1.0
-_MOST_ERRORS: Final = 100  # that wait to be told to the bridge
+_MOST_ERRORS: Final = 100  # that wait to be sent to the bridge
 _LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
 
 
@@ -99,6 +100,9 @@ class Endpoint:
         self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
+        self._events: TopicIndex[Subscription] | None = (
+            None  # while the bridge wants to know of messages for none of these
+        )
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
@@ -151,6 +155,8 @@ class Endpoint:
         receivers = self._receivers.get(topic)
         if receivers is None:
             receivers = self._receivers_of(topic)
+        if self._events is not None and not topic.startswith(("$SYS/", ENDPOINT_TOPICS)) and not self._events[topic]:
+            self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
         message, refused = Message(topic, payload, time.time()), None
@@ -176,7 +182,7 @@ class Endpoint:
         self._tell_soon()
 
     def report_error(self, route: str, code: str, message: str) -> None:
-        """Tell the bridge of an error of a route, for its status."""
+        """Report an error of a route to the bridge, for its status."""
         if len(self._numbers.errors) < _MOST_ERRORS:
             self._numbers.errors.append((route, code, message))
         self._tell_soon()
@@ -296,7 +302,7 @@ class Endpoint:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_for_retained())
         if packet.topic_filter == BROKER_TOPIC:
-            self._numbers.told = None
+            self._numbers.sent = None
             self._tell_soon()
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
@@ -349,6 +355,8 @@ class Endpoint:
         if self._index is None:
             subscribed = [one for one in self._by_key.values() if one.lossless is None]
             self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
+            events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
+            self._events = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
         by_session: dict[BridgeSession, list[Subscription]] = {}
         for subscription in self._index[topic]:
             by_session.setdefault(subscription.session, []).append(subscription)
@@ -408,12 +416,12 @@ class Endpoint:
         finally:
             self._looking = None
 
-    # What the bridge is told of the broker.
+    # What the bridge has to know of the broker.
 
     def _tell_soon(self) -> None:
-        """Tell the bridge what has changed, at most once a second."""
+        """Send the bridge what has changed, at most once a second."""
         if self._telling is None:
-            wait = max(0.0, self._numbers.told_at + _QUIET_SECONDS - time.monotonic())
+            wait = max(0.0, self._numbers.sent_at + _QUIET_SECONDS - time.monotonic())
             self._telling = asyncio.get_running_loop().call_later(wait, self._tell)
 
     def _tell(self) -> None:
@@ -424,9 +432,9 @@ class Endpoint:
         state = BrokerState(self.dropped, numbers.restarts, {}, errors=tuple(numbers.errors))
         if lossless is not None:
             state = replace(state, spool=dict(lossless.rows), refusing=lossless.refusing, trouble=lossless.trouble)
-        numbers.told_at = time.monotonic()
-        if state != numbers.told:
-            numbers.told = replace(state, errors=())
+        numbers.sent_at = time.monotonic()
+        if state != numbers.sent:
+            numbers.sent = replace(state, errors=())
             numbers.errors.clear()
             self.offer(BROKER_TOPIC, json.encode(state))
         if lossless is not None:  # whose numbers change by themselves
@@ -442,13 +450,13 @@ async def _sent(session: BridgeSession) -> None:
 
 
 class _Numbers:
-    """What the bridge is told of the broker, and what it was told last."""
+    """What the bridge has to know of the broker, and what was sent last."""
 
     def __init__(self) -> None:
         self.restarts = 0
         self.errors: list[tuple[str, str, str]] = []
-        self.told: BrokerState | None = None
-        self.told_at = 0.0
+        self.sent: BrokerState | None = None
+        self.sent_at = 0.0
 
 
 def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscribe) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from typing import Final
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.needs import Host, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.server.endpoint import Endpoint, Shared, outcome_of
+from amqtt_rest_bridge.engine.server.endpoint import ServerEndpoint, Shared, outcome_of
 from amqtt_rest_bridge.engine.server.endpoint_table import EndpointTable, Methods
 from amqtt_rest_bridge.engine.server.event_request import EventRequest, readable
 from amqtt_rest_bridge.engine.server.newest import TopicPayload
@@ -21,6 +21,7 @@ from amqtt_rest_bridge.engine.server.reads import Reads, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Answer, Headers, RefusedError, Request, Response, path_of, refuse, refused
 from amqtt_rest_bridge.model import Message, Route
 from amqtt_rest_bridge.route_set import asking, read_filters, reply_filters
@@ -88,14 +89,17 @@ class ServerMode:
         """
         size, most = max(size, len(message.payload)), self._shared.host.limits.max_message_bytes
         if size > most:
-            # A read event keeps answering with the previous message; the error is in the status and the log.
-            failure = MESSAGE_TOO_LARGE.error(f"the message has {size} bytes, max_message_bytes allows {most}")
-            for name in asking(self._routes, message.topic, reads=True):
-                self._shared.outcomes.message_dropped(name, message, failure)
+            error = f"the message has {size} bytes, max_message_bytes allows {most}"
+            self.refuse(message, MESSAGE_TOO_LARGE.error(error))
             return
         self.reads.remember(message.topic, message.payload, retained=retained)
         if not retained:
             self._replies.see(message)
+
+    def refuse(self, message: Message, failure: CallError) -> None:
+        """Note a message that can be no answer, in status and log. A read event keeps answering with the one before."""
+        for name in asking(self._routes, message.topic, reads=True):
+            self._shared.outcomes.message_dropped(name, message, failure)
 
     def asking_again(self) -> AbstractContextManager[set[str]]:
         """Return a context manager of the filters whose topics are not all known: its block subscribes them again."""
@@ -126,7 +130,7 @@ class PortApplication:
         self._shared = shared
         self._unmatched = unmatched
         self._openapi = openapi
-        self._table: EndpointTable[Endpoint] = EndpointTable(())
+        self._table: EndpointTable[ServerEndpoint] = EndpointTable(())
         self._description: bytes | None = None
 
     def use_routes(self, routes: Iterable[Route]) -> None:
@@ -135,7 +139,7 @@ class PortApplication:
         own = any(event.endpoint == PATH and event.method == "GET" for _, event in events)
         self._description = describe(list(routes)) if self._openapi and not own else None
         self._table = EndpointTable(
-            (event.endpoint, event.method.value, Endpoint(route, event, self._shared)) for route, event in events
+            (event.endpoint, event.method.value, ServerEndpoint(route, event, self._shared)) for route, event in events
         )
 
     def answer(self, request: Request) -> Answer:
@@ -164,7 +168,7 @@ class PortApplication:
             return self._answer_other_method(request, path, methods)
         return match.target.answer(self._request(request, path, match.parameters))
 
-    def _answer_other_method(self, request: Request, path: str, methods: "Methods[Endpoint]") -> Response:
+    def _answer_other_method(self, request: Request, path: str, methods: "Methods[ServerEndpoint]") -> Response:
         """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
         if request.method != "OPTIONS":
             message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)

@@ -1,4 +1,4 @@
-"""The bridge of the plugin, which shares its messages with nobody: the counterpart of a group's `Member`.
+"""The bridge of the plugin, which shares its messages with no other: the counterpart of a group's `Member`.
 
 It is a client of the private endpoint in the broker process (`mqtt.private`), with these sessions:
 
@@ -14,9 +14,11 @@ each message comes once. The event loop only.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import logging
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,16 +29,27 @@ import msgspec
 
 from amqtt_rest_bridge.commands.execution import RunsRoutes
 from amqtt_rest_bridge.engine.status import status_topic
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
 from amqtt_rest_bridge.group.own_session import Watches, WatchSubscriptions
-from amqtt_rest_bridge.model import EventName, Publication, Route
+from amqtt_rest_bridge.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents
+from amqtt_rest_bridge.mqtt.delivery import carried
+from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents, failure_of
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, READY_TOPIC, ROUTE, BrokerState
+from amqtt_rest_bridge.mqtt.private import (
+    BROKER_TOPIC,
+    EVENT,
+    LOSSLESS,
+    READY_TOPIC,
+    ROUTE,
+    UNMATCHED_TOPIC,
+    BrokerState,
+)
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
+from amqtt_rest_bridge.mqtt.wire import Property
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux
 from amqtt_rest_bridge.topics import schedule_topic
@@ -107,6 +120,26 @@ def sessions_of(routes: Iterable[Route], identifiers: Identifiers) -> dict[str, 
     return sessions
 
 
+class PrivateWatches(Watches, Protocol):
+    """What read events and replies are answered from, at the private endpoint; `ServerMode` is that."""
+
+    def refuse(self, message: Message, failure: CallError) -> None:
+        """Note a message that can be no answer; see `ServerMode.refuse`."""
+        ...
+
+
+class UsesBroker(RunsRoutes, Protocol):
+    """The program whose place it is."""
+
+    def note_broker(self, state: BrokerState) -> None:
+        """Take what the broker process tells."""
+        ...
+
+    def note_unmatched(self, topic: str) -> None:
+        """Note a message that concerns no client event."""
+        ...
+
+
 class PrivateOwnSession:
     """The session that publishes, and sees what read events, replies and the bridge itself have to know.
 
@@ -114,27 +147,33 @@ class PrivateOwnSession:
         broker: Returns the address of the endpoint.
         publisher: Publishes while there is a connection.
         watches: Takes the messages of read events and replies.
-        on_state: Called with what the broker process tells.
     """
 
     def __init__(
         self,
         broker: Callable[[], Address],
         publisher: Publisher,
-        watches: Watches,
-        on_state: Callable[[BrokerState], None],
+        watches: PrivateWatches,
     ) -> None:
+        self.program: UsesBroker | None = None
+        """Receives what the broker process tells."""
         self.client = ReconnectingClient(broker, _OWN, self._take, self._connected, self._down, publisher.resume)
         self.has_connected = asyncio.Event()
         """Set by each new connection."""
         self._publisher = publisher
+        self._watches = watches
         self._subscriptions = WatchSubscriptions(watches, [BROKER_TOPIC])
-        self._on_state = on_state
 
     async def subscribe(self) -> None:
         """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
         if self.client.connection is not None:
             await self._subscriptions.subscribe(self.client.connection)
+
+    async def watch_unmatched(self, *, wanted: bool) -> None:
+        """Subscribe what concerns no client event, or unsubscribe it; without a connection on the next one."""
+        self._subscriptions.set_always([BROKER_TOPIC, *([UNMATCHED_TOPIC] if wanted else [])])
+        with contextlib.suppress(BrokerError):  # the next connection subscribes
+            await self.subscribe()
 
     async def _connected(self, connection: MqttConnection) -> None:
         self._subscriptions.forget()
@@ -148,23 +187,22 @@ class PrivateOwnSession:
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
-        if not self._subscriptions.see(received):
-            self._on_state(msgspec.json.decode(received.payload, type=BrokerState))
-
-
-class UsesBroker(RunsRoutes, Protocol):
-    """The program whose place it is."""
-
-    def note_broker(self, state: BrokerState) -> None:
-        """Take what the broker process tells."""
-        ...
+        if self.program is not None and received.topic == BROKER_TOPIC:
+            self.program.note_broker(msgspec.json.decode(received.payload, type=BrokerState))
+        elif self.program is not None and received.topic == UNMATCHED_TOPIC:
+            self.program.note_unmatched(received.payload.decode())
+        elif (failure := failure_of(dict(received.properties.get(Property.USER_PROPERTY, ())))) is not None:
+            message = Message(received.topic, received.payload, time.time(), carried(received.properties))
+            self._watches.refuse(message, failure)
+        else:
+            self._subscriptions.see(received)
 
 
 class Alone:
     """The bridge's place at the private endpoint.
 
     Args:
-        coreflux: Who may command routes, None for nobody.
+        coreflux: Who may command routes, None where commands are off.
         broker: Returns the address of the endpoint; called before each connection.
         publisher: Publishes.
         calls: Calls the events.
@@ -178,17 +216,14 @@ class Alone:
         broker: Callable[[], Address],
         publisher: Publisher,
         calls: RunsEvents,
-        watches: Watches,
+        watches: PrivateWatches,
         supervisor: Supervisor,
     ) -> None:
         self.settled = asyncio.Event()
         """Set once all is subscribed, for the first time."""
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
-        self.broker = BrokerState()
-        """What the broker process told last."""
-        self._on_broker: Callable[[BrokerState], None] = lambda _: None
-        self.own = PrivateOwnSession(broker, publisher, watches, self._broker_changed)
+        self.own = PrivateOwnSession(broker, publisher, watches)
         """The connection that publishes."""
         self._coreflux = coreflux
         self._broker = broker
@@ -251,7 +286,7 @@ class Alone:
 
     async def connect(self, program: UsesBroker) -> None:
         """Connect, once the endpoint is served: the broker may still be starting."""
-        self._on_broker = program.note_broker
+        self.own.program = program
         if self._coreflux is not None:
             self.commands = MqttCommands(
                 self._coreflux, COMMANDS_SESSION, self._broker, self._publisher, program
@@ -303,6 +338,11 @@ class Alone:
                         f"leaving {client_id}", partial(self._leave, client_id, intake, gone[client_id])
                     )
 
+    async def watch_unmatched(self, *, wanted: bool) -> None:
+        """Send the program the topics of messages that concern no client event, or stop that."""
+        async with self._subscribing:
+            await self.own.watch_unmatched(wanted=wanted)
+
     async def follow(self) -> None:
         """Keep the sessions connected, and publish on each new connection that all is subscribed, until cancelled."""
         await self.subscribe()
@@ -349,7 +389,7 @@ class Alone:
         self._connecting[client_id] = self._supervisor.keep(client_id, intake.client.run)
 
     async def _leave(self, client_id: str, intake: EventIntake, gone: set[EventName]) -> None:
-        """Give up the events of a lossless session that are gone; close it if it has no event left.
+        """Leave the events of a lossless session that are gone; close it if it has no event left.
 
         Messages that have come for events which moved to `main` are called all the same, before the session is closed.
         """
@@ -371,7 +411,3 @@ class Alone:
         self._redelivered += intake.redelivered
         self._reconnects += intake.client.reconnects
         await intake.client.close()
-
-    def _broker_changed(self, state: BrokerState) -> None:
-        self.broker = state
-        self._on_broker(state)

@@ -161,6 +161,9 @@ class Member:
         if self._commands is not None:
             self._commands.status_published(route, payload)
 
+    async def watch_unmatched(self, *, wanted: bool) -> None:
+        """Do nothing: a worker gets what it subscribes, and no other message."""
+
     async def connect(self, program: RunsRoutes) -> None:
         """Connect for the first time; with `coreflux` find out whether the broker allows what commands need.
 

@@ -55,8 +55,12 @@ class WatchSubscriptions:
 
     def __init__(self, watches: Watches, always: Iterable[str]) -> None:
         self._watches = watches
-        self._always = {one: Feed(one, frozenset()).identifier for one in always}
         self._subscribed: set[str] = set()
+        self.set_always(always)
+
+    def set_always(self, topic_filters: Iterable[str]) -> None:
+        """Change the topic filters whose messages are the session's own, from the next `subscribe` on."""
+        self._always = {one: Feed(one, frozenset()).identifier for one in topic_filters}
 
     def forget(self) -> None:
         """Note that nothing is subscribed: the connection is new."""

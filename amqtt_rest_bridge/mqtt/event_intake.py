@@ -54,7 +54,7 @@ class RunsEvents(Protocol):
         """End a message for an event with a failure."""
 
     def withdraw(self) -> None:
-        """Give up the calls that have not begun and whose delivery `is_dropped`."""
+        """Drop the calls that have not begun and whose delivery `is_dropped`."""
 
 
 class EventIntake:
@@ -90,7 +90,7 @@ class EventIntake:
         self._subscribing = asyncio.Lock()
         self._unacknowledged = Unacknowledged()
         self._is_paused = False
-        self._has_given_back = False  # a message of this connection, which is never acknowledged
+        self._gave_back_on: MqttConnection | None = None  # with a message that is never acknowledged
         self._warnings = LineLimit(_WARN_SECONDS)
 
     # Subscriptions.
@@ -113,7 +113,6 @@ class EventIntake:
             await self._subscribe(self.client.connection)
 
     async def _connected(self, connection: MqttConnection) -> None:
-        self._has_given_back = False
         if not connection.session_present:
             self._subscribed = {}
             self._unacknowledged.forget()
@@ -150,7 +149,7 @@ class EventIntake:
         delivery.hold()
         message = Message(received.topic, received.payload, _time_of(user))
         # Its properties are the endpoint's: they count neither for OVERLOAD_BYTES nor in the status.
-        hops, size, failure = hops_of(received.properties), len(received.payload), _failure_of(user)
+        hops, size, failure = hops_of(received.properties), len(received.payload), failure_of(user)
         if failure is None and received.duplicate and not delivery.is_bounded:
             failure = catalogue.BRIDGE_RESTARTED.error(_RESTARTED)
         is_taken = failure is not None
@@ -187,7 +186,7 @@ class EventIntake:
             self._accept(delivery.connection, delivery.received)
         else:
             self._unacknowledged.remove(delivery)
-            self._has_given_back = True
+            self._gave_back_on = delivery.connection
 
     def _events_of(self, received: Publish) -> list[EventName]:
         identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
@@ -213,7 +212,7 @@ class EventIntake:
         self._calls.withdraw()
         while self.client.connection is None or not all(delivery.has_ended for delivery in left):
             await asyncio.sleep(_LOOK_SECONDS)
-        if self._has_given_back:
+        if self._gave_back_on is self.client.connection:
             await self.client.connect_again(self.client.connection)
 
 
@@ -226,8 +225,8 @@ def _time_of(user: Mapping[str, str]) -> float:
     return at if math.isfinite(at) else time.time()
 
 
-def _failure_of(user: Mapping[str, str]) -> CallError | None:
-    """Return the failure with which the endpoint has refused a message, None for one that is to be called."""
+def failure_of(user: Mapping[str, str]) -> CallError | None:
+    """Return the failure with which the endpoint has refused a message, by its user properties; None: it has not."""
     if REFUSED not in user:
         return None
     code, sentence, hint = json.loads(user[REFUSED])

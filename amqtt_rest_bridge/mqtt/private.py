@@ -45,6 +45,8 @@ READY_TOPIC: Final = f"{ENDPOINT_TOPICS}ready"
 """The bridge publishes here once all is subscribed: a JSON array with `[route, event]` of each client event."""
 BROKER_TOPIC: Final = f"{ENDPOINT_TOPICS}broker"
 """The endpoint publishes what the bridge has to know of the broker process: `BrokerState` as JSON."""
+UNMATCHED_TOPIC: Final = f"{ENDPOINT_TOPICS}unmatched"
+"""The endpoint publishes the topic of each message that no client event is subscribed to."""
 
 
 class BrokerState(Struct, frozen=True):

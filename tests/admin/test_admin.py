@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import sys
-import threading
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -20,10 +19,10 @@ import amqtt_rest_bridge
 from amqtt_rest_bridge.catalogue import STATUSES
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.support import doors
-from tests.support.admin_client import TOKEN, Admin, admin_of, client_route, server_route
+from tests.support.admin_client import TOKEN, Admin, admin_of, await_written, client_route, server_route
 from tests.support.asking import ask
 from tests.support.doors import DOORS, Hosting
-from tests.support.embedded_broker import Host, configuration, hosting
+from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Recorder
 from tests.support.http_target import Seen
 from tests.support.waiting import eventually
@@ -197,6 +196,7 @@ def test_with_a_file_failures_from_before_a_restart_are_on_the_page_of_their_rou
             client.publish(f"orders/{number}", b"1")
             client.message()
         assert admin.get("/routes/Orders").text.count("<details data-run=") == 3
+        await_written(tmp_path / "failures.db", 3)
         host.kill_bridge()
         page = admin_of(host).get("/routes/Orders")
         assert (page.status, page.text.count("<details data-run=")) == (200, 3)
@@ -230,7 +230,7 @@ def test_refusals_retries_and_the_spool_are_counted(target: Recorder, tmp_path: 
             client.publish("orders/1", b"1")
         assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
         admin.await_value(1, "rest_bridge_refused_total", route="Orders", event="Send")
-        assert admin.value("rest_bridge_spool_messages", route="Orders") == 2
+        admin.await_value(2, "rest_bridge_spool_messages", route="Orders")
         eventually(lambda: (admin.value("rest_bridge_retries_total", route="Orders") or 0) >= 2)
         (refused,) = admin.calls("Orders")
         assert (refused["kind"], refused["code"], refused["url"]) == ("refused", "overloaded", None)
@@ -339,20 +339,16 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
     async def profile(wanted: Callable[..., None] | None) -> None:
         sys.setprofile(wanted)
 
-    threading.setprofile(note)  # of the bridge's threads; the broker's loop runs already where it is set
-    try:
-        with hosting(client_route(target.url) + server_route(), admin_port=port) as host:
-            host.wait(profile(note))
-            client = host.client("done/#")
-            for _ in range(10):
-                client.publish("orders/7", b"{}")
-                client.publish("other/topic", b"{}")
-                client.message()
-                assert ask(host.http_port, "/hook", b"{}").status == 200
-            host.wait(profile(None))
-            assert host.plugin.admin_port is None if port is None else host.plugin.admin_port
-    finally:
-        threading.setprofile(None)
+    with hosting(client_route(target.url) + server_route(), admin_port=port) as host:
+        host.wait(profile(note))
+        client = host.client("done/#")
+        for _ in range(10):
+            client.publish("orders/7", b"{}")
+            client.publish("other/topic", b"{}")
+            client.message()
+            assert ask(host.http_port, "/hook", b"{}").status == 200
+        host.wait(profile(None))
+        assert host.plugin.admin_port is None if port is None else host.plugin.admin_port
     if port is None:
         assert called == {}
     else:

@@ -2,8 +2,6 @@
 
 import hmac
 import json
-import os
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main
 from tests.support import asking, doors
-from tests.support.admin_client import TOKEN, Admin, admin_with_token, outcome, post, runs
+from tests.support.admin_client import TOKEN, Admin, admin_with_token, await_written, outcome, post, runs
 from tests.support.doors import DOORS, Hosting
 from tests.support.embedded_broker import hosting
 from tests.support.waiting import eventually
@@ -121,13 +119,15 @@ def test_what_is_its_callers_fault_or_left_out_is_a_run_that_is_not_kept(hosting
 
 
 def test_what_is_kept_of_requests_survives_their_bridge_process(tmp_path: Path) -> None:
-    file = str(tmp_path / "failures.db")
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1, failures=file) as host:
+    file = tmp_path / "failures.db"
+    settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(file), "processes": 1}
+    with hosting(ASKS, **settings) as host:
         _, name = ask(host)
         before = kept(admin_with_token(host), name)
+        await_written(file, 1)
         host.kill_bridge()
         assert kept(admin_with_token(host), name) == before
-    with hosting(ASKS, admin_port=0, admin_token=TOKEN, processes=1, failures=file) as host:
+    with hosting(ASKS, **settings) as host:
         admin, client = admin_with_token(host), host.client("asked/#")
         assert kept(admin, name) == before
         assert post(admin, f"/api/runs/{name}/retry")[0] == 202

@@ -34,6 +34,7 @@ def test_a_spool_that_refuses_makes_its_routes_red_and_the_bridge_unready_until_
             with full_disk():
                 client.publish("orders/1", b"1" * 10_000)
                 assert b"could not be written to the spool" in client.message()[1]
+                eventually(lambda: reasons(admin))  # the bridge hears of the spool once a second
                 (reason,) = reasons(admin)
                 assert reason.startswith("the spool refuses messages, ")
                 assert reason in admin.get("/").text
@@ -46,7 +47,7 @@ def test_a_spool_that_refuses_makes_its_routes_red_and_the_bridge_unready_until_
             assert (status["health"], status["last_error"]["message"]) == ("Red", reason)
             client.publish("orders/2", b"2")
             assert client.message() == ("done/2", b"2")
-            assert reasons(admin) == []
+            eventually(lambda: reasons(admin) == [])
             assert admin.value("rest_bridge_spool_refusing") == 0
             assert admin.value("rest_bridge_health", route="Orders") == 1
 

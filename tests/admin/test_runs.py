@@ -3,15 +3,21 @@
 import itertools
 import json
 import logging
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
+from tests.support.admin_client import (
+    Admin,
+    admin_of,
+    await_written,
+    client_route,
+    refusing_with_reason,
+    runs,
+    server_route,
+)
 from tests.support.asking import ask
 from tests.support.doors import DOORS, Hosting, doors
 from tests.support.embedded_broker import hosting
@@ -171,6 +177,7 @@ def test_with_a_file_runs_of_a_killed_bridge_process_are_kept_with_their_message
             client.publish(f"orders/{number}", b"bad")
             client.message()
         before = [admin.get(f"/api/runs/{run['id']}").json for run in runs(admin)]
+        await_written(tmp_path / "failures.db", 3)
         host.kill_bridge()
         admin = admin_of(host)
         after = [admin.get(f"/api/runs/{run['id']}").json for run in runs(admin)]

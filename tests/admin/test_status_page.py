@@ -10,7 +10,6 @@ import http.client
 import json
 import os
 import re
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path

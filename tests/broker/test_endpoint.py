@@ -14,12 +14,22 @@ from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, OWN, QOS, READY_TOPIC, REFUSED, ROUTE
+from amqtt_rest_bridge.mqtt.private import (
+    BROKER_TOPIC,
+    EVENT,
+    LOSSLESS,
+    OWN,
+    QOS,
+    READY_TOPIC,
+    REFUSED,
+    ROUTE,
+    UNMATCHED_TOPIC,
+)
 from amqtt_rest_bridge.mqtt.wire import Property
 
 
 class Client:
-    """A client of the endpoint that does what it is told, and nothing by itself."""
+    """A client of the endpoint that does nothing by itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -55,10 +65,11 @@ class Client:
         assert packet.kind == wire.SUBACK
         return before
 
-    async def unsubscribe(self, topic_filter: str, name: EventName) -> None:
+    async def unsubscribe(self, topic_filter: str, name: EventName | None = None) -> None:
         """Unsubscribe, and read the answer."""
         self._number += 1
-        properties = {Property.USER_PROPERTY: [(ROUTE, name[0]), (EVENT, name[1])]}
+        user = [] if name is None else [(ROUTE, name[0]), (EVENT, name[1])]
+        properties = {Property.USER_PROPERTY: user}
         self.write(packets.unsubscribe(self._number, [topic_filter], properties))
         assert (await self.next()).kind == wire.UNSUBACK
 
@@ -175,6 +186,25 @@ async def test_a_message_is_sent_once_with_all_identifiers_of_its_session() -> N
 
 
 @on_a_loop
+async def test_topics_of_messages_that_concern_no_event_are_sent_while_the_bridge_asks_for_them() -> None:
+    async with serving() as rig:
+        own, main = await rig.client("own", is_kept=False), await rig.client("main")
+        await main.subscribe("t/#", 1, A)
+        await own.subscribe("read", 2)
+        await own.subscribe(UNMATCHED_TOPIC, 3)
+        for topic in ("t/x", "$SYS/broker/uptime", "other/é", "read"):
+            rig.endpoint.offer(topic, b"1")
+        first, second, third = await own.messages(3)
+        assert [(one.topic, one.payload) for one in (first, second, third)] == [
+            (UNMATCHED_TOPIC, "other/é".encode()), (UNMATCHED_TOPIC, b"read"), ("read", b"1"),
+        ]  # fmt: skip
+        await own.unsubscribe(UNMATCHED_TOPIC)
+        rig.endpoint.offer("other", b"2")
+        rig.endpoint.offer("read", b"2")
+        assert (await own.next()).topic == "read"
+
+
+@on_a_loop
 async def test_messages_wait_for_the_window_and_for_a_kept_session_that_is_away() -> None:
     async with serving() as rig:
         client = await rig.client("main", receive_maximum=2)
@@ -211,7 +241,7 @@ async def test_what_is_beyond_queue_bytes_is_dropped_counted_and_told() -> None:
 
 
 @on_a_loop
-async def test_a_bridge_that_is_behind_is_told_of_what_is_beyond_queue_bytes_and_what_is_small_still_has_room() -> None:
+async def test_a_bridge_that_is_behind_hears_of_what_is_beyond_queue_bytes_and_what_is_small_still_has_room() -> None:
     async with serving(queue_bytes=2000) as rig:
         client = await rig.client("main", receive_maximum=1)
         await client.subscribe("t", 1, A)
@@ -220,9 +250,7 @@ async def test_a_bridge_that_is_behind_is_told_of_what_is_beyond_queue_bytes_and
         first, refused = await client.messages(2)
         code, why, _ = json.loads(dict(refused.properties[Property.USER_PROPERTY])[REFUSED])
         assert (first.payload, refused.payload, refused.packet_id, code) == (b"first", b"", None, "overloaded")
-        assert (
-            why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
-        )
+        assert why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
         client.acknowledge(first)
         second = await client.next()
         client.acknowledge(second)
@@ -305,7 +333,7 @@ async def test_the_bridge_is_ready_when_it_says_so_and_away_when_that_connection
 
 
 @on_a_loop
-async def test_a_disconnect_is_no_loss_of_the_bridge() -> None:
+async def test_a_bridge_that_disconnects_is_not_away() -> None:
     async with serving() as rig:
         rig.endpoint.on_away = lambda: pytest.fail("it was announced")
         client = await rig.client("own", is_kept=False)
@@ -351,7 +379,7 @@ async def test_whether_the_bridge_was_heard_is_asked_again_and_again() -> None:
 
 
 @on_a_loop
-async def test_nobody_else_reaches_the_socket_and_nothing_of_it_stays() -> None:
+async def test_no_other_account_reaches_the_socket_and_nothing_of_it_stays() -> None:
     async with serving() as rig:
         folder = rig.endpoint.address.folder
         assert folder is not None

@@ -23,7 +23,7 @@ ROUTE = """DEFINE ROUTE R WITH TYPE REST_API
 
 
 def said(sock: socket.socket) -> object:
-    """Return the next message that is no log record."""
+    """Return the next message that is not a log record."""
     while isinstance(message := read_now(sock, time.monotonic() + 30), Log):
         pass
     return message

@@ -32,6 +32,7 @@ class PrivateEndpoint:
         """The most SUBSCRIBEs that came in one read."""
         self._path = path
         self._writers: dict[str, asyncio.StreamWriter] = {}
+        self._owed: dict[str, bytes] = defaultdict(bytes)
         self._server: asyncio.Server | None = None
 
     @classmethod
@@ -64,11 +65,14 @@ class PrivateEndpoint:
             Property.USER_PROPERTY: [(name.replace("_", "-"), value) for name, value in user.items()],
         }
         packet = packets.publish(topic, payload, packet_id, duplicate=duplicate, properties=properties)
-        self._writers[client_id].write(packet)
+        if client_id in self._writers:
+            self._writers[client_id].write(packet)
+        else:
+            self._owed[client_id] += packet
 
     def cut(self, client_id: str) -> None:
-        """End the connection of a session."""
-        self._writers[client_id].transport.abort()
+        """End the connection of a session; what is sent until the next one comes behind its CONNACK."""
+        self._writers.pop(client_id).transport.abort()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         client_id, data = "", b""
@@ -96,7 +100,7 @@ class PrivateEndpoint:
         is_kept = bool(found.get(Property.SESSION_EXPIRY_INTERVAL)) and client_id in self.connects
         self.connects.append(client_id)
         self._writers[client_id] = writer
-        writer.write(bytes([0x20, 3, is_kept, 0, 0]))
+        writer.write(bytes([0x20, 3, is_kept, 0, 0]) + self._owed.pop(client_id, b""))
         return client_id
 
     def _take(self, kind: int, body: bytes, client_id: str, writer: asyncio.StreamWriter) -> None:

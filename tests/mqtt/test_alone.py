@@ -9,10 +9,13 @@ from typing import ClassVar
 
 import pytest
 
+from amqtt_rest_bridge.broker.bridge_session import written
+from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group import alone as module
 from amqtt_rest_bridge.group.alone import Alone, Identifiers, sessions_of
 from amqtt_rest_bridge.model import Message, Publication, Route
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, BrokerState
+from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, UNMATCHED_TOPIC, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import HOPS, Publisher
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux
@@ -35,6 +38,7 @@ class Watched:
 
     def __init__(self) -> None:
         self.seen: list[Message] = []
+        self.refused: list[tuple[str, str]] = []
 
     @contextmanager
     def asking_again(self) -> Iterator[Collection[str]]:
@@ -42,6 +46,9 @@ class Watched:
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
         self.seen.append(message)
+
+    def refuse(self, message: Message, failure: CallError) -> None:
+        self.refused.append((message.topic, failure.message))
 
 
 class Bridge:
@@ -53,6 +60,7 @@ class Bridge:
         self, endpoint: PrivateEndpoint, routes: tuple[Route, ...], coreflux: Coreflux | None = None
     ) -> None:  # fmt: skip
         self.states: list[BrokerState] = []
+        self.unmatched: list[str] = []
         self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
         self.calls.present = {E}
         self.publisher, self.supervisor = Publisher(is_private=True), Supervisor(lambda _: None)
@@ -69,6 +77,9 @@ class Bridge:
 
     def note_broker(self, state: BrokerState) -> None:
         self.states.append(state)
+
+    def note_unmatched(self, topic: str) -> None:
+        self.unmatched.append(topic)
 
     async def reload(self, *texts: str) -> None:
         self.alone.use_routes(parsed(*texts))
@@ -143,9 +154,29 @@ def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_
         bridge.endpoint.send("own", json.dumps(told).encode(), 7, BROKER_TOPIC, topic=BROKER_TOPIC)
         bridge.endpoint.send("own", b"value", 8, "read", topic="read")
         await until(lambda: bridge.watched.seen)
-        assert bridge.alone.broker == BrokerState(3, 1, {"L": 2}, None, (("L", "overloaded", "why"),))
-        assert bridge.states == [bridge.alone.broker]
+        assert bridge.states == [BrokerState(3, 1, {"L": 2}, None, (("L", "overloaded", "why"),))]
         assert [message.topic for message in bridge.watched.seen] == ["read"]
+
+    run(tmp_path, use, route())
+
+
+def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_event_come_while_wanted(
+    tmp_path: Path,
+) -> None:
+    async def use(bridge: Bridge) -> None:
+        endpoint, alone = bridge.endpoint, bridge.alone
+        endpoint.send("own", b"", 7, "read", topic="read", rest_bridge_refused=written(MESSAGE_TOO_LARGE.error("9")))
+        await until(lambda: bridge.watched.refused)
+        assert (bridge.watched.refused, bridge.watched.seen) == ([("read", "9")], [])
+        assert UNMATCHED_TOPIC not in endpoint.subscriptions["own"]
+        await alone.watch_unmatched(wanted=True)
+        endpoint.send("own", b"other", 8, UNMATCHED_TOPIC, topic=UNMATCHED_TOPIC)
+        await until(lambda: bridge.unmatched == ["other"])
+        endpoint.cut("own")
+        await until(lambda: endpoint.connects.count("own") == 2 and not alone.troubles)
+        assert UNMATCHED_TOPIC in endpoint.subscriptions["own"]
+        await alone.watch_unmatched(wanted=False)
+        assert set(endpoint.subscriptions["own"]) == {BROKER_TOPIC, "read"}
 
     run(tmp_path, use, route())
 

@@ -254,7 +254,8 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
         pytest.param("E008 8E06 1F0003 627965", "Session taken over: bye", id="with a reason in words"),
         pytest.param(
             "F0 03 000000",
-            "the broker sends what MQTT does not allow: a packet of type AUTH does not come from this side (Protocol error)",
+            "the broker sends what MQTT does not allow: "
+            "a packet of type AUTH does not come from this side (Protocol error)",
             id="a packet that was not begun",
         ),
         pytest.param(

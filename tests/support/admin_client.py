@@ -2,9 +2,11 @@
 
 import http.client
 import json
+import sqlite3
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from time import monotonic
 from typing import Any
 
@@ -170,3 +172,9 @@ def outcome(admin: Admin, run: str) -> str | None:
 def refusing_with_reason(seen: Seen) -> tuple[int, bytes]:
     """Answer 422 with a reason to what is bad."""
     return (422, b'{"reason": "no such customer"}') if b"bad" in seen.body else (200, b"{}")
+
+
+def await_written(file: Path, count: int) -> None:
+    """Wait until a file of failures has so many runs: it is written on a thread."""
+    with closing(sqlite3.connect(file)) as database:
+        eventually(lambda: database.execute("SELECT count(*) FROM runs").fetchone() == (count,))
