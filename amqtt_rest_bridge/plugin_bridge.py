@@ -161,7 +161,8 @@ class BridgeProcess:
             if self._start.first is None:
                 self._tell_loaded(await program.load())
             else:
-                program.use_first(pickle.loads(self._start.first), again=True)  # noqa: S301  # of the bridge before
+                first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
+                program.use_first(first, before=self._start.ports)
                 self._tell_loaded(None)
             await self._may_connect.wait()
             await program.start()

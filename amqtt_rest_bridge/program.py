@@ -283,12 +283,13 @@ class Program:
         self.use_first(first)
         return first
 
-    def use_first(self, first: FirstLoad, *, again: bool = False) -> None:
+    def use_first(self, first: FirstLoad, *, before: Mapping[int, int] | None = None) -> None:
         """Take routes that have been loaded, and bind their ports; in the place of `load`.
 
         Args:
             first: The routes.
-            again: An earlier bridge has used them: a certificate that is gone by now costs its ports alone.
+            before: The ports of an earlier bridge that has used them, None at the first start. A certificate that is
+                gone by now costs its ports alone.
 
         Raises:
             ConfigurationError: A port is taken, or the certificate of server mode cannot be used.
@@ -296,9 +297,9 @@ class Program:
         self._routes = first.routes
         self._reloader = Reloader(self._settings, self._replace, self._check, first, self._reloaded, self._run_loader)
         ports = server_ports(self._routes)
-        self._ports.bind(ports)
+        self._ports.bind(ports, before or {})
         tls = _port_options(self._settings).tls
-        if ports and tls is not None and not again:
+        if ports and tls is not None and before is None:
             tls.load()
 
     async def start(self) -> None:

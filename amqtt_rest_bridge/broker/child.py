@@ -13,7 +13,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -192,7 +192,10 @@ class BridgeChild:
         self._restarts.begin()
         self._failure = None
         level = logging.getLogger("amqtt_rest_bridge").getEffectiveLevel()
-        return _Child(self._spawn, Start(self._settings, self._endpoint.address, self._first, level))
+        settings = self._settings
+        if self.admin_port is not None:  # the one that was free at the first start
+            settings = replace(settings, admin_port=self.admin_port)
+        return _Child(self._spawn, Start(settings, self._endpoint.address, self._first, level, self.server_ports))
 
     # While it runs.
 

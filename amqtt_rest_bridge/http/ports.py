@@ -8,10 +8,12 @@ second. It does not listen meanwhile, so callers are refused, or served by anoth
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from amqtt_rest_bridge.addresses import in_url, why_not_bound
@@ -79,8 +81,10 @@ class Ports:
         """Return which ports are not served, and why, a sentence for each."""
         return [f"SERVER_PORT {port} is not served: {why}" for port, why in self._faults.items()]
 
-    def bind(self, ports: Iterable[int]) -> None:
+    def bind(self, ports: Iterable[int], before: Mapping[int, int] = MappingProxyType({})) -> None:
         """Bind what is not bound yet; on an error nothing new stays bound.
+
+        `before` are the bound ports of an earlier bridge: where 0 asks for a free one it is that one again.
 
         Raises:
             ConfigurationError: A port is taken, or the host is none, or none of this machine's.
@@ -88,14 +92,19 @@ class Ports:
         opened: dict[int, socket.socket] = {}
         try:
             for port in sorted(set(ports) - set(self._sockets)):
-                opened[port] = bound_socket(
-                    self._options.host, port, "SERVER_PORT", is_shared=self._options.is_shared
-                )  # fmt: skip
+                opened[port] = self._bound(port, before.get(port, port))
         except ConfigurationError:
             for sock in opened.values():
                 sock.close()
             raise
         self._sockets |= opened
+
+    def _bound(self, port: int, number: int) -> socket.socket:
+        options = self._options
+        if number != port:
+            with contextlib.suppress(ConfigurationError):
+                return bound_socket(options.host, number, "SERVER_PORT", is_shared=options.is_shared)
+        return bound_socket(options.host, port, "SERVER_PORT", is_shared=options.is_shared)
 
     def unbind(self, keep: Iterable[int]) -> None:
         """Close the sockets of ports that are not served yet, but for those to keep."""

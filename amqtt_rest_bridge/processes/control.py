@@ -10,7 +10,8 @@ import pickle
 import socket
 import struct
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, RouteFilesError
@@ -28,12 +29,14 @@ class Start:
         address: The `PrivateAddress` of the broker's endpoint.
         first: The routes that an earlier bridge has used last, a pickled `FirstLoad`; None to read the route files.
         level: The least level of log records.
+        ports: The ports that it has served, by SERVER_PORT: where 0 asks for a free one it is the same again.
     """
 
     settings: Settings
     address: Any
     first: bytes | None
     level: int
+    ports: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

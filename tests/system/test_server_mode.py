@@ -13,7 +13,6 @@ from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.lossless import load
-from tests.support.ports import free_port
 from tests.support.waiting import eventually
 
 ROUTE = """
@@ -179,10 +178,10 @@ def test_a_reply_that_never_comes_ends_in_504_and_a_late_one_is_dropped() -> Non
 
 
 def test_the_port_is_open_again_once_the_bridge_process_has_been_started_again() -> None:
-    port = free_port()
-    with hosting(ROUTE.replace("SERVER_PORT '0'", f"SERVER_PORT '{port}'"), processes=1) as host:
-        client = host.client("hook/in")
+    with hosting(ROUTE, processes=1, admin_port=0) as host:
+        client, port, admin = host.client("hook/in"), host.http_port, host.admin_port
         kill(host)
+        assert host.admin_port == admin
         assert ask(port, "/hook", b"after").status == 200
         assert client.message() == ("hook/in", b"after")
 
