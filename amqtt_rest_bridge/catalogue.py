@@ -465,23 +465,17 @@ NO_ROOM: Final = AnswerRow(
 TOO_MANY_FOLLOW: Final = NO_ROOM.hinting("End another rest-bridge trace, or close the status pages in another browser")
 BROKER_UNAVAILABLE: Final = AnswerRow(
     "broker_unavailable",
-    "workers only: the broker is away, or has not acknowledged the message within 10 s (with `Retry-After`)",
+    "the broker is away, or has not acknowledged the message within 10 s (with `Retry-After`)",
     "Send it again later; where doing it twice does harm, let the subscribers tell repeated ones apart",
     _UNAVAILABLE,
     "unknown: sent, but not acknowledged",
-    for_operator="Look at the broker, and at the connection of this worker",
+    for_operator="Look at the broker, and at the connection to it",
 )
 SHUTTING_DOWN: Final = AnswerRow(
     "shutting_down", "the bridge is closing (with `Retry-After`)", _SEND_AGAIN, _UNAVAILABLE
 )
 PORT_CLOSED: Final = SHUTTING_DOWN.hinting("Connect to the port that the route has now")
 
-UNAVAILABLE: Final = AnswerRow(
-    "unavailable",
-    "admin port only: the broker does not answer within 2 s (with `Retry-After`)",
-    "Ask again; look into the broker's log if this lasts",
-    _UNAVAILABLE,
-)
 ANSWER_TOO_LARGE: Final = AnswerRow(
     "response_too_large", "the messages of a read event take more than `max_response_bytes`, or are too many to keep",
     "Read an endpoint with a narrower SOURCE_TOPIC, or raise max_response_bytes", _UNAVAILABLE,
@@ -506,7 +500,7 @@ ANSWERS: Final[Mapping[str, AnswerRow]] = MappingProxyType(
             NOT_FOUND, NO_MESSAGE, METHOD_NOT_ALLOWED, CANNOT_RETRY, REQUEST_TIMEOUT, PAYLOAD_TOO_LARGE,
             UNSUPPORTED_MEDIA_TYPE,
             MISDIRECTED_REQUEST, HEADERS_TOO_LARGE, INTERNAL_ERROR, NOT_IMPLEMENTED, NO_ROOM, BROKER_UNAVAILABLE,
-            SHUTTING_DOWN, UNAVAILABLE, ANSWER_TOO_LARGE, REPLY_TIMEOUT,
+            SHUTTING_DOWN, ANSWER_TOO_LARGE, REPLY_TIMEOUT,
         )
     }
 )  # fmt: skip

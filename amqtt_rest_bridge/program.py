@@ -4,9 +4,9 @@
            <── mqtt.publisher ──────── results, status            │
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-Nothing here decides anything about a message. `Program` is what a bridge consists of; a `Place` says how it reaches its
-broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve` runs a
-worker until a signal; `plugin_bridge` runs the bridge of the plugin.
+Nothing here decides anything about a message. `Program` is what a bridge consists of; a `BridgePlace` says how it
+reaches its broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve`
+runs a worker until a signal; `plugin_bridge` runs the bridge of the plugin.
 """
 
 import asyncio
@@ -62,7 +62,7 @@ class WorkerFailedError(BridgeError):
     """The worker ended without a signal; the message says why."""
 
 
-class Place(Protocol):
+class BridgePlace(Protocol):
     """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
 
     A program calls `connect`, `use_routes`, `begin`, `settle`; at each reload `use_routes` and `subscribe`; in the end
@@ -128,7 +128,7 @@ class Place(Protocol):
         ...
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Have the program told of messages that concern no client event, or no longer; a worker never gets them."""
+        """Send the program the topics of messages that concern no client event, or stop that; never to a worker's."""
         ...
 
     async def stop_taking(self) -> None:
@@ -144,7 +144,7 @@ class Place(Protocol):
         ...
 
 
-MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], Place]
+MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], BridgePlace]
 """Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last."""
 
 
@@ -359,7 +359,7 @@ class Program:
         self._outcomes.unmatched(Message(topic, b"", time.time()))
 
     async def _watch_unmatched(self) -> None:
-        """Have messages that concern no client event noted while somebody follows them."""
+        """Note messages that concern no client event, while a caller follows them."""
         followers = self._admin.records.followers
         while True:
             await followers.changed.wait()
@@ -400,7 +400,8 @@ class Program:
         """Use changed route files; on an error everything stays as it was."""
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
-        gone = {route.name for route in self._routes} - {route.name for route in routes}
+        names = {route.name for route in routes}
+        gone = [(route, self._unfinished(route)) for route in self._routes if route.name not in names]
         self._ports.bind(server_ports(routes))
         try:
             self._use(routes)
@@ -410,8 +411,9 @@ class Program:
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
         self.supervisor.finish("subscriptions", self.place.subscribe)
-        for name in gone:
-            self.reporter.remove(name)
+        for route, count in gone:
+            _warn_of_removed(route, count)
+            self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
         log.info("routes reloaded: %d route(s); %s", len(routes), changed)
@@ -420,6 +422,11 @@ class Program:
     def _reloaded(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
         self._on_reload(self._started.used if failure is None else None)
+
+    def _unfinished(self, route: Route) -> int:
+        """Return how many messages of a present route have not ended; of a lossless one with those on disk."""
+        admission = self._outcomes.statistics[route.name].admission
+        return max(admission.outstanding + admission.outside, (self._broker.spool or {}).get(route.name, 0))
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
@@ -454,10 +461,11 @@ class Program:
 
     def _port_changed(self, port: int, fault: str | None) -> None:
         """Note in the status of a port's routes that the port is not served, or is served again."""
+        why = None if fault is None else f"SERVER_PORT {port} is not served: {fault}"
         for route in self._routes:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
-                statistics.note_down(fault, time.time())
+                statistics.note_down(why, time.time())
                 self._outcomes.noted(statistics)
 
     def _settle(self) -> None:
@@ -471,6 +479,17 @@ class Program:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
+
+
+def _warn_of_removed(route: Route, count: int) -> None:
+    """Warn of a route that a reload has removed, where `count` messages of it have not ended."""
+    if route.is_lossless:
+        log.warning(
+            "route %s was removed: it is lossless, and from now on nothing is kept for it; %d message(s) that it has "
+            "taken had not ended", route.name, count,
+        )  # fmt: skip
+    elif count:
+        log.warning("route %s was removed: %d message(s) that it has taken had not ended", route.name, count)
 
 
 def check_routes(routes: Iterable[Route], settings: Settings) -> None:

@@ -117,7 +117,9 @@ class Settings:
     """Whether the broker acknowledges what requests of server mode publish, and messages have properties."""
 
     routes: str | list[str] | None = _setting(  # noqa: RUF009  # makes a field, not a list
-        None, "file, folder, or list of them; folders are searched for `*.lot` and `*.lotnb`", "conf/routes",
+        None,
+        "file, folder, or list of them; folders are searched for `*.lot` and `*.lotnb`",
+        "conf/routes",
         is_required=True,
     )
     server_host: str = _setting(
@@ -131,30 +133,47 @@ class Settings:
     max_body_bytes: int | str = _setting(
         262_144,
         "server mode: larger request bodies get 413; client mode: larger filled bodies fail with `payload_too_large`",
-        "1MiB", high=_LARGEST_MESSAGE, is_size=True,
+        "1MiB",
+        high=_LARGEST_MESSAGE,
+        is_size=True,
     )
     max_message_bytes: int | str = _setting(
         4 << 20,
         "client mode: larger messages fail with `payload_too_large`; read events and replies do without them",
-        "16MiB", low=1, high=_LARGEST_MESSAGE, is_size=True,
+        "16MiB",
+        low=1,
+        high=_LARGEST_MESSAGE,
+        is_size=True,
     )
     max_response_bytes: int | str = _setting(
-        262_144, "client mode: larger responses fail with `response_too_large`", "1MiB",
-        high=_LARGEST_MESSAGE, is_size=True,
+        262_144,
+        "client mode: larger responses fail with `response_too_large`",
+        "1MiB",
+        high=_LARGEST_MESSAGE,
+        is_size=True,
     )
     queue_bytes: int | str = _setting(
-        256 << 20, "client mode: payloads that all routes together may have queued and in flight", "1GiB",
-        low=1, high=1 << 40, is_size=True,
+        256 << 20,
+        "client mode: payloads that all routes together may have queued and in flight; in the plugin also what waits "
+        "in the broker process while the bridge is away",
+        "1GiB",
+        low=1,
+        high=1 << 40,
+        is_size=True,
     )
     processes: int = _setting(
         1,
         "1 = the bridge is a process beside the broker; 0 = it runs in the broker process, for tests and small devices",
-        "0", high=1,
+        "0",
+        high=1,
         beyond="a bridge is one process: for more run workers, as many as you like (rest-bridge worker)",
     )
     workers: int = _setting(
         64,
-        "client mode: requests in flight for each route, at most", "128", low=1, high=1024,
+        "client mode: requests in flight for each route, at most",
+        "128",
+        low=1,
+        high=1024,
     )
     reload_seconds: float = _setting(
         2, "look for changed route files this often; 0 = never (SIGHUP always reloads)", "10", high=86_400
@@ -163,17 +182,22 @@ class Settings:
     start_seconds: float = _setting(
         30,
         "how long the bridge may take to become ready at the start; one that dies meanwhile is started again",
-        "60", low=1, high=3600,
+        "60",
+        low=1,
+        high=3600,
     )
     spool: str | None = _setting(
-        None, 'SQLite file for `OVERLOAD_POLICY "lossless"`', "spool.db",
+        None,
+        'SQLite file for `OVERLOAD_POLICY "lossless"`',
+        "spool.db",
         no_worker="leave it out: the broker keeps the messages of lossless routes",
     )
     access_log: str | None = _setting(
         None, "file that gets a JSON line for each HTTP request of server mode", "/var/log/bridge/access.jsonl"
     )
     openapi: bool = _setting(
-        False, "answer `GET /openapi.json` on each port of server mode, to any caller: its endpoints as OpenAPI 3.1",
+        False,
+        "answer `GET /openapi.json` on each port of server mode, to any caller: its endpoints as OpenAPI 3.1",
         "true",
     )
     admin_host: str = _setting(
@@ -182,12 +206,16 @@ class Settings:
         "192.168.1.10",
     )
     admin_port: int | None = _setting(
-        None, "status page, metrics, health and live calls; null = off, which costs nothing", "9464",
+        None,
+        "status page, metrics, health and live calls; null = off, which costs nothing",
+        "9464",
         high=_HIGHEST_PORT,
     )
     admin_token: str | None = _setting(
-        None, "what callers of the admin port have to send; 16 or more visible ASCII characters",
-        "9f86d081884c7d659a2feaa0", is_secret=True,
+        None,
+        "what callers of the admin port have to send; 16 or more visible ASCII characters",
+        "9f86d081884c7d659a2feaa0",
+        is_secret=True,
     )
     capture: str = _setting(
         "failures",
@@ -196,14 +224,16 @@ class Settings:
         "all",
     )
     failures: str | None = _setting(
-        None, "SQLite file in which the kept failures survive a restart; it holds the payloads of messages",
+        None,
+        "SQLite file in which the kept failures survive a restart; it holds the payloads of messages",
         "failures.db",
     )
     coreflux: Coreflux | None = _setting(  # noqa: RUF009  # as above
         None,
         "who may add and remove routes with Coreflux's tools: names of `users`, and as `routes` the folder that keeps "
         "what they add",
-        "{users: [editor], routes: conf/live}", is_mapping=True,
+        "{users: [editor], routes: conf/live}",
+        is_mapping=True,
     )
 
     def __post_init__(self) -> None:
@@ -293,15 +323,19 @@ class WorkerSettings(Settings):
     is_mqtt_5: ClassVar[bool] = True
 
     broker: str = _setting(
-        "mqtt://127.0.0.1:1883", "`mqtt://[USER@]HOST[:PORT]`, or `mqtts://` for TLS",
+        "mqtt://127.0.0.1:1883",
+        "`mqtt://[USER@]HOST[:PORT]`, or `mqtts://` for TLS",
         "mqtts://bridge@broker.example:8883",
     )
     group: str = _setting(
         "", "all workers of a group run the same routes and share the messages", "plant", is_required=True
     )
     slots: int = _setting(
-        4, "kept sessions of the group that its workers share, and so the most workers that share ORDERED topics", "8",
-        low=1, high=1024,
+        4,
+        "kept sessions of the group that its workers share, and so the most workers that share ORDERED topics",
+        "8",
+        low=1,
+        high=1024,
     )
     slot: int | None = _setting(
         None, "a slot that this worker prefers, from 0; it is not taken from a worker that lives", "3", high=1023
@@ -310,13 +344,15 @@ class WorkerSettings(Settings):
         30, "a worker that is silent for so long has lost its slots to the others", "60", low=1, high=86_400
     )
     session_expiry: int = _setting(
-        86_400, "seconds that the broker keeps a slot's sessions while they are not connected", "604800",
-        low=60, high=4_294_967_294,
+        86_400,
+        "seconds that the broker keeps a slot's sessions while they are not connected",
+        "604800",
+        low=60,
+        high=4_294_967_294,
     )
     password_secret: str | None = _setting(
         None,
-        "file of `secrets_dir` with the broker's password; otherwise the environment variable "
-        f"`{PASSWORD_VARIABLE}`",
+        f"file of `secrets_dir` with the broker's password; otherwise the environment variable `{PASSWORD_VARIABLE}`",
         "broker-password",
     )
     ca_file: str | None = _setting(None, "PEM file of authorities, instead of the system's", "/etc/bridge/ca.pem")

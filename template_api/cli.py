@@ -187,8 +187,8 @@ def import_paths(
             url, paths, prune=prune, dry_run=dry_run, observe=observe, on_wait=progress.show_waiting
         )
     if as_json:
-        told = {"pruned": report.pruned, "dry_run": dry_run, "faults": faults, "warnings": warnings}
-        print(json.dumps({**report.counts, **told}, ensure_ascii=False))
+        more = {"pruned": report.pruned, "dry_run": dry_run, "faults": faults, "warnings": warnings}
+        print(json.dumps({**report.counts, **more}, ensure_ascii=False))
     elif not quiet:
         print(f"{report}{'; nothing was changed (dry run)' if dry_run else ''}")
     if not report.pruned:

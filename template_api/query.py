@@ -267,7 +267,7 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
             continue
         text = given[name] = pairs[name]
         try:
-            text.encode()  # a lone surrogate, as what is no UTF-8 becomes, breaks database drivers and JSON writers
+            text.encode()  # a lone surrogate, made of bytes that are not UTF-8, breaks databases and JSON writers
         except UnicodeEncodeError:
             hint = "Percent-encode the UTF-8 bytes of the value."
             raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint) from None

@@ -74,7 +74,7 @@ class AclQueue:
     What the routes may hold bounds the queues. Each task asks about one message an iteration of the loop.
 
     Args:
-        keeper: Is told what the ACL has decided.
+        keeper: Does what the ACL has decided.
         may_publish: Asks the ACL.
         times: How long it may take.
     """

@@ -124,7 +124,7 @@ class BridgeConnection(asyncio.Protocol):
             self.take()
 
     def pause_writing(self) -> None:
-        """Let messages wait in their session."""
+        """Write no more: messages wait in their session."""
         self._is_full = True
 
     def resume_writing(self) -> None:

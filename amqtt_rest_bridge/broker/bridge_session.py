@@ -25,7 +25,7 @@ from amqtt_rest_bridge.mqtt.wire import Property, write_properties
 
 _ENTRY_BYTES: Final = 300  # of a message that waits, beside its topic and payload
 _MOST_UNKEPT: Final = 10_000  # messages that wait for a session that ends with its connection ...
-_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes
+_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or two of the largest
 
 
 class Subscription(Struct, eq=False):
@@ -73,7 +73,7 @@ class Entry(Struct, eq=False):
         key: Of a message on disk.
         refused: Code, sentence and hint of why it was not kept, as JSON.
         retain: Whether it is sent as a retained message.
-        is_late: Whether it did not go on at once, so that its time has to be told.
+        is_late: Whether it did not go on at once, so that its time is sent with it.
         was_sent: Whether it was sent on an earlier connection.
     """
 
@@ -101,9 +101,12 @@ class BridgeSession:
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
         keys: Of messages on disk that are in flight, in whichever session.
+        least_bytes: So many may wait in a session that is not kept, at least.
     """
 
-    def __init__(self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str]) -> None:
+    def __init__(
+        self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str], least_bytes: int = 0
+    ) -> None:
         self.client_id = client_id
         self.is_kept = is_kept
         self.connection: BridgeConnection | None = None
@@ -123,6 +126,7 @@ class BridgeSession:
         self._again: deque[int] = deque()  # what is to be sent again, by packet identifier, before all else
         self._last_id = 0
         self._most_in_flight = 0
+        self._most_bytes = max(_MOST_UNKEPT_BYTES, least_bytes)
 
     # Its connection.
 
@@ -188,12 +192,12 @@ class BridgeSession:
         ))  # fmt: skip
 
     def wait(self, entry: Entry) -> list[Entry]:
-        """Let a message wait; return those that were dropped for it: the oldest of a session that is not kept."""
+        """Queue a message; return those that were dropped for it: the oldest of a session that is not kept."""
         entry.is_late = True
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
         dropped = []
-        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > _MOST_UNKEPT_BYTES):
+        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_bytes):
             dropped.append(self.waiting.popleft())
             self.waiting_bytes -= dropped[-1].size
         return dropped
@@ -222,6 +226,16 @@ class BridgeSession:
         if self.waiting:
             self.resume()
 
+    def refuse_entry(self, entry: Entry, failure: CallError) -> bool:
+        """Send a message with the failure that ends it, before those that wait; return False where too many are."""
+        entry.refused, entry.is_late = written(failure), True
+        if self._refused_bytes + entry.size > _MOST_UNKEPT_BYTES:
+            return False
+        self._refused.append(entry)
+        self._refused_bytes += entry.size
+        self.resume()
+        return True
+
     # Messages on disk: the session is what `Lossless` calls a `RowQueue`.
 
     def put(self, name: EventName, key: str, message: Message | None, hops: int) -> None:
@@ -240,11 +254,7 @@ class BridgeSession:
 
         It is sent with QoS 0: a full route would keep it behind its other messages for as long as its target is away.
         """
-        entry = Entry(message, (self.subscriptions["event", *name],), hops, refused=written(failure), is_late=True)
-        if self._refused_bytes + entry.size <= _MOST_UNKEPT_BYTES:
-            self._refused.append(entry)
-            self._refused_bytes += entry.size
-            self.resume()
+        self.refuse_entry(Entry(message, (self.subscriptions["event", *name],), hops), failure)
 
     # Other subscriptions.
 
@@ -253,7 +263,7 @@ class BridgeSession:
         self._keep(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
     def hand_over(self, subscription: Subscription, wanted: Subscription) -> None:
-        """Give the messages that wait for a subscription to the one, of another session, that takes its place.
+        """Move the messages that wait for a subscription to the one, of another session, that takes its place.
 
         Those on disk are forgotten here: `Lossless` puts them there.
         """

@@ -133,6 +133,7 @@ class BridgeChild:
         self._first: bytes | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._reloading: asyncio.Future[None] | None = None
+        self._reload_missed = False
         self._failure: str | None = None
         self._stopping = asyncio.Event()
         self._ended = asyncio.Event()
@@ -274,12 +275,19 @@ class BridgeChild:
                 self.server_ports, self.admin_port = server_ports, admin_port
                 self._first = first or self._first
                 self._reloaded()
+                if self._reload_missed and self._writer is not None:
+                    self._reload_missed = False
+                    self._writer.write(written(Reload()))
             case Failed(reason):
                 self._failure = reason
 
     async def reload(self) -> None:
-        """Read the route files again; return once that has succeeded or failed, which is in the log."""
+        """Read the route files again; return once that has succeeded or failed, which is in the log.
+
+        While the bridge is away, return at once: it does so when it is back.
+        """
         if self._writer is None:
+            self._reload_missed = True
             return
         if self._reloading is None:
             self._reloading = asyncio.get_running_loop().create_future()

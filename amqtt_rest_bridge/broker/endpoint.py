@@ -29,7 +29,7 @@ from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
 from amqtt_rest_bridge.broker.bridge_session import BridgeSession, Entry, Receiver, Subscription, written
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
+from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, served, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish
@@ -48,6 +48,7 @@ from amqtt_rest_bridge.mqtt.private import (
 )
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.wire import Code, Property, protocol_error
+from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import TopicIndex, loggable
 
@@ -60,8 +61,10 @@ _MOST_PUBLISHED_BYTES: Final = 8 << 20  # of those; beyond it the bridge is not 
 _MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
 _LONGEST_KNOWN: Final = 256  # ... and their characters
 _LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop
+_LOOK_SECONDS: Final = 0.005
+_LOOKS: Final = 200  # at a session that has not sent what is retained, before it is answered all the same
 _QUIET_SECONDS: Final = 1.0
-_MOST_ERRORS: Final = 100  # that wait to be told to the bridge
+_MOST_ERRORS: Final = 100  # that wait to be sent to the bridge
 _LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
 
 
@@ -97,12 +100,14 @@ class Endpoint:
         self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
-        self._events: TopicIndex[Subscription] | None = None  # while the bridge is told of messages for none of these
+        self._events: TopicIndex[Subscription] | None = (
+            None  # while the bridge wants to know of messages for none of these
+        )
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
         self._heard = False
-        self._wants_retained: list[Subscription] = []
+        self._wants_retained: list[tuple[Subscription, Callable[[], None]]] = []  # each with what answers it
         self._looking: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._drops = LineLimit(_QUIET_SECONDS)
@@ -177,7 +182,7 @@ class Endpoint:
         self._tell_soon()
 
     def report_error(self, route: str, code: str, message: str) -> None:
-        """Tell the bridge of an error of a route, for its status."""
+        """Report an error of a route to the bridge, for its status."""
         if len(self._numbers.errors) < _MOST_ERRORS:
             self._numbers.errors.append((route, code, message))
         self._tell_soon()
@@ -223,8 +228,7 @@ class Endpoint:
                 case Acknowledged(kind=wire.PUBACK, packet_id=packet_id):
                     session.acknowledged(packet_id)
                 case served.Subscribe():
-                    connection.write(served.suback(packet.packet_id))
-                    self._subscribe(session, packet)
+                    self._subscribe(session, packet, lambda: connection.write(served.suback(packet.packet_id)))
                 case served.Unsubscribe():
                     self._unsubscribe(session, _key_of(session, packet))
                     connection.write(served.unsuback(packet.packet_id))
@@ -264,7 +268,7 @@ class Endpoint:
         is_there = session is not None
         if session is None:
             session = self._sessions[packet.client_id] = BridgeSession(
-                packet.client_id, packet.is_kept, self._lossless, self._keys
+                packet.client_id, packet.is_kept, self._lossless, self._keys, 2 * self._max_message_bytes
             )
         if (before := session.connection) is not None:
             session.disconnected()
@@ -273,7 +277,10 @@ class Endpoint:
         connection.write(served.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
         session.connected(connection, packet.receive_maximum)
 
-    def _subscribe(self, session: BridgeSession, packet: served.Subscribe) -> None:
+    def _subscribe(self, session: BridgeSession, packet: served.Subscribe, answer: Callable[[], None]) -> None:
+        """Subscribe, and answer; behind retained messages where they are wanted, so that they are known by then."""
+        if not packet.retained:
+            answer()
         key = _key_of(session, packet)
         name = (key[1], key[2]) if len(key) == 3 else None
         wanted = Subscription(session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS))
@@ -291,11 +298,11 @@ class Endpoint:
                 else:
                     self._lossless.subscribe(_lossless_event(name, wanted), session)
         if packet.retained:
-            self._wants_retained.append(wanted)
+            self._wants_retained.append((wanted, answer))
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_for_retained())
         if packet.topic_filter == BROKER_TOPIC:
-            self._numbers.told = None
+            self._numbers.sent = None
             self._tell_soon()
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
@@ -361,15 +368,26 @@ class Endpoint:
         return receivers
 
     def _put(self, session: BridgeSession, entry: Entry) -> None:
-        """Send a message, or let it wait where there is room."""
+        """Send a message, or let it wait where there is room; else a bridge that is there ends it with a failure."""
         if session.takes_at_once:
             session.send(entry)
             return
         if session.is_kept and session.waiting_bytes + entry.size > self._queue_bytes:
-            self._drop(entry)
+            if session.connection is None or not self._refuse(session, entry):
+                self._drop(entry)
             return
         for dropped in session.wait(entry):
             self._drop(dropped)
+
+    def _refuse(self, session: BridgeSession, entry: Entry) -> bool:
+        message = entry.message
+        if message is None:
+            return False
+        bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
+        failure = QUEUE_BYTES_FULL.error(
+            f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
+        )
+        return session.refuse_entry(replace(entry, message=replace(message, payload=b"")), failure)
 
     def _drop(self, entry: Entry) -> None:
         self.dropped += 1
@@ -385,22 +403,25 @@ class Endpoint:
         try:
             while self._wants_retained:
                 wanting, self._wants_retained = self._wants_retained, []
-                index = TopicIndex([(one.topic_filter, one) for one in wanting])
+                index = TopicIndex([(one.topic_filter, one) for one, _ in wanting])
                 for number, (topic, payload) in enumerate(self._retained(), start=1):
                     for one in index[topic]:
                         entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
                         self._put(one.session, entry)
                     if number % _LOOKED_AT == 0:
                         await asyncio.sleep(0)
+                for one, answer in wanting:
+                    await _sent(one.session)
+                    answer()
         finally:
             self._looking = None
 
-    # What the bridge is told of the broker.
+    # What the bridge has to know of the broker.
 
     def _tell_soon(self) -> None:
-        """Tell the bridge what has changed, at most once a second."""
+        """Send the bridge what has changed, at most once a second."""
         if self._telling is None:
-            wait = max(0.0, self._numbers.told_at + _QUIET_SECONDS - time.monotonic())
+            wait = max(0.0, self._numbers.sent_at + _QUIET_SECONDS - time.monotonic())
             self._telling = asyncio.get_running_loop().call_later(wait, self._tell)
 
     def _tell(self) -> None:
@@ -411,23 +432,31 @@ class Endpoint:
         state = BrokerState(self.dropped, numbers.restarts, {}, errors=tuple(numbers.errors))
         if lossless is not None:
             state = replace(state, spool=dict(lossless.rows), refusing=lossless.refusing, trouble=lossless.trouble)
-        numbers.told_at = time.monotonic()
-        if state != numbers.told:
-            numbers.told = replace(state, errors=())
+        numbers.sent_at = time.monotonic()
+        if state != numbers.sent:
+            numbers.sent = replace(state, errors=())
             numbers.errors.clear()
             self.offer(BROKER_TOPIC, json.encode(state))
         if lossless is not None:  # whose numbers change by themselves
             self._tell_soon()
 
 
+async def _sent(session: BridgeSession) -> None:
+    """Wait until nothing waits in a session, for a second at most."""
+    for _ in range(_LOOKS):
+        if not session.waiting:
+            return
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
 class _Numbers:
-    """What the bridge is told of the broker, and what it was told last."""
+    """What the bridge has to know of the broker, and what was sent last."""
 
     def __init__(self) -> None:
         self.restarts = 0
         self.errors: list[tuple[str, str, str]] = []
-        self.told: BrokerState | None = None
-        self.told_at = 0.0
+        self.sent: BrokerState | None = None
+        self.sent_at = 0.0
 
 
 def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscribe) -> tuple[str, ...]:

@@ -70,7 +70,7 @@ class RowQueue(Protocol):
         """
 
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
-        """Tell the bridge that a message was not kept, and why: its event publishes this failure."""
+        """Send the bridge a message that was not kept, with the failure that its event publishes."""
 
 
 class Taken(bytes):
@@ -185,6 +185,7 @@ class Lossless:
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._queues.pop(name, None)
+        self._rows.leave(name)
 
     def put_again(self, keys: Iterable[str]) -> None:
         """Put rows whose session has ended before their calls, into the queues that their events have now."""
@@ -250,7 +251,7 @@ class Lossless:
             self._spool.forget(key)
 
     async def run(self) -> None:
-        """Have the ACL decide, until cancelled; may be run again."""
+        """Ask the ACL about what waits for it, until cancelled; may be run again."""
         await self._acl.run()
 
     async def tidy(self) -> None:
@@ -302,7 +303,8 @@ class Lossless:
         return self._index[topic]
 
     def _put_rows(self, name: EventName, queue: RowQueue) -> None:
-        """Give an event a queue; a new one gets the event's rows, but for those that the ACL has not decided."""
+        """Set the queue of an event; a new one gets the event's rows, but for those that the ACL has not decided."""
+        self._rows.use(name)
         before, self._queues[name] = self._queues.get(name), queue
         if before is queue:
             return

@@ -159,8 +159,10 @@ class RouteCalls:
     def _arrive(self, call: Call) -> None:
         """Queue a call that was admitted."""
         self._open[call.number] = call
-        if call.event.is_lossless:
-            call.key = str(uuid.uuid4()) if call.delivery is None else call.delivery.key(call.name)
+        if call.delivery is not None and (call.event.is_lossless or call.delivery.has_key):
+            call.key = call.delivery.key(call.name)
+        elif call.event.is_lossless:
+            call.key = str(uuid.uuid4())
         if call.event.event.batch_size is None:
             self._line_up(call)
         else:

@@ -97,6 +97,7 @@ class Delivery(Protocol):
     `is_dropped`: its source has taken it back and will deliver it again, so its calls must not begin any more.
     `is_bounded`: its source sends no more than routes have room for (Receive Maximum), so that no message is refused,
     and keeps the others. What has not ended when the bridge ends it delivers to the next one.
+    `has_key`: it was kept for a lossless route, so its calls carry its key, also where a reload has changed the route.
     """
 
     @property
@@ -107,6 +108,11 @@ class Delivery(Protocol):
     @property
     def is_bounded(self) -> bool:
         """Return whether its source sends no more than routes have room for."""
+        ...
+
+    @property
+    def has_key(self) -> bool:
+        """Return whether calls carry its key by whichever route."""
         ...
 
     def hold(self) -> None:

@@ -27,6 +27,7 @@ class OwnDelivery:
 
     is_dropped: ClassVar[bool] = False
     is_bounded: ClassVar[bool] = False
+    has_key: ClassVar[bool] = False
     holds: int = field(default=0, init=False)
 
     def hold(self) -> None:

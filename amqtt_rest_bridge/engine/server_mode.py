@@ -12,7 +12,7 @@ from typing import Final
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.needs import Host, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.server.endpoint import Endpoint, Shared, outcome_of
+from amqtt_rest_bridge.engine.server.endpoint import ServerEndpoint, Shared, outcome_of
 from amqtt_rest_bridge.engine.server.endpoint_table import EndpointTable, Methods
 from amqtt_rest_bridge.engine.server.event_request import EventRequest, readable
 from amqtt_rest_bridge.engine.server.newest import TopicPayload
@@ -115,7 +115,10 @@ class ServerMode:
         """Use the reply filters of the present routes, and earlier ones until their last request has ended."""
         now = self._shared.host.clock.monotonic()
         before = {one: (most, min(end, now + most)) for one, (most, end) in self._reply_filters.items() if end > now}
-        self._reply_filters = before | {one: (seconds, math.inf) for one, seconds in present.items()}
+        self._reply_filters = dict(before)
+        for one, seconds in present.items():  # requests of an earlier definition may wait longer
+            _, end = before.get(one, (0.0, now))
+            self._reply_filters[one] = max(seconds, end - now), math.inf
 
 
 class PortApplication:
@@ -127,7 +130,7 @@ class PortApplication:
         self._shared = shared
         self._unmatched = unmatched
         self._openapi = openapi
-        self._table: EndpointTable[Endpoint] = EndpointTable(())
+        self._table: EndpointTable[ServerEndpoint] = EndpointTable(())
         self._description: bytes | None = None
 
     def use_routes(self, routes: Iterable[Route]) -> None:
@@ -136,7 +139,7 @@ class PortApplication:
         own = any(event.endpoint == PATH and event.method == "GET" for _, event in events)
         self._description = describe(list(routes)) if self._openapi and not own else None
         self._table = EndpointTable(
-            (event.endpoint, event.method.value, Endpoint(route, event, self._shared)) for route, event in events
+            (event.endpoint, event.method.value, ServerEndpoint(route, event, self._shared)) for route, event in events
         )
 
     def answer(self, request: Request) -> Answer:
@@ -165,7 +168,7 @@ class PortApplication:
             return self._answer_other_method(request, path, methods)
         return match.target.answer(self._request(request, path, match.parameters))
 
-    def _answer_other_method(self, request: Request, path: str, methods: "Methods[Endpoint]") -> Response:
+    def _answer_other_method(self, request: Request, path: str, methods: "Methods[ServerEndpoint]") -> Response:
         """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
         if request.method != "OPTIONS":
             message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)

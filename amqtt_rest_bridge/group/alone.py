@@ -1,4 +1,4 @@
-"""The bridge of the plugin, which shares its messages with nobody: the counterpart of a group's `Member`.
+"""The bridge of the plugin, which shares its messages with no other: the counterpart of a group's `Member`.
 
 It is a client of the private endpoint in the broker process (`mqtt.private`), with these sessions:
 
@@ -156,7 +156,7 @@ class PrivateOwnSession:
         watches: PrivateWatches,
     ) -> None:
         self.program: UsesBroker | None = None
-        """Is told what the broker process tells."""
+        """Receives what the broker process tells."""
         self.client = ReconnectingClient(broker, _OWN, self._take, self._connected, self._down, publisher.resume)
         self.has_connected = asyncio.Event()
         """Set by each new connection."""
@@ -202,7 +202,7 @@ class Alone:
     """The bridge's place at the private endpoint.
 
     Args:
-        coreflux: Who may command routes, None for nobody.
+        coreflux: Who may command routes, None where commands are off.
         broker: Returns the address of the endpoint; called before each connection.
         publisher: Publishes.
         calls: Calls the events.
@@ -339,7 +339,7 @@ class Alone:
                     )
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Have the program told of messages that concern no client event, or no longer."""
+        """Send the program the topics of messages that concern no client event, or stop that."""
         async with self._subscribing:
             await self.own.watch_unmatched(wanted=wanted)
 
@@ -389,7 +389,7 @@ class Alone:
         self._connecting[client_id] = self._supervisor.keep(client_id, intake.client.run)
 
     async def _leave(self, client_id: str, intake: EventIntake, gone: set[EventName]) -> None:
-        """Give up the events of a lossless session that are gone; close it if it has no event left.
+        """Leave the events of a lossless session that are gone; close it if it has no event left.
 
         Messages that have come for events which moved to `main` are called all the same, before the session is closed.
         """

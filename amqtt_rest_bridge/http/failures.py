@@ -130,6 +130,9 @@ def _not_answered(where: str, ended: Ended, limit: int) -> CallError:
         return head_too_large(where)
     if phase is Phase.BODY and code in (pycurl.E_RECV_ERROR, pycurl.E_WRITE_ERROR) and "chunk" in ended.text.lower():
         return malformed(where, "one of its chunks has no proper size", phase)
+    if phase is Phase.BODY and "unexpected eof" in ended.text.lower():
+        what = f"{where} closed the connection while {phase}, without TLS's close_notify"
+        return catalogue.CONNECTION_ENDED.error(what)
     is_cut = code in (pycurl.E_GOT_NOTHING, pycurl.E_PARTIAL_FILE) or not ended.os_error
     return connection_ended(where, phase, is_cut=is_cut, tls=ended.tls)
 

@@ -62,14 +62,14 @@ class Transfers:
             self._timer.cancel()
 
     def _serve(self) -> None:
-        """Let libcurl use the sockets that are ready."""
+        """Run libcurl for the sockets that are ready."""
         for key, events in self._sockets.select(0):
             self._multi.socket_action(key.fd, events)  # libcurl's numbers of events are those of `selectors`
             if not self._end() and events & pycurl.CSELECT_IN:
                 _acknowledge(key.fd)
 
     def _expire(self) -> None:
-        """Let libcurl begin what was added, and end what takes too long."""
+        """Run libcurl, which begins what was added and ends what takes too long."""
         self._fires = inf
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         self._end()

@@ -39,17 +39,20 @@ class MqttDelivery:
     """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last."""
 
     __slots__ = (
-        *("_holds", "_session", "at_once", "came_again", "connection", "has_ended", "is_abandoned", "is_bounded"),
-        *("is_dropped", "is_shared", "received", "size"),
+        *("_holds", "_session", "at_once", "came_again", "connection", "has_ended", "has_key", "is_abandoned"),
+        *("is_bounded", "is_dropped", "is_shared", "received", "size"),
     )
 
     def __init__(
-        self, session: HoldsMessages, connection: MqttConnection, received: Publish, *, is_bounded: bool = True
-    ) -> None:
+        self, session: HoldsMessages, connection: MqttConnection, received: Publish, *, is_bounded: bool = True,
+        has_key: bool = False,
+    ) -> None:  # fmt: skip
         self._session = session
         self._holds = 0
         self.is_bounded = is_bounded
         """See `engine.needs.Delivery`."""
+        self.has_key = has_key
+        """See there."""
         self.connection = connection
         self.received = received
         self.size = received.size  # properties take memory, too

@@ -8,6 +8,8 @@ lossless ones; each of these has a session of its own. They differ in what becom
 | a message | comes once, with the identifiers of all its events | comes for each event, with the key of its row |
 | it comes again to a new bridge | each event fails with `bridge_restarted` | it is called again, with the same key |
 | its event is gone | it is acknowledged | it is not, and so stays on disk |
+
+A message with a key in `main` is on disk too, from a time when its route was lossless, and is treated as there.
 """
 
 import asyncio
@@ -22,9 +24,9 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of, size_of
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.private import REFUSED, TIME
+from amqtt_rest_bridge.mqtt.private import KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Property
@@ -52,7 +54,7 @@ class RunsEvents(Protocol):
         """End a message for an event with a failure."""
 
     def withdraw(self) -> None:
-        """Give up the calls that have not begun and whose delivery `is_dropped`."""
+        """Drop the calls that have not begun and whose delivery `is_dropped`."""
 
 
 class EventIntake:
@@ -137,14 +139,18 @@ class EventIntake:
 
     def _accept(self, connection: MqttConnection, received: Publish) -> None:
         """Call the events of a message, or end it for them with the failure that the endpoint, or a restart, says."""
-        delivery = MqttDelivery(self, connection, received, is_bounded=self._is_lossless)
+        user = dict(received.properties.get(Property.USER_PROPERTY, ()))
+        is_on_disk = KEY in user  # also in `main`, where a reload has made a lossless route another one
+        delivery = MqttDelivery(
+            self, connection, received, is_bounded=self._is_lossless or is_on_disk, has_key=is_on_disk
+        )  # fmt: skip
         self._unacknowledged.add(delivery)
         self.held += 1
         delivery.hold()
-        user = dict(received.properties.get(Property.USER_PROPERTY, ()))
         message = Message(received.topic, received.payload, _time_of(user))
-        hops, size, failure = hops_of(received.properties), size_of(received), failure_of(user)
-        if failure is None and received.duplicate and not self._is_lossless:
+        # Its properties are the endpoint's: they count neither for OVERLOAD_BYTES nor in the status.
+        hops, size, failure = hops_of(received.properties), len(received.payload), failure_of(user)
+        if failure is None and received.duplicate and not delivery.is_bounded:
             failure = catalogue.BRIDGE_RESTARTED.error(_RESTARTED)
         is_taken = failure is not None
         for name in self._events_of(received):
@@ -163,10 +169,10 @@ class EventIntake:
     def _give_back(self, delivery: MqttDelivery) -> None:
         """Leave a lossless message whose event is gone with the endpoint; acknowledge any other one."""
         if self._warnings.count():
-            what = "it stays on disk" if self._is_lossless else "it is dropped"
+            what = "it stays on disk" if delivery.is_bounded else "it is dropped"
             topic = loggable(delivery.received.topic)
             log.warning("%s: the event of a message on %s is gone; %s", self.client.client_id, topic, what)
-        if self._is_lossless:
+        if delivery.is_bounded:
             delivery.abandon()
         else:
             delivery.release()

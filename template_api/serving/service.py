@@ -160,8 +160,8 @@ def _open_library(settings: Settings, report_busy: Callable[[], None]) -> Templa
     cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
     old_index = Path(settings.index_dir or Path(cache, "template-api"))  # of versions that kept one
     if settings.index_dir or old_index.is_dir():
-        told = "the search index is in memory: index_dir has no effect, and the folder %s can be deleted"
-        log.warning(told, old_index)
+        ignored = "the search index is in memory: index_dir has no effect, and the folder %s can be deleted"
+        log.warning(ignored, old_index)
     with closing(listed_templates(settings.database_url)) as listed:  # drafts and hidden ones too
         if next(listed, None) is None:
             log.warning("the library is empty; fill it with template-api import PATH")

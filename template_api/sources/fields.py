@@ -65,8 +65,8 @@ _Rule = tuple[Callable[[str], str | None], str]
 
 
 def _one_of(words: type[StrEnum]) -> _Rule:
-    told = f"be one of {', '.join(words)}, not {{!r}}"
-    return (lambda text: text.lower() if text.lower() in list(words) else None), told
+    rule = f"be one of {', '.join(words)}, not {{!r}}"
+    return (lambda text: text.lower() if text.lower() in list(words) else None), rule
 
 
 def _at_most(length: int) -> _Rule:
@@ -147,10 +147,10 @@ class Fields:
         It is None when it is absent, blank or breaks the rule.
         """
         value: str = self.checked("", self._plain_text, key, self.members.get(key))
-        read, told = _RULES.get(rule or key, (str, ""))
+        read, wanted = _RULES.get(rule or key, (str, ""))
         found = read(value) if value else None
         if value and found is None:
-            self.note(self.fault(key, f"must {told.format(value[:_LONGEST_URL])}"))
+            self.note(self.fault(key, f"must {wanted.format(value[:_LONGEST_URL])}"))
         return found
 
     def items(self, key: str) -> Sequence[Any]:

@@ -159,8 +159,8 @@ def note_oddities(fields: Fields, notebooks: Sequence[NotebookSource], also: Seq
         fields.warn("title", "title is blank; the slug is used instead")
     published_at = fields.text("published_at")
     if published_at is not None and published_at > time_text(datetime.now(UTC)):
-        told = f"published_at {published_at[:10]} is in the future: the template is listed first until then"
-        fields.warn("published_at", told)
+        later = f"published_at {published_at[:10]} is in the future: the template is listed first until then"
+        fields.warn("published_at", later)
     if declared := {each.name: each for each in fields.inputs("inputs")}:
         for each in asked_by(notebooks):
             what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"

@@ -34,7 +34,7 @@ def test_a_spool_that_refuses_makes_its_routes_red_and_the_bridge_unready_until_
             with full_disk():
                 client.publish("orders/1", b"1" * 10_000)
                 assert b"could not be written to the spool" in client.message()[1]
-                eventually(lambda: reasons(admin))  # the bridge is told of the spool each second
+                eventually(lambda: reasons(admin))  # the bridge hears of the spool once a second
                 (reason,) = reasons(admin)
                 assert reason.startswith("the spool refuses messages, ")
                 assert reason in admin.get("/").text

@@ -121,6 +121,7 @@ class Acknowledgement:
     __slots__ = ("_window", "holds")
     is_dropped = False
     is_bounded = True
+    has_key = False
 
     def __init__(self, window: Window) -> None:
         self._window, self.holds = window, 0

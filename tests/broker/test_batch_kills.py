@@ -121,13 +121,13 @@ def test_batches_are_the_same_after_a_bridge_process_was_killed(tmp_path: Path) 
     publisher = Publisher()
     with recording() as target:
         batches = Batches(target)
-        with hosting(ROUTE.format(port=target.port), processes=1, spool=str(tmp_path / "spool.db")) as host:
-            statistics = host.plugin.service.statistics["L"]
+        spool = tmp_path / "spool.db"
+        with hosting(ROUTE.format(port=target.port), processes=1, spool=str(spool)) as host:
             for part in (1, 2):
                 batches.refusing.set()
                 publisher.publish(host.mqtt_port, part * 500)
                 batches.await_refused()
-                os.kill(host.bridges[0].pid, signal.SIGKILL)
+                os.kill(host.child.pid or 0, signal.SIGKILL)
                 batches.refusing.clear()
-                eventually(lambda: statistics.admission.outstanding == 0, "a message has not ended")
+                eventually(lambda: on_disk(spool) == 0, "a message has not ended")
     batches.check(publisher.acknowledged)

@@ -1,6 +1,7 @@
-"""Bridges that die, reloads and shutdowns in between: in a real broker, with real processes."""
+"""Bridges that die or hang, reloads and shutdowns in between: in a real broker, with real processes."""
 
 import json
+import logging
 import os
 import signal
 from pathlib import Path
@@ -8,20 +9,29 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge.processes.supervisor import Times
 from tests.support.admin_client import admin_of
+from tests.support.commands import accepts
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, echo
 from tests.support.spawning import Spawning
 from tests.support.waiting import SECONDS, eventually
 
+LOSSLESS = 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"'
+LISTENING = """
+    DEFINE ROUTE Listening WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+        ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
+"""
 
-def route(target: Recorder, config: str = "") -> str:
+
+def route(target: Recorder, config: str = "", event: str = "") -> str:
     return f"""DEFINE ROUTE R WITH TYPE REST_API
         ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
         ADD EVENT E
             WITH SOURCE_TOPIC "in/#" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-            WITH DESTINATION_TOPIC "out"
+            WITH DESTINATION_TOPIC "out" {event}
         {config}
     """
 
@@ -54,8 +64,7 @@ def test_a_message_under_way_fails_once_when_its_bridge_dies_and_the_next_one_is
 def test_a_lossless_message_under_way_is_called_again_with_the_same_key(target: Recorder, tmp_path: Path) -> None:
     gate = Gate()
     target.answer = gate.before(echo)
-    lossless = route(target, 'ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"')
-    with hosting(lossless, processes=1, spool=str(tmp_path / "spool.db")) as host:
+    with hosting(route(target, LOSSLESS), processes=1, spool=str(tmp_path / "spool.db")) as host:
         client = host.client("out")
         client.publish("in/1", b"1")
         first = gate.entered.get(timeout=SECONDS)
@@ -131,6 +140,122 @@ def test_signals_to_the_whole_group_do_not_end_the_bridge(target: Recorder) -> N
         client.publish("in/1", b"1")
         assert client.message() == ("out", b"1")
         assert host.child.pid == pid
+
+
+def test_a_bridge_that_dies_while_a_message_waits_for_its_next_try_leaves_nothing_open(target: Recorder) -> None:
+    target.answer = lambda _: (503, b"")
+    with hosting(route(target), processes=1, admin_port=0) as host:
+        client = host.client("out")
+        client.publish("in/1", b"1")
+        eventually(lambda: messages(host)["retried"] == 1, "not tried again")
+        kill(host)
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        counts = messages(host)
+        assert (counts["queued"], counts["in_flight"], counts["failed"]) == (0, 0, 1)
+
+
+def test_messages_that_come_while_the_bridge_is_away_outlive_a_reload_of_their_route(target: Recorder) -> None:
+    spawning = Spawning()
+    with hosting(route(target), processes=1, **spawning.options) as host:
+        client = host.client("out", "other")
+        with spawning.failing():
+            kill(host)
+            client.publish("in/1", b"held")
+            host.path.write_text(route(target).replace('"out"', '"other"'))
+            host.reload()
+        assert client.message()[1] == b"held"
+        eventually(lambda: _answers(client), "a reload that was asked for meanwhile is forgotten")
+
+
+def test_a_bridge_that_hangs_is_killed_and_started_again(target: Recorder, caplog: pytest.LogCaptureFixture) -> None:
+    with hosting(route(target), processes=1, times=Times(ping=0.5)) as host:
+        client, pid = host.client("out"), host.child.pid or 0
+        os.kill(pid, signal.SIGSTOP)
+        client.publish("in/1", b"1")
+        eventually(lambda: f"the bridge process (pid {pid}) hangs and is killed" in caplog.text, "it goes on")
+        host.child._times = Times()  # the next one may be idle
+        assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
+        client.publish("in/1", b"2")
+        assert client.message() == ("out", b"2")
+
+
+def test_tls_files_that_cannot_be_used_change_nothing_on_a_reload(
+    target: Recorder, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with hosting(route(target), processes=1) as host:
+        client, pid = host.client("out"), host.child.pid
+        other = route(target).replace('"true"', f'"true" WITH CA_FILE "{tmp_path}/ca.pem"').replace("http:", "https:")
+        host.path.write_text(other)
+        host.reload()
+        assert "reload failed, keeping the current routes: route R: CA_FILE" in caplog.text
+        client.publish("in/1", b"as before")
+        assert client.message() == ("out", b"as before")
+        assert host.child.pid == pid
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_broker_that_stops_lets_requests_finish_and_counts_what_it_leaves(
+    target: Recorder, caplog: pytest.LogCaptureFixture, processes: int
+) -> None:
+    gate = Gate()
+    target.answer = gate.before(echo)
+    routes = route(target) + LISTENING
+    with hosting(routes, processes=processes, workers=2) as host, caplog.at_level(logging.WARNING):
+        client, port = host.client("out"), host.http_port
+        for number in range(5):
+            client.publish("in/1", b"%d" % number)
+        running = {gate.entered.get(timeout=SECONDS).body for _ in range(2)}
+        stopping = host.begin(host.plugin.on_broker_pre_shutdown())
+        eventually(lambda: not accepts(port), "the bridge is not stopping")
+        client.publish("in/1", b"too late")
+        gate.open.set()
+        assert {payload for _, payload in client.messages(2)} == running
+        stopping.result(SECONDS)
+        assert caplog.text.count("route R: 4 message(s) had not been answered when the broker stopped") == 1
+        assert gate.entered.empty(), "a request began during the shutdown"
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+def test_a_broker_that_stops_waits_for_a_hanging_request_no_longer_than_its_grace(
+    target: Recorder, caplog: pytest.LogCaptureFixture, processes: int
+) -> None:
+    gate = Gate()
+    gate.patience = None
+    target.answer = gate.before(echo)
+    try:
+        with hosting(route(target), processes=processes, times=Times(grace=0.1)) as host:
+            host.client().publish("in/1", b"1")
+            gate.entered.get(timeout=SECONDS)
+        assert "route R: 1 message(s) had not been answered" in caplog.text
+    finally:
+        gate.open.set()
+
+
+def test_what_a_dead_bridge_held_is_called_by_the_next_one_in_order(target: Recorder, tmp_path: Path) -> None:
+    spawning = Spawning()
+    gate = Gate()
+    target.answer = gate.before(echo)
+    ordered = route(target, LOSSLESS, 'WITH ORDERED "true"')
+    with hosting(ordered, processes=1, spool=str(tmp_path / "spool.db"), **spawning.options) as host:
+        client = host.client("out")
+        bodies = [b"%d " % number + b"x" * 20_000 for number in range(60)]
+        for body in bodies[:50]:
+            client.publish("in/1", body)
+        assert gate.entered.get(timeout=SECONDS).body == bodies[0]
+        with spawning.failing():
+            kill(host)
+            for body in bodies[50:]:
+                client.publish("in/1", body)
+        gate.open.set()
+        assert [payload for _, payload in client.messages(60)] == bodies
+
+
+def messages(host: Host) -> Any:
+    """Return the counts of the route's messages; waits for the admin port, which is away with the bridge."""
+    await_ready(host)
+    (status,) = admin_of(host).get("/api/routes").json["routes"]
+    return status["messages"]
 
 
 def health(client: Client) -> Any:

@@ -14,12 +14,22 @@ from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
-from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, EVENT, LOSSLESS, OWN, QOS, READY_TOPIC, ROUTE, UNMATCHED_TOPIC
+from amqtt_rest_bridge.mqtt.private import (
+    BROKER_TOPIC,
+    EVENT,
+    LOSSLESS,
+    OWN,
+    QOS,
+    READY_TOPIC,
+    REFUSED,
+    ROUTE,
+    UNMATCHED_TOPIC,
+)
 from amqtt_rest_bridge.mqtt.wire import Property
 
 
 class Client:
-    """A client of the endpoint that does what it is told, and nothing by itself."""
+    """A client of the endpoint that does nothing by itself."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
@@ -42,14 +52,18 @@ class Client:
     async def subscribe(
         self, topic_filter: str, identifier: int, name: EventName | None = None, lossless: str | None = None,
         *, retained: bool = False,
-    ) -> None:  # fmt: skip
-        """Subscribe, and read the answer."""
+    ) -> list[Publish]:  # fmt: skip
+        """Subscribe, read the answer, and return the messages that came before it."""
         self._number += 1
         user = [] if name is None else [(ROUTE, name[0]), (EVENT, name[1])]
         user += [] if lossless is None else [(LOSSLESS, lossless)]
         properties = {Property.SUBSCRIPTION_IDENTIFIER: (identifier,), Property.USER_PROPERTY: user}
         self.write(packets.subscribe(self._number, topic_filter, 1 | (0 if retained else 2 << 4), properties))
-        assert (await self.next()).kind == wire.SUBACK
+        before = []
+        while isinstance(packet := await self.next(), Publish):
+            before.append(packet)
+        assert packet.kind == wire.SUBACK
+        return before
 
     async def unsubscribe(self, topic_filter: str, name: EventName | None = None) -> None:
         """Unsubscribe, and read the answer."""
@@ -172,7 +186,7 @@ async def test_a_message_is_sent_once_with_all_identifiers_of_its_session() -> N
 
 
 @on_a_loop
-async def test_topics_of_messages_that_concern_no_event_are_told_while_the_bridge_asks_for_them() -> None:
+async def test_topics_of_messages_that_concern_no_event_are_sent_while_the_bridge_asks_for_them() -> None:
     async with serving() as rig:
         own, main = await rig.client("own", is_kept=False), await rig.client("main")
         await main.subscribe("t/#", 1, A)
@@ -224,6 +238,24 @@ async def test_what_is_beyond_queue_bytes_is_dropped_counted_and_told() -> None:
         await own.subscribe(BROKER_TOPIC, 2)
         told = json.loads((await own.next()).payload)
         assert told == {"dropped": 2, "restarts": 0, "spool": {}, "refusing": None, "errors": [], "trouble": None}
+
+
+@on_a_loop
+async def test_a_bridge_that_is_behind_hears_of_what_is_beyond_queue_bytes_and_what_is_small_still_has_room() -> None:
+    async with serving(queue_bytes=2000) as rig:
+        client = await rig.client("main", receive_maximum=1)
+        await client.subscribe("t", 1, A)
+        for payload in (b"first", b"x" * 1000, b"y" * 1000, b"small"):
+            rig.endpoint.offer("t", payload)
+        first, refused = await client.messages(2)
+        code, why, _ = json.loads(dict(refused.properties[Property.USER_PROPERTY])[REFUSED])
+        assert (first.payload, refused.payload, refused.packet_id, code) == (b"first", b"", None, "overloaded")
+        assert why == "the bridge is overloaded: its queue_bytes of 2000 bytes have no room for a payload of 1000 bytes"
+        client.acknowledge(first)
+        second = await client.next()
+        client.acknowledge(second)
+        assert (second.payload, (await client.next()).payload) == (b"x" * 1000, b"small")
+        assert rig.endpoint.dropped == 0
 
 
 @on_a_loop
@@ -301,7 +333,7 @@ async def test_the_bridge_is_ready_when_it_says_so_and_away_when_that_connection
 
 
 @on_a_loop
-async def test_a_disconnect_is_no_loss_of_the_bridge() -> None:
+async def test_a_bridge_that_disconnects_is_not_away() -> None:
     async with serving() as rig:
         rig.endpoint.on_away = lambda: pytest.fail("it was announced")
         client = await rig.client("own", is_kept=False)
@@ -313,13 +345,12 @@ async def test_a_disconnect_is_no_loss_of_the_bridge() -> None:
 
 
 @on_a_loop
-async def test_retained_messages_come_to_those_that_want_them() -> None:
+async def test_retained_messages_come_to_those_that_want_them_before_the_answer() -> None:
     async with serving() as rig:
         rig.retained = {f"t/{number}": b"x" for number in range(250)} | {"u": b"y"}
         client = await rig.client("own", is_kept=False, receive_maximum=1000)
-        await client.subscribe("t/+", 1, retained=True)
-        come = await client.messages(250)
-        assert all(one.retain for one in come)
+        come = await client.subscribe("t/+", 1, retained=True)
+        assert [one.retain for one in come] == [True] * 250
         rig.endpoint.retain("t/9", b"new")
         assert (await client.next()).payload == b"new"
 
@@ -348,7 +379,7 @@ async def test_whether_the_bridge_was_heard_is_asked_again_and_again() -> None:
 
 
 @on_a_loop
-async def test_nobody_else_reaches_the_socket_and_nothing_of_it_stays() -> None:
+async def test_no_other_account_reaches_the_socket_and_nothing_of_it_stays() -> None:
     async with serving() as rig:
         folder = rig.endpoint.address.folder
         assert folder is not None

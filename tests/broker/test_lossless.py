@@ -208,8 +208,9 @@ def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(tmp_path: P
         with hosting(route(free_port()), spool=str(tmp_path / "spool.db")) as host:
             client = host.client("out")
             client.publish("in/x", b"kept")
-            spool = host.plugin.service.spool
-            assert spool is not None
+            lossless = host.plugin._lossless
+            assert lossless is not None
+            spool = lossless._spool
 
             async def fill() -> None:
                 pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
@@ -235,8 +236,7 @@ def test_a_killed_bridge_process_costs_a_lossless_route_nothing(tmp_path: Path) 
         client = host.client("out")
         client.publish("in/x", b"1")
         assert entered.wait(SECONDS)
-        (bridge,) = host.bridges
-        os.kill(bridge.pid, signal.SIGKILL)
+        os.kill(host.child.pid or 0, signal.SIGKILL)
         let_go.set()
         assert client.message() == ("out", b"1")
 
@@ -259,13 +259,14 @@ def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path
         client = host.client("out")
         for number in range(3):
             client.publish("in/x", b"%d" % number)
-        eventually(lambda: host.plugin.service.statistics["L"].retried > 2, "not tried")
+        eventually(lambda: host.program.status("L")["messages"]["retried"] > 2, "not tried")
         load(host, route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere"))
-        eventually(lambda: len(host.plugin.service.dispatcher.orphans) == 3, "not given back")
+        eventually(lambda: "lossless:L" not in host.plugin.endpoint._sessions, "not given back")
+        assert on_disk(tmp_path / "spool.db") == 3
         with recording(port) as target:
             load(host, route(target.port))
             assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
-        assert host.plugin.service.statistics["L"].admission.outstanding == 0
+        eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
 
 
 def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:

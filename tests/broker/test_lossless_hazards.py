@@ -92,7 +92,7 @@ def test_a_kill_before_the_acl_decided_and_an_acl_that_fails_then_cost_no_messag
         assert target.request().body == b"kept"
         assert FailingOnce.failed
         eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-        assert host.plugin.service.statistics["L"].admission.outstanding == 0
+        assert host.program.status("L")["messages"]["queued"] == 0
 
 
 def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -106,14 +106,13 @@ def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: py
         assert [target.request().body for _ in range(2)] == [b"0", b"2"]
         host.client().publish("in/x", b"new")
         assert target.request().body == b"new"
-        status = host.plugin.service.statistics["L"].status(0.0)
-        assert status["last_error"]["code"] == "unreadable_row"
+        eventually(lambda: (host.program.status("L")["last_error"] or {}).get("code") == "unreadable_row")
         assert "route L: row 2 of the spool (event E) cannot be read" in caplog.text
         eventually(lambda: on_disk(path) == 1, "not exactly the row that cannot be read stays")
 
 
 def of_events(port: int, *names: str) -> str:
-    """A lossless route that has room for one message of each of these events, by the topics of their names."""
+    """A lossless route with these events, by the topics of their names, and room for one message of each."""
     events = "".join(
         f"""ADD EVENT {name} WITH SOURCE_TOPIC "{name}" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
             WITH DESTINATION_TOPIC "out"
@@ -127,7 +126,9 @@ def of_events(port: int, *names: str) -> str:
     """
 
 
-def test_a_route_takes_messages_again_though_what_waited_for_room_was_of_an_event_that_is_gone(tmp_path: Path) -> None:
+def test_what_waits_for_an_event_that_is_gone_takes_no_room_from_its_route_and_is_sent_once_it_is_back(
+    tmp_path: Path,
+) -> None:
     spool, released = tmp_path / "spool.db", threading.Event()
     with contextlib.closing(Spool(spool)) as left:
         for event in "EEFF":
@@ -139,13 +140,13 @@ def test_a_route_takes_messages_again_though_what_waited_for_room_was_of_an_even
 
     with recording() as target:
         target.answer = answer
-        with hosting(of_events(target.port, "E", "F"), spool=str(spool)) as host:
+        with hosting(of_events(target.port, "E", "F"), spool=str(spool), workers=1) as host:
             target.request()
             load(host, of_events(target.port, "E"))
             client = host.client("out")
             released.set()
             assert client.messages(2) == [("out", b"E")] * 2
-            eventually(lambda: host.plugin.service.statistics["L"].admission.queued == 0)
+            eventually(lambda: host.program.status("L")["messages"]["queued"] == 0)
             client.publish("E", b"new")
             assert client.message() == ("out", b"n")
             load(host, of_events(target.port, "E", "F"))

@@ -507,13 +507,15 @@ def test_what_a_publisher_sends_while_the_acl_decides_about_its_earlier_messages
         assert queue.payloads[-1] == b"new"
 
 
-def test_what_an_earlier_run_left_counts_for_its_route(path: Path) -> None:
+def test_what_an_earlier_run_left_counts_for_its_route_but_for_events_that_are_gone(path: Path) -> None:
     left(path, ("R", "Gone", b"0"), ("R", "E", b"1"))
     rig, queue = Rig(path), Queue()
     with contextlib.closing(rig.spool):
         store = rig.store()
         store.subscribe(replace(E, most=2), queue)
         publish(store, b"new")
+        assert queue.refusals == []
+        publish(store, b"newer")
         assert len(queue.refusals) == 1
 
 

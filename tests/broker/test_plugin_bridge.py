@@ -23,19 +23,21 @@ ROUTE = """DEFINE ROUTE R WITH TYPE REST_API
 
 
 def said(sock: socket.socket) -> object:
-    """Return the next message that is no log record."""
+    """Return the next message that is not a log record."""
     while isinstance(message := read_now(sock, time.monotonic() + 30), Log):
         pass
     return message
 
 
-def test_a_bridge_loads_its_routes_and_ends_with_its_broker(tmp_path: Path) -> None:
+def test_a_bridge_loads_its_routes_and_ends_with_its_broker_whose_socket_it_removes(tmp_path: Path) -> None:
+    folder = tmp_path / "endpoint"
+    folder.mkdir()
     (tmp_path / "r.lot").write_text(ROUTE)
     ours, theirs = socket.socketpair()
     with ours:
         with theirs:
             process = spawn_bridge(theirs)
-        settings, nowhere = Settings(routes=str(tmp_path / "r.lot")), PrivateAddress(tmp_path / "socket")
+        settings, nowhere = Settings(routes=str(tmp_path / "r.lot")), PrivateAddress(folder / "socket")
         ours.sendall(written(Start(settings, nowhere, None, logging.INFO)))
         loaded = said(ours)
         assert isinstance(loaded, Loaded)
@@ -44,6 +46,7 @@ def test_a_bridge_loads_its_routes_and_ends_with_its_broker(tmp_path: Path) -> N
         assert isinstance(first, FirstLoad)
         assert [route.name for route in first.routes] == ["R"]
     assert process.end(30) == 1
+    assert not folder.exists()
 
 
 def test_a_bridge_whose_routes_have_errors_says_which_and_ends(tmp_path: Path) -> None:

@@ -74,7 +74,9 @@ def test_webhooks_that_come_twice_while_the_broker_is_killed_all_arrive_and_hard
     due = [threading.Event() for _ in range(kills)]
 
     def send(key: str) -> tuple[int, bytes]:
-        answer = ask_until_answered(port, "/hook", key.encode(), webhook_id=key)[:2]
+        answer = 503, b""  # as a bridge answers that has lost its broker, before it ends too
+        while answer[0] == 503:
+            answer = ask_until_answered(port, "/hook", key.encode(), webhook_id=key)[:2]
         passed, left = divmod(next(numbers), 2 * count // (kills + 1))
         if not left and passed <= kills:
             due[passed - 1].set()

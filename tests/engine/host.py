@@ -199,6 +199,7 @@ class Source:
     def __init__(self, key: str = "key", *, is_bounded: bool = False) -> None:
         self.is_dropped = False
         self.is_bounded = is_bounded
+        self.has_key = False
         self.holds = 0
         self.state = "new"
         """`held`, `acknowledged` or `kept`, by the source."""

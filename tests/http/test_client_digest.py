@@ -3,6 +3,7 @@
 import contextlib
 import hashlib
 import http.client
+import json
 import re
 import shutil
 import socket
@@ -17,6 +18,7 @@ import pytest
 from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.model import AuthScheme, HttpRequest, Method, RestApiConfig
 from tests.http.clients import Client
+from tests.support.embedded_broker import hosting
 from tests.support.http_target import Peer, Target, reply
 from tests.support.ports import free_port
 from tests.support.waiting import eventually
@@ -225,3 +227,25 @@ def test_a_nonce_that_lighttpd_calls_stale_is_replaced_with_one_more_request(tmp
     with lighttpd(tmp_path) as port, Target(older) as target:
         assert send(config(target.port), (GET, path), (GET, path)) == [200, 200]
     assert [one and "stale=true" in one for one in challenges] == [False, True, None, None]
+
+
+@pytest.mark.skipif(LIGHTTPD is None, reason="needs lighttpd")
+def test_files_behind_the_digest_of_lighttpd_are_read_by_messages(tmp_path: Path) -> None:
+    with lighttpd(tmp_path) as port:
+        text = f"""
+            DEFINE ROUTE R WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{port}" WITH ENABLE_CLIENT "true"
+                WITH AUTH_SCHEME "digest" WITH USERNAME "me" WITH PASSWORD "word"
+            ADD EVENT E WITH SOURCE_TOPIC "in/+" WITH METHOD "GET" WITH ENDPOINT "/{{topic.2}}?x={{payload}}"
+                WITH DESTINATION_TOPIC "out"
+        """
+        with hosting(text.lstrip()) as host:
+            client = host.client("out")
+            for name, content in [("sha", b"strong"), ("md5", b"weak"), ("sha", b"strong")]:
+                client.publish(f"in/{name}", b"a b")
+                assert client.messages(1) == [("out", content)]
+            client.publish("in/none", b"")
+            ((_, failure),) = client.messages(1)
+            assert json.loads(failure)["status"] == 404
+        assert send(config(port, "wrong"), (GET, "/sha")) == [401]
+        assert send(config(port), (GET, "/sha")) == [200]

@@ -5,7 +5,7 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import base_of, client_of, options_of
-from tests.support.http_target import Target, echo
+from tests.support.http_target import Peer, Target, echo, reply
 
 
 def test_request_arrives_as_it_was_built() -> None:
@@ -108,3 +108,16 @@ def test_non_ascii_host_is_sent_as_its_a_label() -> None:
         with client_of(base, addresses={("xn--kse-qla.test", target.port): ("127.0.0.1",)}) as client:
             client.send(HttpRequest(Method.GET, f"http://xn--kse-qla.test:{target.port}/"))
     assert target.requests[0].values("Host") == [f"xn--kse-qla.test:{target.port}"]
+
+
+def test_the_response_to_a_body_that_is_refused_half_way_is_read() -> None:
+    """A server may answer 413 and stop reading: what it says is worth more than the broken pipe."""
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(100)
+        peer.send(reply(b"too much", "413 Content Too Large", "Connection: close"))
+        peer.server.stopping.wait()
+
+    with Target(script) as target, client_of(base_of(target)) as client:
+        response = client.send(HttpRequest(Method.POST, f"{base_of(target)}/", (), b"x" * 20_000_000))
+    assert (response.status, response.body) == (413, b"too much")

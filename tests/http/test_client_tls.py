@@ -172,3 +172,40 @@ def test_kept_tls_connection_that_was_closed_is_replaced() -> None:
             for _ in range(3):
                 assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
         assert target.connections == 3
+
+
+def ending(head: bytes, *, with_close_notify: bool) -> Script:
+    def script(peer: Peer) -> None:
+        peer.request()
+        peer.send(b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + head + b"\r\n4\r\nbody\r\n0\r\n\r\n")
+        if with_close_notify:
+            assert isinstance(peer.sock, ssl.SSLSocket)
+            peer.sock.unwrap()
+
+    return script
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_body_that_ends_with_its_connection_is_complete_only_behind_close_notify(version: ssl.TLSVersion) -> None:
+    """RFC 9112 section 9.8: a machine on the way could cut a response short."""
+    context = server_tls()
+    context.maximum_version = version
+    with Target(ending(b"", with_close_notify=True), tls=context) as target:
+        config = RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)
+        assert get(config).body == b"4\r\nbody\r\n0\r\n\r\n"
+    with Target(ending(b"", with_close_notify=False), tls=context) as target:
+        failure = failure_of(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY))
+    assert (failure.code, failure.unsent) == (FailureCode.CONNECTION_FAILED, False)
+    assert "while reading the response's body, without TLS's close_notify" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("head", "body"),
+    [
+        pytest.param(b"Content-Length: 3\r\n", b"4\r\n", id="its length"),
+        pytest.param(b"Transfer-Encoding: chunked\r\n", b"body", id="its last chunk"),
+    ],
+)
+def test_a_body_that_says_its_own_end_is_complete_without_close_notify(head: bytes, body: bytes) -> None:
+    with Target(ending(head, with_close_notify=False), tls=server_tls()) as target:
+        assert get(RestApiConfig(base_address=f"https://localhost:{target.port}", ca_file=AUTHORITY)).body == body

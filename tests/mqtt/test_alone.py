@@ -160,7 +160,7 @@ def test_what_the_broker_process_tells_is_kept_and_watched_topics_are_shown(tmp_
     run(tmp_path, use, route())
 
 
-def test_a_message_too_large_to_come_is_no_answer_and_topics_that_concern_no_event_come_while_wanted(
+def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_event_come_while_wanted(
     tmp_path: Path,
 ) -> None:
     async def use(bridge: Bridge) -> None:

@@ -150,6 +150,18 @@ def test_a_lossless_message_that_was_in_flight_is_called_again_with_its_key(tmp_
     run(use, tmp_path, is_lossless=True)
 
 
+def test_a_message_on_disk_whose_route_is_no_longer_lossless_is_called_again_with_its_key(tmp_path: Path) -> None:
+    async def use(rig: Rig) -> None:
+        rig.endpoint.send("main", b"1", 7, A, duplicate=True, idempotency_key="key")
+        await until(lambda: rig.calls.called)
+        *_, delivery = rig.calls.called[0]
+        assert (delivery.key(A), delivery.has_key, delivery.is_bounded, rig.calls.failed) == ("key", True, True, [])
+        delivery.release()
+        await until(lambda: rig.endpoint.acknowledged == [("main", 7)])
+
+    run(use, tmp_path)
+
+
 @pytest.mark.parametrize("is_lossless", [False, True])
 def test_calls_go_on_over_a_connection_that_is_lost(tmp_path: Path, *, is_lossless: bool) -> None:
     async def use(rig: Rig) -> None:

@@ -40,12 +40,15 @@ class Reloading:
         self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
         self._done = threading.Semaphore(0)
         self.looks = self.tries = 0
+        self._is_child = bool(settings.get("processes"))
+        if self._is_child:
+            return
         reloader = self.host.program._started
         reload, wait = reloader.reload, reloader._asked.wait
 
         async def reloaded(*look: Fingerprint | None, **manner: bool) -> None:
             self.tries += 1
-            await reload(*look, **manner)
+            await reload(*look, **manner)  # type: ignore[arg-type]
             self._done.release()
 
         async def asked() -> Literal[True]:
@@ -66,6 +69,9 @@ class Reloading:
 
     def await_try(self) -> None:
         """Wait until the next reload has been taken or refused."""
+        if self._is_child:
+            self.host.reload()
+            return
         assert self._done.acquire(timeout=SECONDS)
 
     def await_status(self, path: str, wanted: int) -> None:

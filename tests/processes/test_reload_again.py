@@ -47,31 +47,6 @@ def test_a_port_that_is_taken_is_tried_until_it_is_free(tmp_path: Path, caplog: 
         running.host.stop()
 
 
-def test_too_few_descriptors_change_nothing_and_are_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, unused_port: int
-) -> None:
-    (tmp_path / "a.lot").write_text(server_route("/a"))
-    running = Reloading(tmp_path)
-    try:
-        duplicate, used_up = socket.socket.dup, iter([1, 2])
-
-        def dup(sock: socket.socket) -> socket.socket:
-            for _ in used_up:
-                raise OSError(errno.EMFILE, "Too many open files")
-            return duplicate(sock)
-
-        monkeypatch.setattr(socket.socket, "dup", dup)
-        before = running.host.plugin.service.by_name
-        running.write("a.lot", server_route("/b", port=unused_port))
-        assert running.host.plugin.service.by_name == before
-        assert list(running.host.plugin.server_ports) == [0]
-        eventually(lambda: list(running.host.plugin.server_ports) == [unused_port], "not tried again")
-        running.await_status("/b", 200)
-        assert caplog.text.count("Too many open files") == 1
-    finally:
-        running.host.stop()
-
-
 class Looks:
     """A reloader whose looks and tries are written down; `load` replaces the process that reads the files."""
 

@@ -1,7 +1,8 @@
-"""Tasks of the plugin: none ends unnoticed."""
+"""Tasks of the plugin and of its bridge: none ends unnoticed."""
 
 import asyncio
 import contextlib
+import functools
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -10,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge import program
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.messages import Publisher
+from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.statuses import Statuses
 from amqtt_rest_bridge.engine.status import StatusReporter
-from amqtt_rest_bridge.link.frames import Results, ToBroker
-from amqtt_rest_bridge.processes.bridge_calls import BridgeCalls
+from amqtt_rest_bridge.group.alone import Alone
+from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor, Times
 from amqtt_rest_bridge.times import Backoff
@@ -121,16 +124,18 @@ def fails_first(run: Callable[..., Awaitable[None]], failed: list[str], name: st
 
 KINDS: dict[str, tuple[type, str]] = {
     "publishing": (Publisher, "run"),
+    "statuses": (Statuses, "run"),
+    "bridge": (BridgeTasks, "run"),
+    "sessions": (Alone, "follow"),
     "reloading": (Reloader, "run"),
     "status": (StatusReporter, "run"),
     "lossless": (Lossless, "run"),
     "spool": (Lossless, "tidy"),
-    "adopting": (Lossless, "adopt"),
 }
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_each_task_of_the_plugin_goes_on_after_an_error(
+def test_each_task_goes_on_after_an_error(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "amqtt_rest_bridge")
@@ -156,31 +161,40 @@ def test_each_task_of_the_plugin_goes_on_after_an_error(
             assert client.message() == ("out", b"2")
 
 
-def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def fails(_reloader: Reloader, _seconds: float) -> None:
+@pytest.mark.parametrize(
+    ("owner", "method", "name"),
+    [
+        pytest.param(Lossless, "tidy", "spool", id="of the broker's side"),
+        pytest.param(Reloader, "run", "reloading", id="of the bridge"),
+    ],
+)
+def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(
+    owner: type, method: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fails(*_arguments: object) -> None:
         raise RuntimeError("the disk is gone")
 
-    monkeypatch.setattr(Reloader, "run", fails)
+    monkeypatch.setattr(owner, method, fails)
+    often = Backoff(0.0001)
+    monkeypatch.setattr(program, "Supervisor", functools.partial(Supervisor, backoff=often))
     routes = """DEFINE ROUTE R WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"
     """
-    with hosting(routes, status_seconds=0.05, times=Times(tasks=Backoff(0.0001))) as host:
+    with hosting(routes, status_seconds=0.05, spool=str(tmp_path / "spool.db"), times=Times(tasks=often)) as host:
         client = host.client("$SYS/broker/routes/R/status")
         status = json.loads(client.message()[1])
         while status["health"] != "Red":
             status = json.loads(client.message()[1])
         assert status["last_error"]["code"] == "internal_error"
-        assert (
-            "its task reloading failed 8 times in a row, the last time: the disk is gone"
-            in (status["last_error"]["message"])
-        )
+        why = f"its task {name} failed 8 times in a row, the last time: the disk is gone"
+        assert why in status["last_error"]["message"]
 
 
 def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     place.add_plugin("""
-    from amqtt_rest_bridge.broker.messages import Publisher
+    from amqtt_rest_bridge.broker.publisher import Publisher
     from amqtt_rest_bridge.plugin import RestBridgePlugin
     from amqtt_rest_bridge.processes.supervisor import Times
     from amqtt_rest_bridge.times import Backoff
@@ -197,31 +211,3 @@ def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -
         "rest-bridge: error: the bridge is broken: its task publishing failed 8 times in a row, "
         "the last time: no more paper"
     )
-
-
-def test_a_frame_that_cannot_be_taken_costs_the_bridge_process_and_not_its_calls(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    take, taken = BridgeCalls.handle, [0]
-
-    def fails_once(calls: BridgeCalls, frame: ToBroker) -> None:
-        if isinstance(frame, Results) and not taken[0]:
-            taken[0] = 1
-            raise RuntimeError("an odd frame")
-        take(calls, frame)
-
-    monkeypatch.setattr(BridgeCalls, "handle", fails_once)
-    with recording() as target:
-        routes = f"""DEFINE ROUTE R WITH TYPE REST_API
-            ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
-            ADD EVENT E
-                WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
-                WITH DESTINATION_TOPIC "out"
-        """
-        with hosting(routes, processes=1) as host:
-            client = host.client("out")
-            client.publish("in", b"1")
-            assert json.loads(client.message()[1])["error"]["code"] == "bridge_restarted"
-            client.publish("in", b"2")
-            assert client.message() == ("out", b"2")
-    assert "an odd frame" in caplog.text

@@ -293,8 +293,7 @@ def a_broker(folder: Path) -> None:
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
             client = host.client("out")
             count = 0
-            refused = host.plugin.service.statistics["L"]
-            while not refused.refused:
+            while not host.program.status("L")["messages"]["refused"]:
                 client.publish("in/x", b"%d " % count + b"x" * 10_000)
                 count += 1
             assert b"could not be written to the spool" in client.message()[1]
@@ -304,9 +303,8 @@ def a_broker(folder: Path) -> None:
             for number in range(50):
                 client_two.publish("in/x", b"new %d " % number + b"x" * 10_000)
             assert [payload for _, payload in client_two.messages(50)] == [b""] * 50
-            account = host.plugin.service.statistics["L"]
-            assert account.refused == 1
-            eventually(lambda: account.admission.outstanding == 0, "a call is open")
+            assert host.program.status("L")["messages"]["refused"] == 1
+            eventually(lambda: host.program.status("L")["messages"]["in_flight"] == 0, "a call is open")
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
             host.client("out").publish("in/x", b"after the restart")
 

@@ -13,6 +13,7 @@ from typing import Final, Protocol
 
 import pytest
 
+from amqtt_rest_bridge.program import Program
 from tests.support import beside_broker, embedded_broker
 from tests.support.waiting import SECONDS
 from tests.worker.mosquitto import PROGRAM
@@ -32,6 +33,8 @@ class Host(Protocol):
 
     path: Path
 
+    @property
+    def program(self) -> Program: ...
     @property
     def http_port(self) -> int: ...
     @property

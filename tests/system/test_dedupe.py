@@ -17,7 +17,6 @@ from amqtt_rest_bridge.engine.stages import Step
 from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.model import HttpResponse, Message
-from amqtt_rest_bridge.routing.claims import Claims
 from amqtt_rest_bridge.spool import SeenKeys
 from amqtt_rest_bridge.spool.seen import MOST_BYTES
 from tests.support.asking import ask_until_answered
@@ -64,7 +63,7 @@ def clock() -> Iterator[Clock]:
     clock.close()
 
 
-# Keys, and claims on them.
+# Keys.
 
 
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
@@ -245,32 +244,6 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_one_claim_at_a_time_is_granted_and_the_next_when_it_fails_or_its_process_ends(clock: Clock) -> None:
-    claims, told = Claims(clock.keys()), list[tuple[str, bytes | None]]()
-    for owner, name in (("p", "first"), ("p", "second"), ("q", "third"), ("q", "fourth")):
-        claims.claim(owner, b"k", lambda answer, name=name: told.append((name, answer)))  # type: ignore[misc]
-    assert told == [("first", None)]
-    claims.settle(b"k", 0.0, None)
-    assert told[1:] == [("second", None)]
-    claims.gone("p")
-    assert told[2:] == [("third", None)]
-    claims.settle(b"k", 9.0, b"answer")
-    assert told[3:] == [("fourth", b"answer")]
-    claims.claim("p", b"k", lambda answer: told.append(("fifth", answer)))
-    assert told[4:] == [("fifth", b"answer")]
-
-
-def test_a_claim_whose_message_the_broker_has_outlives_its_process(clock: Clock) -> None:
-    claims, told = Claims(clock.keys()), list[bytes | None]()
-    claims.claim("p", b"k", told.append)
-    claims.claim("q", b"k", told.append)
-    claims.hand_over(b"k")
-    claims.gone("p")
-    assert told == [None]
-    claims.settle(b"k", 9.0, b"answer")
-    assert told == [None, b"answer"]
-
-
 # Requests without a broker.
 
 
@@ -334,14 +307,20 @@ def post(host: Host, key: str) -> tuple[int, bytes]:
     return ask_until_answered(host.http_port, "/hook", json.dumps({"key": key}).encode(), webhook_id=key)[:2]
 
 
+def kill(host: Host) -> None:
+    """Kill the bridge process, if there is one."""
+    if (pid := host.child.pid) is not None:
+        os.kill(pid, signal.SIGKILL)
+
+
 def published_twice(host: Host, count: int, kills: int) -> Counter[bytes]:
-    """Send each request twice while bridge processes are killed; return how often each was published."""
+    """Send each request twice while the bridge process is killed; return how often each was published."""
     client = host.client("hook")
     left = itertools.count(1)
 
     def send(key: str) -> tuple[int, bytes]:
         if next(left) % (2 * count // (kills + 1)) == 0 and kills:
-            os.kill(host.bridges[0].pid, signal.SIGKILL)
+            kill(host)
         return post(host, key)
 
     keys = [f"{number}" for number in range(count)]
@@ -355,15 +334,14 @@ def published_twice(host: Host, count: int, kills: int) -> Counter[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("count", "kills", "processes"),
+    ("count", "kills"),
     [
-        pytest.param(60, 2, 1, id="kills"),
-        pytest.param(40, 0, 2, id="two processes"),
-        pytest.param(10_000, 5, 1, id="many", marks=pytest.mark.long),
+        pytest.param(60, 2, id="kills"),
+        pytest.param(10_000, 5, id="many", marks=pytest.mark.long),
     ],
 )
-def test_each_request_that_comes_twice_is_published_once(count: int, kills: int, processes: int) -> None:
-    with hosting(text(), processes=processes) as host:
+def test_each_request_that_comes_twice_is_published_once(count: int, kills: int) -> None:
+    with hosting(text(), processes=1) as host:
         found = published_twice(host, count, kills)
     assert found == {json.dumps({"key": f"{number}"}).encode(): 1 for number in range(count)}
 
@@ -402,6 +380,13 @@ def test_an_answer_that_is_damaged_in_the_file_is_replaced(tmp_path: Path, damag
 
 # Client mode.
 
+
+def counts(host: Host) -> dict[str, int]:
+    """Return what has become of the messages of the route Calls."""
+    found: dict[str, int] = host.program.status("Calls")["messages"]
+    return found
+
+
 CALLS = """
     DEFINE ROUTE Calls WITH TYPE REST_API
         ADD REST_API_CONFIG WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH RETRIES '0'
@@ -439,10 +424,8 @@ def test_a_message_whose_key_was_seen_sends_nothing_and_one_that_failed_was_not_
 
 
 @pytest.mark.parametrize(("policy", "pace"), [("balanced", ""), ("balanced", 'WITH RATE_LIMIT "500/s"')])
-def test_messages_that_come_twice_over_two_bridge_processes_are_sent_once(
-    target: Recorder, policy: str, pace: str
-) -> None:
-    with hosting(calls(target.url, policy, pace), processes=2) as host:
+def test_messages_that_come_twice_are_sent_once(target: Recorder, policy: str, pace: str) -> None:
+    with hosting(calls(target.url, policy, pace), processes=1) as host:
         client = host.client("out")
         for number in range(20):
             for topic in ("in/a", "in/b"):
@@ -477,7 +460,7 @@ def test_a_lossless_message_that_was_answered_is_not_sent_again_after_a_kill(tar
         client = host.client("out")
         client.publish("in/a", b'{"id": 1}')
         client.message()
-        os.kill(host.bridges[0].pid, signal.SIGKILL)
+        kill(host)
         client.publish("in/a", b'{"id": 1}')
         client.publish("in/a", b'{"id": 2}')
         assert client.message()[1] == b'{"id": 2}'
@@ -499,11 +482,10 @@ def test_lossless_messages_that_wait_for_their_key_go_on_by_the_definition_that_
         client = host.client("out")
         for topic in ("in/a", "in/b", "in/c"):
             client.publish(topic, b'{"id": 1}')
-        statistics = host.plugin.service.statistics["Calls"]
-        eventually(lambda: statistics.retried > 0, "not tried")
+        eventually(lambda: counts(host)["retried"] > 0, "not tried")
         setting = 'WITH DEDUPE_KEY "{value.json.id}"'
         assert setting in text
         load(host, text.replace(setting, f'WITH DEDUPE_KEY "{key}"' if key else ""))
         target.answer = lambda _: (200, b"done")
         assert [payload for _, payload in client.messages(3)] == [b"done"] * 3
-        eventually(lambda: statistics.admission.outstanding == 0, "a message has not ended")
+        eventually(lambda: counts(host)["queued"] + counts(host)["in_flight"] == 0, "a message has not ended")

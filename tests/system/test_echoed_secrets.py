@@ -3,6 +3,7 @@
 import html
 import json
 import logging
+import re
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from pathlib import Path
@@ -248,3 +249,33 @@ def test_the_definition_on_a_page_is_one_that_check_accepts(
     assert after.client_events[0].body == before.client_events[0].body
     assert after.config.base_address == before.config.base_address
     assert after.definition == before.definition
+
+
+CHALLENGE = 'WWW-Authenticate: Digest realm="all", qop="auth", algorithm=SHA-256, nonce="n"'
+
+
+def test_a_digest_that_a_server_sends_back_is_masked_in_failures() -> None:
+    seen: list[str] = []
+
+    def echo(peer: Peer) -> None:
+        while (request := peer.request()) is not None:
+            sent = request.headers["Authorization"] or ""
+            seen.append(sent)
+            head = f"X-Sent: {sent}" if sent else CHALLENGE
+            peer.send(reply(json.dumps({"sent": sent}).encode(), "500 Error" if sent else "401 No", head))
+
+    with Target(echo) as target:
+        text = f"""
+            DEFINE ROUTE R WITH TYPE REST_API
+            ADD REST_API_CONFIG WITH BASE_ADDRESS "http://127.0.0.1:{target.port}" WITH ENABLE_CLIENT "true"
+                WITH AUTH_SCHEME "digest" WITH USERNAME "me" WITH PASSWORD "word"
+            ADD EVENT E WITH SOURCE_TOPIC "in" WITH METHOD "GET" WITH ENDPOINT "/" WITH DESTINATION_TOPIC "out"
+        """
+        with hosting(text.lstrip()) as host:
+            client = host.client("out")
+            client.publish("in", b"")
+            failure = client.message()[1].decode()
+    (digest,) = re.findall(r' response="([0-9a-f]{64})"', seen[-1])
+    assert "Digest username" in failure
+    assert digest not in failure
+    assert "***" in failure

@@ -102,7 +102,7 @@ class _Session(requests.Session):
     """Leaves redirects to `Library`: requests reads the body of one to its end, also where it does not follow it."""
 
     def get_redirect_target(self, resp: requests.Response) -> None:
-        """Return None: this is no redirect."""
+        """Return None: `Library` follows redirects."""
 
 
 class Library:

@@ -88,7 +88,7 @@ class IgnoredError(BridgeError):
     """WHEN is false for a request: it is answered, and publishes nothing."""
 
 
-class Endpoint:
+class ServerEndpoint:
     """One server event, with everything about it that does not change from request to request."""
 
     def __init__(self, route: Route, event: ServerEvent, shared: Shared) -> None:

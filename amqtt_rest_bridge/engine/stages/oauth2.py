@@ -116,14 +116,14 @@ class AuthorizedClient:
         """
         if has_own_authorization(request):
             return await self._client.send(request, turn=turn)
-        token = await self._token()
+        sent = token = await self._token()
         response = await self._client.send(authorized(request, token), turn=turn)
         if response.status == HTTPStatus.UNAUTHORIZED:
             self._tokens.refuse(token)
             took, token = response.elapsed, await self._token()
             response = await self._client.send(authorized(request, token), turn=turn)
             response = replace_dataclass(response, elapsed=took + response.elapsed)
-        return replace_dataclass(response, credentials=response.credentials.union(self._tokens.issued))
+        return replace_dataclass(response, credentials=response.credentials.union([sent, token], self._tokens.issued))
 
     def close(self) -> None:
         """Close idle connections to both servers."""

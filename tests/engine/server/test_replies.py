@@ -6,7 +6,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.server.newest import TopicPayload, content_type_of
 from amqtt_rest_bridge.engine.server.reads import is_not_modified
-from amqtt_rest_bridge.model import Message, MessageProperties, Publication
+from amqtt_rest_bridge.model import Message, MessageProperties, Publication, Route
 from tests.support.answering import Answering, port, result_of
 from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route
 
@@ -234,3 +234,48 @@ def test_topics_do_not_wait_for_each_other_and_nothing_is_kept() -> None:
         task.cancel()
     questions.settle()
     assert questions.mode._replies._turns == questions.mode._replies._awaited == {}
+
+
+# Reply filters over reloads.
+
+
+LONG, SHORT = 30, 5
+LONGEST = {LONG: 65.0, SHORT: 15.0}
+"""How long a request may take by its REQUEST_TIMEOUT: for its turn, for its reply, and some seconds more."""
+
+
+def watching(timeout: int, *replies: str) -> Route:
+    events = [event(endpoint=f"/{reply}", destination="q", reply=reply, name=reply.upper()) for reply in replies]
+    return route(*events, request_timeout=timeout)
+
+
+def test_a_reply_filter_that_is_gone_is_watched_until_its_last_request_has_ended() -> None:
+    asking = Answering(watching(LONG, "a"))
+    kept = watching(SHORT, "b")
+    asking.use(kept)
+    asking.clock.advance(LONGEST[LONG] - 1.0)
+    asking.use(kept)
+    assert asking.mode.filters == {"a", "b"}
+    asking.clock.advance(2.0)
+    asking.use(kept)
+    assert asking.mode.filters == {"b"}
+
+
+def test_a_shorter_definition_does_not_cut_the_longer_one_before_it_short() -> None:
+    asking = Answering(watching(LONG, "a"))
+    asking.use(watching(SHORT, "a"))
+    asking.use()
+    asking.clock.advance(LONGEST[LONG] - 1.0)
+    asking.use()
+    assert asking.mode.filters == {"a"}
+    asking.clock.advance(2.0)
+    asking.use()
+    assert asking.mode.filters == set()
+
+
+def test_many_reloads_watch_no_more_than_the_filters_in_use_and_those_just_gone() -> None:
+    asking = Answering()
+    for number in range(100):
+        asking.use(watching(SHORT, f"answers/{number % 2}", f"gone/{number}"))
+        asking.clock.advance(1.0)
+    assert len(asking.mode.filters) <= LONGEST[SHORT] + 4

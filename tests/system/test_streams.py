@@ -2,9 +2,7 @@
 
 import contextlib
 import json
-import os
 import re
-import signal
 import socket
 import subprocess
 from collections.abc import Iterator
@@ -14,7 +12,7 @@ import pytest
 from tests.support.admin_client import admin_of
 from tests.support.asking import ask
 from tests.support.browser import Page
-from tests.support.embedded_broker import Client, Host, hosting
+from tests.support.doors import DOORS, Client, Host, Hosting, doors
 from tests.support.waiting import eventually
 
 ROUTE = """DEFINE ROUTE Live WITH TYPE REST_API
@@ -30,8 +28,9 @@ PLAIN = """DEFINE ROUTE Plain WITH TYPE REST_API
 """
 
 
-@pytest.fixture(scope="module")
-def host() -> Iterator[Host]:
+@pytest.fixture(scope="module", params=DOORS)
+def host(request: pytest.FixtureRequest) -> Iterator[Host]:
+    hosting: Hosting = request.param
     with hosting(ROUTE) as host:
         yield host
 
@@ -97,9 +96,10 @@ def test_a_browser_follows_a_stream(host: Host, client: Client, browser: Page) -
         assert page.evaluate("seen.join()") == "0,1,2"
 
 
-def test_readers_are_seen_in_status_metrics_and_page_until_they_leave_or_their_process_dies() -> None:
-    with hosting(ROUTE + PLAIN, processes=2, admin_port=0) as host, contextlib.ExitStack() as streams:
-        admin, statistics = admin_of(host), host.plugin.service.statistics
+@pytest.mark.parametrize("hosting", doors(0, 1))
+def test_readers_are_seen_in_status_metrics_and_page_until_they_leave(hosting: Hosting) -> None:
+    with hosting(ROUTE + PLAIN, admin_port=0) as host, contextlib.ExitStack() as streams:
+        admin = admin_of(host)
         host.client().publish("home/hall/t", b"1", retain=True)
 
         def shown() -> tuple[bytes, ...]:
@@ -121,13 +121,11 @@ def test_readers_are_seen_in_status_metrics_and_page_until_they_leave_or_their_p
         assert '<dd data-cell="readers">4</dd>' in admin.get("/routes/Live").text
         assert status("Plain")["readers"] is None
         one.close()
-        eventually(lambda: statistics["Live"].readers == 3, "a reader that has left is counted")
-        for bridge in host.bridges:
-            os.kill(bridge.pid, signal.SIGKILL)
-        eventually(lambda: statistics["Live"].readers == 0, "readers of a process that has died are counted")
+        eventually(lambda: status("Live")["readers"] == 3, "a reader that has left is counted")
 
 
-def test_a_stop_ends_streams_and_is_not_delayed_by_them() -> None:
+@pytest.mark.parametrize("hosting", doors(0, 1))
+def test_a_stop_ends_streams_and_is_not_delayed_by_them(hosting: Hosting) -> None:
     with hosting(ROUTE) as host:
         host.client().publish("home/hall/t", b"1", retain=True)
         stream = curl(host, "/rooms/hall/live")

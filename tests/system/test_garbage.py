@@ -1,9 +1,11 @@
-"""What the garbage collector of a bridge process looks at."""
+"""What the garbage collector of a bridge looks at."""
 
 import gc
 import weakref
+from types import SimpleNamespace
+from typing import Any
 
-from amqtt_rest_bridge.bridge.main import settle
+from amqtt_rest_bridge.program import Program
 
 
 class Node:
@@ -14,12 +16,13 @@ class Node:
 
 
 def test_what_lives_until_the_next_reload_is_not_looked_at_and_what_the_last_one_left_is_freed() -> None:
+    program: Any = SimpleNamespace(_owns_process=True)
     node = Node()
-    settle()
+    Program._settle(program)
     assert not any(one is node for one in gc.get_objects())
     left = weakref.ref(node)
     del node
     gc.collect()
     assert left() is not None
-    settle()
+    Program._settle(program)
     assert left() is None
