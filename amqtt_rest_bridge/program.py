@@ -317,8 +317,7 @@ class Program:
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
             lambda: self._ports.troubles + place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
         )  # fmt: skip
-        if self.admin_port is not None:
-            keep("those who follow", self._watch_unmatched)
+        keep("unmatched messages", self._watch_unmatched)
         keep("reloading", lambda: reloader.run(settings.reload_seconds))
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
@@ -361,11 +360,9 @@ class Program:
 
     async def _watch_unmatched(self) -> None:
         """Note messages that concern no client event, while a caller follows them."""
-        followers = self._admin.records.followers
         while True:
-            await followers.changed.wait()
-            followers.changed.clear()
-            await self.place.watch_unmatched(wanted=followers.want_unmatched)
+            wanted = await self._admin.records.followers.unmatched_changed()
+            await self.place.watch_unmatched(wanted=wanted)
 
     # Routes.
 

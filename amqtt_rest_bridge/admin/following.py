@@ -110,10 +110,8 @@ class Followers:
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
         """Whether there is a follower: without one nothing needs to be noted."""
-        self.want_unmatched = False
-        """Whether one of them wants messages that concern no route."""
-        self.changed = asyncio.Event()
-        """Set when `want_unmatched` has changed."""
+        self._want_unmatched = False
+        self._changed = asyncio.Event()  # `_want_unmatched` has
 
     def follow(self, kind: Kind, routes: frozenset[str] | None, topic_filter: str | None = None) -> Follower | None:
         """Return a new follower; None when there are too many of its kind."""
@@ -122,6 +120,12 @@ class Followers:
         follower = Follower(kind, self._leave, routes, topic_filter)
         self._use((*self._followers, follower))
         return follower
+
+    async def unmatched_changed(self) -> bool:
+        """Wait until a first follower wants messages that concern no route, or none does; return whether one does."""
+        await self._changed.wait()
+        self._changed.clear()
+        return self._want_unmatched
 
     def note(self, run: Any) -> None:
         """Pass on a run, or a record, soon."""
@@ -151,6 +155,6 @@ class Followers:
     def _use(self, followers: tuple[Follower, ...]) -> None:
         self._followers = followers
         self.are_any = any(one.wants_any for one in followers)
-        before, self.want_unmatched = self.want_unmatched, any(one.wants_unmatched for one in followers)
-        if self.want_unmatched != before:
-            self.changed.set()
+        before, self._want_unmatched = self._want_unmatched, any(one.wants_unmatched for one in followers)
+        if self._want_unmatched != before:
+            self._changed.set()

@@ -1,6 +1,8 @@
-"""The admin port of a running bridge, as `trace`, `failures` and `retry` ask it. Main thread; every function blocks."""
+"""The admin port of a running bridge, as `trace`, `failures` and `retry` ask it. Main thread; every function blocks.
 
-import http.client
+The one door for urllib3.
+"""
+
 import json
 import os
 import re
@@ -8,10 +10,13 @@ import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from http.client import IncompleteRead
 from typing import Annotated, Any, Final
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 import typer
+from urllib3 import BaseHTTPResponse, PoolManager, Timeout
+from urllib3.exceptions import HTTPError, LocationValueError, ProtocolError
 
 from amqtt_rest_bridge.catalogue import NO_RUN
 from amqtt_rest_bridge.cli import CommandError, certificate_refused
@@ -21,7 +26,8 @@ from amqtt_rest_bridge.spelling import did_you_mean
 
 DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
-_CONNECT_SECONDS: Final = 10.0
+_SECONDS: Final = 10.0  # to connect, and without a byte of an answer ...
+_SILENCE_SECONDS: Final = 60.0  # ... or of the live stream, in which a comment comes every 15 s
 _NOT_HERE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
 _BROKEN_OFF: Final = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 _TOKEN: Final = re.compile(r"[\x20-\x7e]*")
@@ -47,14 +53,13 @@ class AdminPort:
     ) -> None:
         parts = _parse(address)
         files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
-        tls = load_tls(parts.scheme == "https", files, "--admin https://...")
-        where, seconds = (parts.hostname or "", parts.port), _CONNECT_SECONDS
-        self.connection: Final[http.client.HTTPConnection] = (
-            http.client.HTTPConnection(*where, timeout=seconds)
-            if tls is None
-            else http.client.HTTPSConnection(*where, timeout=seconds, context=tls)
-        )
-        self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self.connection.port}"
+        self._tls = load_tls(parts.scheme == "https", files, "--admin https://...")
+        try:
+            manager = PoolManager(retries=False, ssl_context=self._tls)
+            self._pool = manager.connection_from_host(parts.hostname, parts.port, parts.scheme)
+        except LocationValueError:
+            raise _no_address() from None
+        self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self._pool.port}"
         self._base = parts.path.rstrip("/")
 
     def get(self, path: str, member: str, query: Mapping[str, str] | None = None) -> Any:
@@ -84,39 +89,58 @@ class AdminPort:
             hint = did_you_mean(name, names) or (listed if names else "it has no routes")
             raise AdminError(visible(f"there is no route {name}; {hint}"))
 
+    def follow(self, path: str, query: Mapping[str, str]) -> Iterator[str]:
+        """Yield the lines of a stream until it ends; raises `AdminError`, also once nothing has come for a minute."""
+        target = f"{path}?{urlencode(query, errors='surrogateescape')}"
+        with self.asking("GET", target, silence=_SILENCE_SECONDS) as response:
+            if response.status == HTTPStatus.NOT_FOUND:  # of a port of server mode, or of any other server
+                raise AdminError(f"{self.shown}: it has no live stream; is it the admin port of a bridge?")
+            if response.status != HTTPStatus.OK:
+                raise AdminError(f"{self.shown}: {refusal(response)}")
+            yield from _lines(response)
+
     @contextmanager
-    def asking(self, method: str, target: str, body: bytes | None = None) -> Iterator[http.client.HTTPResponse]:
-        """Ask, and read the answer within the block; raises `AdminError` where the connection fails in it."""
+    def asking(
+        self, method: str, target: str, body: bytes | None = None, *, silence: float = _SECONDS
+    ) -> Iterator[BaseHTTPResponse]:
+        """Ask, and read the answer within the block.
+
+        Raises:
+            AdminError: The connection fails, before the block or in it, or nothing comes for `silence` seconds.
+        """
         token = os.environ.get(TOKEN_VARIABLE)
         if token is not None and _TOKEN.fullmatch(token) is None:  # it is not quoted: most of it may be the secret
             raise AdminError(f"{TOKEN_VARIABLE} has a line break or a letter that is in no token; write it once more")
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
-            self.connection.request(method, f"{self._base}{target}", body, headers)
-            response = self.connection.getresponse()
-        except (OSError, http.client.HTTPException) as error:
+            response = self._pool.urlopen(
+                method, f"{self._base}{target}", body, headers, redirect=False, preload_content=False,
+                timeout=Timeout(connect=_SECONDS, read=silence),
+            )  # fmt: skip
+        except HTTPError as error:
             raise self._unreadable(error) from error
         try:
             yield response
-        except BrokenPipeError:  # of our own output
-            raise
-        except (OSError, http.client.HTTPException) as error:
+        except HTTPError as error:
             raise self._unreadable(error) from error
+        finally:
+            response.close()
 
-    def _unreadable(self, error: Exception) -> AdminError:
+    def _unreadable(self, failure: HTTPError) -> AdminError:
+        error = _cause(failure)
         why = getattr(error, "strerror", None) or reason(error)
         hint = "is admin_port set, and the bridge up?"
         if isinstance(error, ssl.SSLCertVerificationError):
             why, hint = certificate_refused(error)
-        elif isinstance(self.connection, http.client.HTTPSConnection) and isinstance(error, _BROKEN_OFF):
+        elif self._tls is not None and isinstance(error, _BROKEN_OFF):
             hint = "does it speak TLS, and ask for --cert-file?"
         return AdminError(f"cannot read from {self.shown}: {why}; {hint}")
 
     def close(self) -> None:
         """Close the connection."""
-        self.connection.close()
+        self._pool.close()
 
-    def _read(self, response: http.client.HTTPResponse, member: str) -> Any:
+    def _read(self, response: BaseHTTPResponse, member: str) -> Any:
         if response.status >= 300:
             raise AdminError(f"{self.shown}: {refusal(response)}")
         try:
@@ -127,7 +151,7 @@ class AdminPort:
         return answer
 
 
-def refusal(response: http.client.HTTPResponse) -> str:
+def refusal(response: BaseHTTPResponse) -> str:
     """Return why a question was refused, in a sentence."""
     content = response.read(10_000)
     if response.status == HTTPStatus.UNAUTHORIZED:
@@ -142,7 +166,7 @@ def refusal(response: http.client.HTTPResponse) -> str:
         return _answered(response)
 
 
-def _answered(response: http.client.HTTPResponse) -> str:
+def _answered(response: BaseHTTPResponse) -> str:
     """Return what has answered in place of an admin port, in a sentence."""
     kind, server = response.headers.get("Content-Type", "no content type"), response.headers.get("Server")
     named = "" if server is None else f", from {server}"
@@ -157,5 +181,32 @@ def _parse(url: str) -> SplitResult:
     except ValueError:
         is_address = False
     if not is_address:
-        raise ConfigurationError(f"--admin is not an address; write http://HOST:PORT, for example {DEFAULT_ADMIN}")
+        raise _no_address()
     return parts
+
+
+def _no_address() -> ConfigurationError:
+    return ConfigurationError(f"--admin is not an address; write http://HOST:PORT, for example {DEFAULT_ADMIN}")
+
+
+def _lines(response: BaseHTTPResponse) -> Iterator[str]:
+    """Yield the lines of an answer as they come; its end may be cut off, as that of a bridge that was killed is."""
+    rest = b""
+    try:
+        while data := response.read1():
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                yield line.decode("utf-8", "replace")
+    except ProtocolError as error:
+        if not isinstance(_cause(error), IncompleteRead):
+            raise
+
+
+def _cause(error: Exception) -> Exception:
+    """Return what urllib3 has wrapped, which says why without its words around it."""
+    while isinstance(error, HTTPError):
+        inner = [one for one in (*error.args, error.__cause__) if isinstance(one, Exception)]
+        if not inner:
+            break
+        error = inner[0]
+    return error

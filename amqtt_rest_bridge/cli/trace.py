@@ -3,23 +3,18 @@
 What comes from the admin port may hold anything that a publisher wrote, so control characters are written out.
 """
 
-import http.client
 import json
 import os
 import signal
 import sys
 from collections.abc import Iterator, Mapping
-from http import HTTPStatus
-from typing import Annotated, Any, Final
-from urllib.parse import urlencode
+from typing import Annotated, Any
 
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
-from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort, refusal
+from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
 from amqtt_rest_bridge.errors import visible
-
-_SILENCE_SECONDS: Final = 60.0  # the bridge writes a comment every 15 s
 
 DESCRIPTION = f"""\
 Print every message and request of a running bridge as it happens, one a line, until Ctrl-C: time, route and event,
@@ -92,28 +87,17 @@ def _events(port: AdminPort, query: Mapping[str, str]) -> Iterator[tuple[str, di
     """Yield the names and values of the server-sent events; raises `AdminError` when they end."""
     if "route" in query:
         port.check_route(query["route"])
-    with port.asking("GET", f"/api/live?{urlencode(query, errors='surrogateescape')}") as response:
-        if port.connection.sock is not None:
-            port.connection.sock.settimeout(_SILENCE_SECONDS)
-        if response.status == HTTPStatus.NOT_FOUND:  # of a port of server mode, or of any other server
-            raise AdminError(f"{port.shown}: it has no live stream; is it the admin port of a bridge?")
-        if response.status != HTTPStatus.OK:
-            raise AdminError(f"{port.shown}: {refusal(response)}")
-        yield from _parsed(response)
-    raise AdminError(f"{port.shown} closed the connection")
-
-
-def _parsed(response: http.client.HTTPResponse) -> Iterator[tuple[str, dict[str, Any]]]:
     name = "message"
-    while text := response.readline():
-        key, _, value = text.decode("utf-8", "replace").rstrip("\n").partition(": ")
+    for text in port.follow("/api/live", query):
+        key, _, value = text.partition(": ")
         if key == "event":
             name = value
         elif key == "data":
             try:
                 members = json.loads(value)
-            except ValueError:  # cut off, or of another server
+            except ValueError:  # of another server
                 members = None
             if isinstance(members, dict):
                 yield name, members
             name = "message"
+    raise AdminError(f"{port.shown} closed the connection")

@@ -1,5 +1,6 @@
 """What page, API, metrics, status, problems and runs say of one mix of failures and refusals is the same."""
 
+import contextlib
 import html
 import json
 import re
@@ -10,12 +11,12 @@ from typing import Any, Final
 import pytest
 
 from amqtt_rest_bridge.admin import app
-from tests.support import asking
+from tests.support import asking, embedded_broker
 from tests.support.admin_client import Admin, admin_of, client_route, refusing_with_reason, runs, server_route
 from tests.support.doors import DOORS, Client, Host, Hosting
 from tests.support.http_recorder import Answer, recording
 from tests.support.http_target import Seen
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 
 MESSAGES, FAILED, TOO_LARGE = 150, 30, 5
 DOWN, BUSY = 6, 8
@@ -166,3 +167,23 @@ def test_all_figures_of_messages_and_requests_agree(hosting: Hosting, monkeypatc
                 )
             newest = admin.get(f"/api/runs/{problems['http_status', 422]['run']}").json
             assert json.loads(newest["response"]["body"]) == {"reason": "no such customer"}
+
+
+def test_the_first_answer_after_a_start_has_all_routes(unused_port: int) -> None:
+    routes = "".join(server_route(f"R{number:03}").replace("/hook", f"/hook{number}") for number in range(100))
+
+    def first() -> str:
+        found: list[str] = []
+
+        def has_answered() -> bool:
+            with contextlib.suppress(ConnectionRefusedError):  # it does not listen yet
+                found.append(Admin(unused_port).get("/metrics").text)
+            return bool(found)
+
+        eventually(has_answered)
+        return found[0]
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(first)
+        with embedded_broker.hosting(routes, admin_port=unused_port, processes=1):
+            assert asking.result(SECONDS).count("rest_bridge_health{") == 100

@@ -5,14 +5,17 @@ import os
 import re
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli import admin_client
 from amqtt_rest_bridge.cli.trace import line
 from tests.support.admin_client import TOKEN, admin_of, client_route
 from tests.support.embedded_broker import Client, Host, hosting
@@ -105,6 +108,25 @@ def test_a_stream_that_ends_and_one_that_is_refused_are_reported(
         assert process.wait(SECONDS) == 1
         assert process.stderr is not None
         assert "closed the connection" in process.stderr.read()
+
+
+@pytest.mark.parametrize("framing", ["Connection: close", "Transfer-Encoding: chunked"])
+def test_a_stream_in_which_nothing_comes_for_a_while_is_reported(monkeypatch: pytest.MonkeyPatch, framing: str) -> None:
+    monkeypatch.setattr(admin_client, "_SILENCE_SECONDS", 0.2)
+    accepted: list[socket.socket] = []
+
+    def answer(server: socket.socket) -> None:
+        accepted.append(server.accept()[0])
+        accepted[0].sendall(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        answering = threading.Thread(target=answer, args=[server])
+        answering.start()
+        port = admin_client.AdminPort(f"http://127.0.0.1:{server.getsockname()[1]}")
+        with closing(port), pytest.raises(admin_client.AdminError, match="timed out; is admin_port set"):
+            list(port.follow("/api/live", {}))
+        answering.join()
+        accepted[0].close()
 
 
 def test_a_route_that_is_not_there_ends_the_command_with_the_name_that_was_meant(

@@ -40,11 +40,14 @@ def amqtt(folder: Path) -> Iterator["subprocess.Popen[str]"]:
             running.kill()
 
 
-def address(running: "subprocess.Popen[str]", words: str) -> str:
-    """Wait for the line that begins an address with these words."""
+def addresses(running: "subprocess.Popen[str]", *words: str) -> list[str]:
+    """Wait for the lines that begin an address with each of these words, in whatever order."""
     assert running.stdout is not None
-    line = next(line for line in running.stdout if words in line)
-    return line.partition(words)[2].partition(",")[0].strip()
+    found: dict[str, str] = {}
+    while len(found) < len(words):
+        line = next(running.stdout)
+        found |= {one: line.partition(one)[2].partition(",")[0].strip() for one in words if one in line}
+    return [found[one] for one in words]
 
 
 def family(pid: int) -> list[int]:
@@ -55,7 +58,7 @@ def family(pid: int) -> list[int]:
 
 def test_it_serves_both_halves_and_sigterm_leaves_no_process_behind(tmp_path: Path) -> None:
     with amqtt(tmp_path) as running:
-        server, api = address(running, "server mode listens on "), address(running, "template API on ")
+        server, api = addresses(running, "server mode listens on ", "template API on ")
         hook = urllib.request.Request(f"{server}/webhook", data=b"hello", method="POST")
         for asked in (hook, f"{api}/api/templates"):
             with urllib.request.urlopen(asked, timeout=SECONDS) as response:
