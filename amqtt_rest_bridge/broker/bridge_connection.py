@@ -1,7 +1,8 @@
 """One connection of the bridge to the endpoint of its broker: bytes to packets, and back. The broker's loop only.
 
-What the packets mean is in `endpoint`. Packets of one iteration of the loop are written at once. The socket is not read
-while the bridge publishes faster than amqtt takes it, and no more is written than its buffer has room for.
+What the packets mean is in `endpoint`. Packets of one iteration of the loop are written at once, and those that are not
+urgent at most once a millisecond. The socket is not read while the bridge publishes faster than amqtt takes it, and no
+more is written than its buffer has room for.
 """
 
 import asyncio
@@ -11,6 +12,7 @@ from typing import Any, Final, Protocol, cast
 
 from amqtt_rest_bridge.mqtt import packets, served
 from amqtt_rest_bridge.mqtt.packets import Disconnect
+from amqtt_rest_bridge.mqtt.private import GATHERED_SECONDS
 from amqtt_rest_bridge.mqtt.wire import PacketError
 
 log = logging.getLogger(__name__)
@@ -53,6 +55,8 @@ class BridgeConnection(asyncio.Protocol):
         self._decoder = served.decoder()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
+        self._is_due = False  # to be written at the end of this iteration
+        self._flushed_at = 0.0
         self._is_full = False
         self._is_reading = True
         self._take_due = False
@@ -68,12 +72,17 @@ class BridgeConnection(asyncio.Protocol):
         """Return whether the socket is read."""
         return self._is_reading
 
-    def write(self, packet: bytes) -> None:
-        """Send a packet at the end of this iteration of the loop."""
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
+    def write(self, packet: bytes, *, is_urgent: bool = True) -> None:
+        """Send a packet at the end of this iteration of the loop; one that is not urgent may wait for others."""
+        is_first = not self._unsent
         self._unsent.append(packet)
         self._unsent_bytes += len(packet)
+        if is_urgent or not self.takes_more:
+            if not self._is_due:
+                self._is_due = True
+                self._loop.call_soon(self._flush)
+        elif is_first:
+            self._loop.call_later(self._flushed_at + GATHERED_SECONDS - self._loop.time(), self._flush)
 
     def take(self) -> None:
         """Take packets that have come, some at a time, while the bridge may publish."""
@@ -137,8 +146,9 @@ class BridgeConnection(asyncio.Protocol):
         self._endpoint.ended(self)
 
     def _flush(self) -> None:
-        unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
+        unsent, self._unsent, self._unsent_bytes, self._is_due = self._unsent, [], 0, False
         if unsent and not self._transport.is_closing():
+            self._flushed_at = self._loop.time()
             self._transport.write(b"".join(unsent))
             if not self._is_full:
                 self.on_writable()

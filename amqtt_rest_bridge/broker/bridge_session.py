@@ -189,7 +189,7 @@ class BridgeSession:
             message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
             duplicate=entry.was_sent,
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
-        ))  # fmt: skip
+        ), is_urgent=False)  # fmt: skip
 
     def wait(self, entry: Entry) -> list[Entry]:
         """Queue a message; return those that were dropped for it: the oldest of a session that is not kept."""

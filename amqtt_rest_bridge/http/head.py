@@ -7,6 +7,7 @@ both a Content-Length and a Transfer-Encoding, a protocol that was not asked for
 import contextlib
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from amqtt_rest_bridge.http.content import MalformedResponseError
@@ -20,6 +21,7 @@ MOST_LINES: Final = 100
 _CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
 _STATUS_LINE: Final = re.compile(r"HTTP/(1\.[0-9]|2) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
+_LONGEST_USUAL: Final = 128  # bytes of a header line that is remembered
 _LONGEST_NUMBER: Final = 30  # digits of a Content-Length
 _WITHOUT_BODY: Final = frozenset({204, 304})
 
@@ -75,20 +77,32 @@ def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
         size += len(line)
         if number >= MOST_LINES or size > LONGEST_HEAD:
             raise HeadTooLargeError
-        text = line.decode("latin-1").rstrip("\r\n")
         if line[0] in b" \t" and fields:  # a fold continues the line before
             name, value = fields[-1]
-            fields[-1] = name, f"{value} {_text(text)}".strip()
-        elif (field := _FIELD.fullmatch(text)) is not None:
-            fields.append((field[1], _text(field[2])))
+            fields[-1] = name, f"{value} {_text(_line(line))}".strip()
         else:
-            raise MalformedResponseError("one of its header lines has no name that HTTP allows")
+            fields.append(_usual_field(line) if len(line) <= _LONGEST_USUAL else _field(line))
     else:
         raise CutHeadError
     head = Head(int(status[2]), _text(status[3]), tuple(fields), is_http_1)
     if is_http_1:
         _check_framing(head)
     return head
+
+
+def _field(line: bytes) -> tuple[str, str]:
+    """Return the name and the value of a header line."""
+    field = _FIELD.fullmatch(_line(line))
+    if field is None:
+        raise MalformedResponseError("one of its header lines has no name that HTTP allows")
+    return field[1], _text(field[2])
+
+
+_usual_field = lru_cache(maxsize=1024)(_field)  # the responses of a server have most lines in common
+
+
+def _line(line: bytes) -> str:
+    return line.decode("latin-1").rstrip("\r\n")
 
 
 def _check_framing(head: Head) -> None:

@@ -5,8 +5,9 @@ connection (packet ids, acknowledgements, what was sent) ends with it, and an ac
 cannot hit a message of a new one.
 
 `packets` says what the bytes mean, and this module what follows of it: sections are those of MQTT 5.0. Packets of one
-iteration of the loop are written at once. Bounded are what comes (`pause`, Receive Maximum), what waits for PUBACK
-or PUBCOMP (`can_publish`) and what waits in the socket's buffer, of which `can_publish` becomes false.
+iteration of the loop are written at once; to the plugin's endpoint, PUBACK is written at most once a millisecond.
+Bounded are what comes (`pause`, Receive Maximum), what waits for PUBACK or PUBCOMP (`can_publish`) and what waits in
+the socket's buffer, of which `can_publish` becomes false.
 """
 
 import asyncio
@@ -22,6 +23,7 @@ from typing import Any, Final, cast
 from amqtt_rest_bridge.errors import on_one_line, reason
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import MQTT_5, Acknowledged, Answered, Connack, Disconnect, Publish
+from amqtt_rest_bridge.mqtt.private import GATHERED_SECONDS
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import REASONS, Code, PacketError, Properties, Property, protocol_error
 from amqtt_rest_bridge.topics import loggable
@@ -86,6 +88,8 @@ class MqttConnection(asyncio.Protocol):
         self._paused = self._take_due = self._is_full = self._is_leaving = False
         self._is_reading = True
         self._unsent: list[bytes] = []
+        self._is_due = False  # these are to be written at the end of this iteration
+        self._flushed_at = 0.0
         self._last_id = 0
         self._published: dict[int, tuple[int, Published]] = {}  # by packet id: what acknowledges it next
         self._answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
@@ -193,7 +197,7 @@ class MqttConnection(asyncio.Protocol):
         qos = self._unacknowledged.get(packet_id)
         if qos == 1:
             del self._unacknowledged[packet_id]
-            self._write(_PUBACK + packet_id.to_bytes(2, "big"))
+            self._write(_PUBACK + packet_id.to_bytes(2, "big"), is_urgent=not self._address.is_private)
         elif qos == 2:  # sections 4.3.3 and 4.9: it counts until PUBCOMP
             self._unacknowledged[packet_id] = 0
             self._write(packets.acknowledgement(wire.PUBREC, packet_id))
@@ -342,14 +346,21 @@ class MqttConnection(asyncio.Protocol):
 
     # Sending.
 
-    def _write(self, packet: bytes) -> None:
-        if not self._unsent:
-            self._loop.call_soon(self._flush)
+    def _write(self, packet: bytes, *, is_urgent: bool = True) -> None:
+        is_first = not self._unsent
         self._unsent.append(packet)
+        if is_urgent:
+            if not self._is_due:
+                self._is_due = True
+                self._loop.call_soon(self._flush)
+        elif is_first:
+            self._loop.call_later(self._flushed_at + GATHERED_SECONDS - self._loop.time(), self._flush)
 
     def _flush(self) -> None:
+        self._is_due = False
         if self._unsent and self._transport is not None and not self._ended.done():
             self._has_sent = True
+            self._flushed_at = self._loop.time()
             self._transport.write(b"".join(self._unsent))
         self._unsent.clear()
 

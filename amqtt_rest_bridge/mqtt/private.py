@@ -69,6 +69,13 @@ class BrokerState(Struct, frozen=True):
     trouble: str | None = None
 
 
+GATHERED_SECONDS: Final = 0.001
+"""Packets that nobody waits for are written at most so often: messages to the bridge, and its PUBACK of them.
+
+Each write takes 10 us here and as much there, and wakes the other process.
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class PrivateAddress:
     """Where the endpoint listens: a Unix socket in a folder of its own, or a port of this host and a password."""

@@ -6,6 +6,7 @@ raises `PacketError` with the reason code of section 2.4; nothing else is raised
 
 from collections.abc import Callable, Mapping
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final, NamedTuple, Self
 
 from amqtt_rest_bridge.errors import BridgeError
@@ -15,6 +16,7 @@ LARGEST_LENGTH: Final = 268_435_455
 MOST_USER_BYTES: Final = 8192
 """User properties of a packet that are kept, names and values together."""
 _LONGEST_TEXT: Final = 65_535
+_LONGEST_USUAL: Final = 128  # bytes of properties that are remembered
 _MOST_READ: Final = 1000  # properties of a packet: one of 20 MB may have four million, which take seconds to look at
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK = range(1, 12)
@@ -264,6 +266,12 @@ def read_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Proper
         raise malformed("a packet ends within its properties")
     if not length:
         return NO_PROPERTIES, at
+    read = _read_usual if length <= _LONGEST_USUAL else _read_properties
+    return read(data[at:stop], packet), stop
+
+
+def _read_properties(data: bytes, packet: int) -> Properties:
+    at, stop = 0, len(data)
     found: dict[Property, Any] = {}
     left, room = _MOST_READ, MOST_USER_BYTES
     while left and at < stop:
@@ -286,7 +294,10 @@ def read_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Proper
             raise protocol_error(f"the property {name.name} is there twice")
         else:
             found[name] = value
-    return found, stop
+    return found
+
+
+_read_usual = lru_cache(maxsize=1024)(_read_properties)  # nearly all messages have the same as others
 
 
 def write_properties(properties: Properties) -> bytes:

@@ -6,10 +6,13 @@ import json
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from amqtt_rest_bridge.broker import bridge_connection
+from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
@@ -98,6 +101,23 @@ class Client:
         await self._writer.wait_closed()
 
 
+class Accepting:
+    """In the place of `Endpoint`, for a connection alone."""
+
+    def opened(self, connection: BridgeConnection) -> None:
+        """Do nothing."""
+
+    def received(self, connection: BridgeConnection, packet: Any) -> None:
+        """Do nothing."""
+
+    def ended(self, connection: BridgeConnection) -> None:
+        """Do nothing."""
+
+    def has_room(self) -> bool:
+        """Return True."""
+        return True
+
+
 class Publishing:
     """In the place of `Publisher`: notes what is published, and is done with it when told."""
 
@@ -106,6 +126,10 @@ class Publishing:
         self.holds = False
         self.published: list[tuple[Publication, int, bool]] = []
         self.waiting: list[Any] = []
+
+    def __len__(self) -> int:
+        """Return how many publications wait."""
+        return len(self.waiting)
 
     def put(self, publication: Publication, hops: int, *, own: bool, done: Any) -> bool:
         """Note a publication."""
@@ -315,6 +339,24 @@ async def test_the_bridge_publishes_and_is_acknowledged_once_the_broker_has_it()
         rig.publisher.waiting.pop()()
         assert isinstance(await publishing, Acknowledged)
         assert rig.publisher.published == [(Publication("out", b"1", qos=2), 3, True)]
+
+
+@on_a_loop
+async def test_packets_that_are_not_urgent_wait_for_others_unless_none_was_sent_before() -> None:
+    sent: list[bytes] = []
+    transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, set_write_buffer_limits=lambda _: None)
+    connection = BridgeConnection(Accepting())
+    connection.connection_made(cast("asyncio.Transport", transport))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(bridge_connection, "GATHERED_SECONDS", 5.0)
+        for packet in (b"1", b"2", b"3"):
+            connection.write(packet, is_urgent=False)
+            for _ in range(3):
+                await asyncio.sleep(0)
+        assert sent == [b"1"]
+        connection.write(b"4")
+        await asyncio.sleep(0)
+        assert sent == [b"1", b"234"]
 
 
 @on_a_loop
