@@ -167,21 +167,21 @@ async def serve(
     signalled = asyncio.ensure_future(signals.wait())
     starting = asyncio.ensure_future(_started(program))
     try:
-        await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
-        if not signalled.done():
-            await starting
-            member = cast("Member", program.place)
-            log.info(
-                "ready: %s, with %d of %d slots of group %s, takes messages from %s",
-                member.leases.worker, sum(member.slots), settings.slots, settings.group, broker().shown,
-            )  # fmt: skip
-            on_ready()
-            failing = asyncio.ensure_future(program.supervisor.broken())
-            with reloading_on_sighup(program.reload_soon):
-                await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
-            failing.cancel()
+        with reloading_on_sighup(program.reload_soon):
+            await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
             if not signalled.done():
-                raise WorkerFailedError(failing.result())
+                await starting
+                member = cast("Member", program.place)
+                log.info(
+                    "ready: %s, with %d of %d slots of group %s, takes messages from %s",
+                    member.leases.worker, sum(member.slots), settings.slots, settings.group, broker().shown,
+                )  # fmt: skip
+                on_ready()
+                failing = asyncio.ensure_future(program.supervisor.broken())
+                await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
+                failing.cancel()
+                if not signalled.done():
+                    raise WorkerFailedError(failing.result())
         log.info("%s: shutting down", "stopped" if signals.received is None else signals.received.name)
     finally:
         signalled.cancel()
@@ -372,8 +372,9 @@ class Program:
         return {route.name: route for route in self._routes}
 
     def reload_soon(self) -> None:
-        """Read the route files again, whether or not one has changed."""
-        self._started.ask()
+        """Read the route files again, whether or not one has changed; before they have been read do nothing."""
+        if self._reloader is not None:
+            self._reloader.ask()
 
     async def reload(self) -> ReloadFailure | None:
         """Read the route files again now. On an error the present routes stay; the error is logged and returned."""

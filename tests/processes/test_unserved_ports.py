@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.admin_client import admin_of
+from tests.support.commands import accepts
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording
 from tests.support.http_target import CERTIFICATES
@@ -68,6 +69,7 @@ def test_a_certificate_that_is_gone_at_a_restart_costs_its_ports_alone_until_it_
         assert f"SERVER_PORT 0 is not served: server_certfile {path}" in error["message"]
         assert f"SERVER_PORT 0 is not served: server_certfile {path}" in caplog.text
         away.rename(path)
-        assert post(port) == 200  # without a restart: the connection waited
+        eventually(lambda: accepts(port), "the port is not served again, without a restart")
+        assert post(port) == 200
         assert client.message() == ("hook", b"posted")
         eventually(lambda: health(host) == ("Green", "Green"), "the port is served, and its route is still Red")
