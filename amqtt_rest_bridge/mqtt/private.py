@@ -70,7 +70,7 @@ class BrokerState(Struct, frozen=True):
 
 
 GATHERED_SECONDS: Final = 0.001
-"""Packets that nobody waits for are written at most so often: messages to the bridge, and its PUBACK of them.
+"""Packets that delay no call are written at most so often: messages to the bridge, and its PUBACK of them.
 
 Each write takes 10 us here and as much there, and wakes the other process.
 """
