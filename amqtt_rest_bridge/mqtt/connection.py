@@ -5,7 +5,7 @@ connection (packet ids, acknowledgements, what was sent) ends with it, and an ac
 cannot hit a message of a new one.
 
 `packets` says what the bytes mean, and this module what follows of it: sections are those of MQTT 5.0. Packets of one
-iteration of the loop are written at once; to the plugin's endpoint, PUBACK is written at most once a millisecond.
+iteration of the loop are written at once; to the plugin's endpoint, PUBACK at most every three milliseconds.
 Bounded are what comes (`pause`, Receive Maximum), what waits for PUBACK or PUBCOMP (`can_publish`) and what waits in
 the socket's buffer, of which `can_publish` becomes false.
 """
@@ -200,8 +200,10 @@ class MqttConnection(asyncio.Protocol):
         """Send PUBACK; nothing when the connection has ended, since the broker sends the message again."""
         qos = self._unacknowledged.get(packet_id)
         if qos == 1:
+            # The plugin's endpoint waits for it only when Receive Maximum is used up: half of that is time enough.
+            is_urgent = not self._address.is_private or 2 * len(self._unacknowledged) > self._session.receive_maximum
             del self._unacknowledged[packet_id]
-            self._write(_PUBACK + packet_id.to_bytes(2, "big"), is_urgent=not self._address.is_private)
+            self._write(_PUBACK + packet_id.to_bytes(2, "big"), is_urgent=is_urgent)
         elif qos == 2:  # sections 4.3.3 and 4.9: it counts until PUBCOMP
             self._unacknowledged[packet_id] = 0
             self._write(packets.acknowledgement(wire.PUBREC, packet_id))
