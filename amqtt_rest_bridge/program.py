@@ -65,8 +65,8 @@ class WorkerFailedError(BridgeError):
 class BridgePlace(Protocol):
     """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
 
-    A program calls `connect`, `use_routes`, `begin`, `settle`; at each reload `use_routes` and `subscribe`; in the end
-    `stop_taking`, `leave`, `close`.
+    A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`;
+    in the end `stop_taking`, `leave`, `close`.
     """
 
     # What the program and its figures ask.
@@ -117,6 +117,10 @@ class BridgePlace(Protocol):
 
     async def begin(self) -> None:
         """Subscribe what read events and replies need, and begin to take messages."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Return once what is published reaches the events of this bridge, where it is alone."""
         ...
 
     async def settle(self) -> None:
@@ -312,6 +316,7 @@ class Program:
         await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
         await place.begin()
+        await place.catch_up()  # before a caller is told that its request is published
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,

@@ -220,7 +220,9 @@ class Alone:
         supervisor: Supervisor,
     ) -> None:
         self.settled = asyncio.Event()
-        """Set once all is subscribed, for the first time."""
+        """Set once the broker has been told that the bridge is ready, for the first time."""
+        self._subscribed = asyncio.Event()
+        self._may_tell = asyncio.Event()
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
         self.own = PrivateOwnSession(broker, publisher, watches)
@@ -306,8 +308,13 @@ class Alone:
         self._supervisor.keep("own session", self.own.client.run)
         self._supervisor.keep("sessions", self.follow)
 
+    async def catch_up(self) -> None:
+        """Wait until all is subscribed: what is published from now on reaches its events."""
+        await self._subscribed.wait()
+
     async def settle(self) -> None:
-        """Wait until all is subscribed."""
+        """Tell the broker that the bridge is ready."""
+        self._may_tell.set()
         await self.settled.wait()
 
     async def subscribe(self) -> None:
@@ -344,7 +351,7 @@ class Alone:
             await self.own.watch_unmatched(wanted=wanted)
 
     async def follow(self) -> None:
-        """Keep the sessions connected, and publish on each new connection that all is subscribed, until cancelled."""
+        """Keep the sessions connected, and publish on each new connection that the bridge is ready, until cancelled."""
         await self.subscribe()
         if self.commands is not None and self.commands.client is None:
             self.commands.begin()
@@ -353,6 +360,8 @@ class Alone:
             self.own.has_connected.clear()
             while not all(client.connection is not None for client in self._clients()):
                 await asyncio.sleep(_LOOK_SECONDS)
+            self._subscribed.set()
+            await self._may_tell.wait()
             names = [name for session in self._wanted.values() for name in session.subscriptions]
             self._publisher.announce(Publication(READY_TOPIC, json.dumps(names).encode()))
             self.settled.set()

@@ -184,6 +184,9 @@ class Member:
         self._supervisor.keep("own session", self.own.client.run)
         self._supervisor.keep("slots", self.follow)
 
+    async def catch_up(self) -> None:
+        """Return at once: other workers, or their sessions, take what this one does not yet."""
+
     async def settle(self) -> None:
         """Wait until this worker serves the slots of its share, for ten seconds at most."""
         await woken(self.settled, _SETTLE_SECONDS)
