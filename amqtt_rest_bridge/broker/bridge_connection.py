@@ -1,8 +1,8 @@
 """One connection of the bridge to the endpoint of its broker: bytes to packets, and back. The broker's loop only.
 
 What the packets mean is in `endpoint`. Packets of one iteration of the loop are written at once, and those that are not
-urgent at most once a millisecond. The socket is not read while the bridge publishes faster than amqtt takes it, and no
-more is written than its buffer has room for.
+urgent at most every three milliseconds. The socket is not read while the bridge publishes faster than amqtt takes it,
+and no more is written than its buffer has room for.
 """
 
 import asyncio

@@ -24,6 +24,7 @@ from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.wire import Property, write_properties
 
 _ENTRY_BYTES: Final = 300  # of a message that waits, beside its topic and payload
+_MANY_IN_FLIGHT: Final = 32  # messages; beyond it the bridge is busy, and the next one may wait for others
 _MOST_UNKEPT: Final = 10_000  # messages that wait for a session that ends with its connection ...
 _MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or two of the largest
 
@@ -189,7 +190,7 @@ class BridgeSession:
             message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
             duplicate=entry.was_sent,
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
-        ), is_urgent=False)  # fmt: skip
+        ), is_urgent=len(self.in_flight) < _MANY_IN_FLIGHT)  # fmt: skip
 
     def wait(self, entry: Entry) -> list[Entry]:
         """Queue a message; return those that were dropped for it: the oldest of a session that is not kept."""

@@ -74,10 +74,11 @@ class BrokerState(Struct, frozen=True):
     trouble: str | None = None
 
 
-GATHERED_SECONDS: Final = 0.001
-"""Packets that nobody waits for are written at most so often: messages to the bridge, and its PUBACK of them.
+GATHERED_SECONDS: Final = 0.003
+"""Packets that are not urgent are written at most so often, since each write wakes the other process.
 
-Each write takes 10 us here and as much there, and wakes the other process.
+These are messages to a bridge that has many, its PUBACK of them, and the PUBACK of a publication that others wait
+behind. Measured in turns with 64 messages under way: 190 us of processor time a message of both processes, 241 without.
 """
 
 

@@ -1,5 +1,7 @@
 """What a connection is given, and what comes of it: immutable values and errors, no I/O but reading certificates."""
 
+import errno
+import os
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,6 +54,18 @@ class BrokerError(BridgeError):
 
 class NoAnswerError(BrokerError):
     """What was reached does not answer CONNECT: no broker, or one of another version."""
+
+
+def why_not_connected(error: OSError | ValueError) -> str:
+    """Return why there is no connection; asyncio's texts hold the address too, or nothing at all."""
+    match error:
+        case ssl.SSLCertVerificationError():
+            return f"its certificate is refused: {error.verify_message}"
+        case ConnectionRefusedError():
+            return f"{os.strerror(errno.ECONNREFUSED)}; is the broker running?"
+        case ConnectionError():
+            return "it closed the connection" if error.errno is None else os.strerror(error.errno)
+    return getattr(error, "strerror", None) or reason(error)
 
 
 @dataclass(frozen=True, slots=True)

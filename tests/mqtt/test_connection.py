@@ -11,10 +11,16 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.mqtt import connection
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement, publish
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
+from amqtt_rest_bridge.mqtt.values import (
+    Address,
+    BrokerError,
+    NoAnswerError,
+    Session,
+    Subscription,
+    why_not_connected,
+)
 from amqtt_rest_bridge.mqtt.wire import DISCONNECT, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
 from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run
 from tests.support.http_target import Peer, Script, silent
@@ -190,7 +196,7 @@ def test_why_there_is_no_connection_is_said_in_words(error: OSError | ValueError
     if isinstance(error, ssl.SSLCertVerificationError):
         error.verify_message = "self-signed certificate"
         said += error.verify_message
-    assert connection._why(error) == said
+    assert why_not_connected(error) == said
 
 
 def test_connect_has_what_the_session_and_the_address_say() -> None:
