@@ -179,7 +179,8 @@ class BridgeProcess:
             self._tell(Loaded(dict(self._program.server_ports), self._program.admin_port, known))
 
     def _tell(self, message: object) -> None:
-        self._writer.write(written(message))
+        if not self._writer.transport.is_closing():  # uvloop would raise
+            self._writer.write(written(message))
 
 
 class ControlHandler(logging.Handler):
@@ -206,6 +207,8 @@ class ControlHandler(logging.Handler):
                 self._loop.call_soon_threadsafe(self._write, message)
 
     def _write(self, message: Log) -> None:
+        if self._writer.transport.is_closing():  # the broker is gone
+            return
         if self._writer.transport.get_write_buffer_size() > _MOST_LOG_BYTES:
             self._dropped += 1
             return

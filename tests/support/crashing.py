@@ -162,7 +162,7 @@ def _watch_sockets(effects: _Effects) -> None:
         sock, data = arguments[:2]
         first = bytes(data[0] if isinstance(data, list) else data)[:1]
         if sock.family == socket.AF_UNIX:
-            return None if first == b"\0" and len(data) == 1 else "link: sent"  # asyncio wakes its loop with a zero
+            return None if first == b"\0" and len(data) == 1 else "bridge: sent"  # asyncio wakes its loop with a zero
         return f"MQTT: {_PACKETS[first[0]]}" if first and first[0] in _PACKETS else None
 
     for name in ("send", "sendall", "sendmsg"):
