@@ -55,6 +55,7 @@ log = logging.getLogger(__name__)
 
 _GRACE_SECONDS: Final = 5.0  # for running requests at the end ...
 _REPLY_LEAD_SECONDS: Final = 0.5  # ... of which those that wait for a reply get less: they are answered 503 then
+_SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
 _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
@@ -232,6 +233,8 @@ class Program:
         self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
         self._reloader: Reloader | None = None
+        self._subscribing: asyncio.Future[None]  # after a reload
+        self._changed = ""  # by the last reload, for the log
         self._broker = BrokerState()
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
@@ -299,7 +302,9 @@ class Program:
             ConfigurationError: A port is taken, or the certificate of server mode cannot be used.
         """
         self._routes = first.routes
-        self._reloader = Reloader(self._settings, self._replace, self._check, first, self._reloaded, self._run_loader)
+        self._reloader = Reloader(
+            self._settings, self._replace, self._check, first, self._reloaded, self._run_loader, self._applied
+        )  # fmt: skip
         ports = server_ports(self._routes)
         self._ports.bind(ports, before or {})
         tls = _port_options(self._settings).tls
@@ -414,13 +419,18 @@ class Program:
             raise
         self._routes = routes
         self._ports.serve(_seconds_by_port(routes))
-        self.supervisor.finish("subscriptions", self.place.subscribe)
+        self._subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
         for route, count in gone:
             _warn_of_removed(route, count)
             self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
-        log.info("routes reloaded: %d route(s); %s", len(routes), changed)
+        self._changed = changed
+
+    async def _applied(self) -> None:
+        """Wait until the changed routes receive messages: who reads that they are in use may rely on it."""
+        await asyncio.wait([self._subscribing], timeout=_SUBSCRIBE_SECONDS)
+        log.info("routes reloaded: %d route(s); %s", len(self._routes), self._changed)
         self._settle()
 
     def _reloaded(self, failure: ReloadFailure | None) -> None:

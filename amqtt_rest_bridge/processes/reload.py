@@ -10,7 +10,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -101,6 +101,10 @@ class _FilesChangedError(Exception):
     """The route files have changed since the look; what was read of them may be a part."""
 
 
+async def _nothing() -> None:
+    """Do nothing."""
+
+
 class Reloader:
     """Watch route files and hand each changed set to `apply`.
 
@@ -118,6 +122,7 @@ class Reloader:
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
         run: Runs `route_loader`.
+        applied: Awaited after `apply`: what is left to be done of a reload.
     """
 
     def __init__(
@@ -128,11 +133,13 @@ class Reloader:
         first: FirstLoad,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
         run: RunLoader = run_loader,
+        applied: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self._paths = settings.route_paths
         self._loader = SubprocessLoader(settings, first.parsed, run)
         self._turn = asyncio.Lock()  # what was read earlier must not be applied later
         self._apply = apply
+        self._applied = applied
         self._check = check
         self._note = note
         self._routes = first.routes
@@ -229,6 +236,7 @@ class Reloader:
             if not self._has_ended:
                 self._apply(loaded)
                 self._routes = loaded.routes
+                await self._applied()
         except RouteFilesError as error:
             self._failures = 0
             log.error("reload failed, keeping the current routes: %d error(s) in the route files", len(error.faults))  # noqa: TRY400  # as below

@@ -61,9 +61,9 @@ class Supervisor:
         """Run what never ends, until the task is cancelled; should it end all the same, it is started again."""
         return self._start(name, work, once=False)
 
-    def finish(self, name: str, work: Work) -> None:
+    def finish(self, name: str, work: Work) -> asyncio.Task[None]:
         """Run what ends; started again until it has ended without an error."""
-        self._start(name, work, once=True)
+        return self._start(name, work, once=True)
 
     async def broken(self) -> str:
         """Wait until a task keeps failing, and return which and why."""
