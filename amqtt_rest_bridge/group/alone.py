@@ -313,7 +313,7 @@ class Alone:
         await self._subscribed.wait()
 
     async def settle(self) -> None:
-        """Tell the broker that the bridge is ready."""
+        """Show the broker that the bridge is ready."""
         self._may_tell.set()
         await self.settled.wait()
 
