@@ -211,12 +211,21 @@ class BridgeSession:
             self._write(None, entry)
         while self._again and self.connection is not None and self.connection.takes_more:
             packet_id = self._again.popleft()
-            if packet_id in self.in_flight:  # it may have been acknowledged meanwhile
-                self._write(packet_id, self.in_flight[packet_id])
+            again = self.in_flight.get(packet_id)  # it may have been acknowledged meanwhile
+            if again is not None and again.subscriptions:
+                self._write(packet_id, again)
+            elif again is not None:
+                del self.in_flight[packet_id]
         while self.waiting and not self._again and self._may_send:
             entry = self.waiting.popleft()
             self.waiting_bytes -= entry.size
             self.send(entry)
+
+    def ended(self, packet_id: int, identifier: int) -> None:
+        """Note that the result of a message has come, for one of its events: for that one it is not sent again."""
+        entry = self.in_flight.get(packet_id)
+        if entry is not None:
+            entry.subscriptions = tuple([one for one in entry.subscriptions if one.identifier != identifier])
 
     def acknowledged(self, packet_id: int) -> None:
         """Forget a message that the bridge has done with, and send the next one."""

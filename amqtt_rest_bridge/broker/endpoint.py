@@ -36,6 +36,7 @@ from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish
 from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
     ENDPOINT_TOPICS,
+    ENDS,
     EVENT,
     LOSSLESS,
     OWN,
@@ -325,6 +326,8 @@ class Endpoint:
             return
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
         qos = user.get(QOS)
+        if ENDS in user:
+            self._ended(user[ENDS])
         publication = Publication(packet.topic, packet.payload, packet.retain, qos=None if qos is None else int(qos))
 
         def published() -> None:
@@ -332,6 +335,14 @@ class Endpoint:
             connection.resume()
 
         self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)
+
+    def _ended(self, marks: str) -> None:
+        """Note the messages that a publication ends; see `private.ENDS`."""
+        for mark in marks.split(","):
+            client_id, packet_id, identifier = mark.rsplit(" ", 2)
+            session = self._sessions.get(client_id)
+            if session is not None:
+                session.ended(int(packet_id), int(identifier))
 
     def _bridge_is_ready(self, connection: BridgeConnection, events: Collection[EventName]) -> None:
         """Note that the bridge has subscribed these events; those that an earlier one had beside them are gone."""

@@ -42,6 +42,7 @@ _LOOKED_AT_TOGETHER: Final = 32
 _QUICKLY_PARSED: Final = 16 << 10  # bytes
 _SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
+_MOST_MARKS: Final = 250  # messages of a batch that its result is said to end: MQTT's user properties have a bound
 
 
 class Common(Struct, eq=False):
@@ -367,8 +368,11 @@ class RouteCalls:
         """Count a call that has ended, and those that it carries; publish its result; release its message."""
         (_, *riders) = self._count(call, verdict)
         if verdict.publication is not None:
+            ended = [call, *(rider for rider, own in riders if own.publication is None)][:_MOST_MARKS]
+            marks = filter(None, [one.delivery.mark(one.name) for one in ended if one.delivery is not None])
+            publish, mark = self._common.host.publisher.publish, ",".join(marks)
             try:
-                await self._common.host.publisher.publish(verdict.publication, hops=call.hops + 1, route=self.name)
+                await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=mark)
             except PublicationRefusedError as refused:
                 self._outcomes.not_published(call.name, refused)
         self._close(call, None)

@@ -34,7 +34,9 @@ from amqtt_rest_bridge.settings import Settings
 class Publishes(Protocol):
     """Publishes to the broker."""
 
-    def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> Awaitable[None]:
+    def publish(
+        self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
+    ) -> Awaitable[None]:
         """Publish, and return once the broker has acknowledged it. What is published is bounded: this waits for room.
 
         A publication whose caller is cancelled before it has been sent is never sent.
@@ -44,6 +46,7 @@ class Publishes(Protocol):
             hops: Routes that its message has passed through, this one included.
             route: The name of the route that publishes, for the log.
             wait: Wait for the broker where it is away, and publish again after a reconnect, however long that takes.
+            mark: Of the message that it ends, see `Delivery.mark`.
 
         Raises:
             BrokerAwayError: The broker is away, the connection is lost before it acknowledges, or it does not within 10
@@ -129,6 +132,13 @@ class Delivery(Protocol):
 
     def key(self, event: EventName) -> str:
         """Return the Idempotency-Key of an event's call: the same whenever the message comes again."""
+        ...
+
+    def mark(self, event: EventName) -> str:
+        """Return what tells its source that a publication ends it for an event, which then does not come again.
+
+        Empty where calls are repeated after a crash anyway.
+        """
         ...
 
 

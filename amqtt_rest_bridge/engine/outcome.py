@@ -343,7 +343,8 @@ class FailureQueue:
         while self._waiting:
             publication, hops, name, delivery = self._waiting.popleft()
             try:
-                await self._publisher.publish(publication, hops=hops, route=name[0])
+                mark = "" if delivery is None else delivery.mark(name)
+                await self._publisher.publish(publication, hops=hops, route=name[0], mark=mark)
             except PublicationRefusedError as refused:
                 self._outcomes.not_published(name, refused)
             except Exception:

@@ -46,6 +46,10 @@ class OwnDelivery:
         """Return a new Idempotency-Key."""
         return str(uuid.uuid4())
 
+    def mark(self, _: EventName) -> str:
+        """Return nothing: no source delivers the message again."""
+        return ""
+
 
 @dataclass(slots=True, eq=False)
 class _Entry(OwnDelivery):

@@ -191,7 +191,7 @@ class _Broker:
         self.publish_to: Callable[[Message], None] = lambda _: None
         self._reply = reply
 
-    async def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> None:  # noqa: ARG002
+    async def publish(self, publication: Publication, **_: object) -> None:
         self.published.append(publication)
         properties = publication.properties
         if self._reply is not None and properties is not None and properties.response_topic is not None:

@@ -34,6 +34,9 @@ class HoldsMessages(Protocol):
     def end(self, delivery: "MqttDelivery") -> None:
         """Take back a message whose calls have ended."""
 
+    def mark(self, delivery: "MqttDelivery", event: EventName) -> str:
+        """Return what is said to the broker where a publication ends a message for an event."""
+
 
 class MqttDelivery:
     """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last."""
@@ -99,6 +102,10 @@ class MqttDelivery:
     def key(self, event: EventName) -> str:
         """Return the Idempotency-Key of the message for an event."""
         return idempotency_key(self._session.client.client_id, self.received, event)
+
+    def mark(self, event: EventName) -> str:
+        """Return what tells the broker that a publication ends the message for an event."""
+        return self._session.mark(self, event)
 
 
 class Unacknowledged:

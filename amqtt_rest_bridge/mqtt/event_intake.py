@@ -188,6 +188,15 @@ class EventIntake:
             self._unacknowledged.remove(delivery)
             self._gave_back_on = delivery.connection
 
+    def mark(self, delivery: MqttDelivery, event: EventName) -> str:
+        """Return the item of `private.ENDS` for a message of `main`; empty for one that is called again anyway."""
+        received = delivery.received
+        if not delivery.is_bounded:
+            for number in received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()):
+                if self._names.get(number) == event:
+                    return f"{self.client.client_id} {received.packet_id} {number}"
+        return ""
+
     def _events_of(self, received: Publish) -> list[EventName]:
         identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
         return [self._names[number] for number in identifiers if number in self._names]

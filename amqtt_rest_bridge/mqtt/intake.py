@@ -350,6 +350,10 @@ class Intake:
         """
         return not self._paused and (not self.held or self._capacity.is_left)
 
+    def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002  # of `HoldsMessages`
+        """Return nothing: calls of a worker are repeated after a kill."""
+        return ""
+
     def end(self, delivery: MqttDelivery) -> None:
         """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
         self.held -= 1

@@ -36,6 +36,11 @@ OWN: Final = "rest-bridge-own"
 """In PUBLISH of the bridge: it is the bridge's own, the status of a route or the answer to a command."""
 QOS: Final = "rest-bridge-qos"
 """In PUBLISH of the bridge: the QOS of its event. The packet itself always has QoS 1."""
+ENDS: Final = "rest-bridge-ends"
+"""In PUBLISH of the bridge: which messages it ends, for which events, so that these do not come again after a kill.
+
+Items with a comma between them, each of client id, packet identifier and subscription identifier, with spaces.
+"""
 
 # Topics.
 

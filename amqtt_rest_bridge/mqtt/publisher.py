@@ -16,9 +16,9 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.private import OWN, QOS
+from amqtt_rest_bridge.mqtt.private import ENDS, OWN, QOS
 from amqtt_rest_bridge.mqtt.values import BrokerError
-from amqtt_rest_bridge.mqtt.wire import Property, write_properties
+from amqtt_rest_bridge.mqtt.wire import Property, of_text, of_variable, write_properties
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
@@ -47,6 +47,7 @@ class _Sending:
     expires_at: float | None = None  # time of the loop
     retained_for: int = 0  # seconds that the broker keeps it, 0: no limit
     is_own: bool = False  # marked with `OWN`
+    mark: str = ""  # of the messages that it ends
     losses: int = 0  # connections that have ended while it was under way
     blame: int = 0  # points for those that have ended while it was alone
 
@@ -97,6 +98,7 @@ class Publisher:
         hops: int,
         route: str = "",  # noqa: ARG002  # of `Publishes`
         wait: bool = True,
+        mark: str = "",
         is_own: bool = False,
     ) -> asyncio.Future[None]:
         """Publish, and return once the broker has acknowledged it; see `engine.needs.Publishes`.
@@ -111,7 +113,7 @@ class Publisher:
         """
         loop = asyncio.get_running_loop()
         answer = loop.create_future()
-        sending = _Sending(publication, hops, answer, is_own=self._is_private and is_own)
+        sending = _Sending(publication, hops, answer, is_own=self._is_private and is_own, mark=mark)
         fault = check_topic_name(publication.topic)
         if fault is not None:
             self._drop(sending, f"the topic {fault}")
@@ -204,7 +206,7 @@ class Publisher:
 
         qos = 1 if publication.qos is None else publication.qos
         if self._is_private:
-            properties, qos = _private(sending.hops, publication.qos, is_own=sending.is_own), 1
+            properties, qos = _private(sending.hops, publication.qos, sending.mark, is_own=sending.is_own), 1
         else:
             properties = _written(publication.properties, sending.hops, sending.retained_for)
         try:
@@ -261,12 +263,23 @@ def _written(properties: MessageProperties | None, hops: int, expires: int) -> b
     return write_properties(found)
 
 
-@lru_cache(maxsize=64)
-def _private(hops: int, qos: int | None, *, is_own: bool) -> bytes:
+def _private(hops: int, qos: int | None, mark: str, *, is_own: bool) -> bytes:
     """Return the encoded properties of a publication for the private endpoint; those of MQTT 5 end there anyway."""
-    pairs = [(HOPS, str(hops))]
+    pairs = _pairs(hops, qos, is_own=is_own)
+    if mark:
+        pairs += _user_property(ENDS, mark)
+    return of_variable(len(pairs)) + pairs
+
+
+@lru_cache(maxsize=64)
+def _pairs(hops: int, qos: int | None, *, is_own: bool) -> bytes:
+    pairs = _user_property(HOPS, str(hops))
     if qos is not None:
-        pairs.append((QOS, str(qos)))
+        pairs += _user_property(QOS, str(qos))
     if is_own:
-        pairs.append((OWN, ""))
-    return write_properties({Property.USER_PROPERTY: pairs})
+        pairs += _user_property(OWN, "")
+    return pairs
+
+
+def _user_property(name: str, value: str) -> bytes:
+    return Property.USER_PROPERTY.to_bytes() + of_text(name) + of_text(value)

@@ -65,7 +65,9 @@ class Peers:
     def close(self) -> None:
         """Keeps no connection."""
 
-    def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> "asyncio.Future[None]":
+    def publish(
+        self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
+    ) -> "asyncio.Future[None]":
         return self.soon(None)  # type: ignore[return-value]
 
     def connect(self, config: RestApiConfig, server: str) -> "Peers":
@@ -139,6 +141,9 @@ class Acknowledgement:
 
     def key(self, event: EventName) -> str:
         return "7d3c5a0e-0000-4000-8000-000000000000"
+
+    def mark(self, event: EventName) -> str:
+        return ""
 
 
 async def run(kind: str, count: int, size: int) -> float:

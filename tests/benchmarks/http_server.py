@@ -73,7 +73,9 @@ class Beside(asyncio.Protocol):
         theirs.close()
         self._transport, _ = await asyncio.get_running_loop().create_connection(lambda: self, sock=ours)
 
-    def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> Awaitable[None]:
+    def publish(
+        self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
+    ) -> Awaitable[None]:
         number, loop = next(self._numbers), asyncio.get_running_loop()
         future = self._waiting[number] = loop.create_future()
         assert self._transport is not None

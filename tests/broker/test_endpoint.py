@@ -19,6 +19,7 @@ from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
 from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
+    ENDS,
     EVENT,
     LOSSLESS,
     OWN,
@@ -247,6 +248,24 @@ async def test_messages_wait_for_the_window_and_for_a_kept_session_that_is_away(
             (b"1", True), (b"2", True), (b"3", False), (b"4", False),
         ]  # fmt: skip
         assert second.payload == b"1"
+
+
+@on_a_loop
+async def test_a_message_whose_result_has_come_does_not_come_again_for_that_event() -> None:
+    async with serving() as rig:
+        client, own = await rig.client("main"), await rig.client("own", is_kept=False)
+        await client.subscribe("t", 1, A)
+        await client.subscribe("t", 2, B)
+        for payload in (b"both", b"one", b"none"):
+            rig.endpoint.offer("t", payload)
+        both, one, _ = [message.packet_id for message in await client.messages(3)]
+        await own.publish("out", b"", **{ENDS: f"main {both} 1,main {both} 2"})
+        await own.publish("out", b"", **{ENDS: f"main {one} 1"})
+        await client.close()
+        again = await (await rig.client("main")).messages(2)
+        assert [(came.payload, came.properties[Property.SUBSCRIPTION_IDENTIFIER]) for came in again] == [
+            (b"one", [2]), (b"none", [1, 2]),
+        ]  # fmt: skip
 
 
 @on_a_loop

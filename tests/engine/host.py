@@ -177,7 +177,9 @@ class Broker:
         self.refuses: set[str] = set()
         self._back: list[asyncio.Future[None]] = []
 
-    async def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> None:
+    async def publish(
+        self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
+    ) -> None:
         if self.is_away:
             back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._back.append(back)
@@ -223,6 +225,9 @@ class Source:
 
     def key(self, event: EventName) -> str:
         return self._key
+
+    def mark(self, event: EventName) -> str:
+        return f"{self._key} {event[1]}"
 
 
 class Seen:

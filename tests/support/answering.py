@@ -118,7 +118,9 @@ class FakeBroker:
 
     # What the engine needs.
 
-    async def publish(self, publication: Publication, *, hops: int, route: str, wait: bool = True) -> None:
+    async def publish(
+        self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
+    ) -> None:
         assert (hops, wait) == (1, False)
         outcome = self.outcomes.popleft() if self.outcomes else True
         if isinstance(outcome, Exception):
