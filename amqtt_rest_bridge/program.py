@@ -321,7 +321,7 @@ class Program:
         await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
         await place.begin()
-        await place.catch_up()  # before a caller is told that its request is published
+        await place.catch_up()  # before a caller gets an answer which says that its request is published
         self._ports.serve(_seconds_by_port(self._routes))
         self._admin.serve(
             self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,

@@ -220,7 +220,7 @@ class Alone:
         supervisor: Supervisor,
     ) -> None:
         self.settled = asyncio.Event()
-        """Set once the broker has been told that the bridge is ready, for the first time."""
+        """Set once the broker knows that the bridge is ready, for the first time."""
         self._subscribed = asyncio.Event()
         self._may_tell = asyncio.Event()
         self.commands: MqttCommands | None = None
@@ -313,7 +313,7 @@ class Alone:
         await self._subscribed.wait()
 
     async def settle(self) -> None:
-        """Tell the broker that the bridge is ready."""
+        """Show the broker that the bridge is ready."""
         self._may_tell.set()
         await self.settled.wait()
 

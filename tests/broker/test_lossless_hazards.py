@@ -103,7 +103,7 @@ def test_a_row_that_cannot_be_read_costs_itself_alone(tmp_path: Path, caplog: py
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("UPDATE calls SET topic = CAST(x'ff' AS TEXT) WHERE id = 2")
     with recording() as target, hosting(route(target.port), spool=str(path)) as host:
-        assert [target.request().body for _ in range(2)] == [b"0", b"2"]
+        assert sorted(target.request().body for _ in range(2)) == [b"0", b"2"]
         host.client().publish("in/x", b"new")
         assert target.request().body == b"new"
         eventually(lambda: (host.program.status("L")["last_error"] or {}).get("code") == "unreadable_row")

@@ -18,7 +18,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from amqtt_rest_bridge.model import Message
 from amqtt_rest_bridge.spool import Kept, Spool, SpoolFullError, disk_space
@@ -293,7 +293,8 @@ def a_broker(folder: Path) -> None:
         with hosting(_ROUTE.format(target.port), spool=str(folder / "spool.db")) as host:
             client = host.client("out")
             count = 0
-            while not host.program.status("L")["messages"]["refused"]:
+            lossless: Any = host.plugin._lossless
+            while lossless.refusing is None:
                 client.publish("in/x", b"%d " % count + b"x" * 10_000)
                 count += 1
             assert b"could not be written to the spool" in client.message()[1]
