@@ -233,7 +233,6 @@ class Program:
         self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
         self._reloader: Reloader | None = None
-        self._subscribing: asyncio.Future[None]  # after a reload
         self._changed = ""  # by the last reload, for the log
         self._broker = BrokerState()
         self.supervisor = Supervisor(self._report_broken)
@@ -497,13 +496,9 @@ class Program:
 
 def _warn_of_removed(route: Route, count: int) -> None:
     """Warn of a route that a reload has removed, where `count` messages of it have not ended."""
-    if route.is_lossless:
-        log.warning(
-            "route %s was removed: it is lossless, and from now on nothing is kept for it; %d message(s) that it has "
-            "taken had not ended", route.name, count,
-        )  # fmt: skip
-    elif count:
-        log.warning("route %s was removed: %d message(s) that it has taken had not ended", route.name, count)
+    kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
+    if kept or count:
+        log.warning("route %s was removed: %s%d message(s) that it has taken had not ended", route.name, kept, count)
 
 
 def check_routes(routes: Iterable[Route], settings: Settings) -> None:
