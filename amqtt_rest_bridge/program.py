@@ -16,7 +16,7 @@ import logging
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
@@ -228,6 +228,7 @@ class Program:
         pids: Mapping[str, int] | None = None,
     ) -> None:
         self._settings = settings
+        self._check = partial(check_routes, settings=settings)
         self._run_loader = run_loader
         self._on_reload = on_reload
         self._owns_process = owns_process
@@ -454,9 +455,6 @@ class Program:
         if self._reloader is None:
             raise RuntimeError("routes are asked for before they have been loaded")
         return self._reloader
-
-    def _check(self, routes: Sequence[Route]) -> None:
-        check_routes(routes, self._settings)
 
     def _report_broken(self, fault: str | None) -> None:
         self.reporter.report_broken(fault)
