@@ -141,6 +141,10 @@ class ConfigurationError(BridgeError):
     """A setting of the plugin or command line cannot be used; the message says which, why and what is allowed."""
 
 
+class InUseError(ConfigurationError):
+    """Another program has what a setting names: a port, or a file."""
+
+
 class BrokerAwayError(BridgeError):
     """The broker is away or does not acknowledge, and the publication was not to wait; it may have been published."""
 

@@ -18,7 +18,7 @@ import threading
 from functools import partial
 from typing import Any, Final
 
-from amqtt_rest_bridge.errors import BridgeError, reason
+from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
 from amqtt_rest_bridge.group.alone import Alone
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.mqtt.publisher import Publisher
@@ -33,6 +33,8 @@ from amqtt_rest_bridge.system import leave_no_core_file
 log = logging.getLogger(__name__)
 
 _MOST_LOG_BYTES: Final = 1 << 20  # of records that the broker has not read; further ones are dropped and counted
+_IN_USE_SECONDS: Final = 2.0  # that a start waits for the bridge of a broker that was killed
+_AGAIN_SECONDS: Final = 0.2
 _FLUSH_SECONDS: Final = 0.5  # for what was written last, at the end
 
 
@@ -152,18 +154,7 @@ class BridgeProcess:
 
     async def _serve(self) -> None:
         try:
-            pids = {"main": os.getppid(), "bridge-0": os.getpid()}
-            settings, place = self._start.settings, _place(self._start.settings, self._start.address)
-            self._program = program = Program(
-                settings, Publisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
-                pids=pids,
-            )  # fmt: skip
-            if self._start.first is None:
-                self._tell_loaded(await program.load())
-            else:
-                first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
-                program.use_first(first, before=self._start.ports)
-                self._tell_loaded(None)
+            self._program = program = await self._loaded()
             await self._may_connect.wait()
             await program.start()
             self._tell(Failed(await program.supervisor.broken()))
@@ -172,6 +163,38 @@ class BridgeProcess:
         except Exception as error:
             log.exception("the bridge cannot go on")
             self._tell(Failed(reason(error)))
+
+    async def _loaded(self) -> Program:
+        """Return the bridge with its routes and ports, and tell the broker of them.
+
+        A port or file that is in use is tried for two seconds: a broker that was killed leaves a bridge, which ends then.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _IN_USE_SECONDS
+        while True:
+            try:
+                return await self._load_once()
+            except InUseError:
+                self.release()
+                self._program = None
+                if loop.time() >= until:
+                    raise
+                await asyncio.sleep(_AGAIN_SECONDS)
+
+    async def _load_once(self) -> Program:
+        pids = {"main": os.getppid(), "bridge-0": os.getpid()}
+        settings, place = self._start.settings, _place(self._start.settings, self._start.address)
+        self._program = program = Program(
+            settings, Publisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
+            pids=pids,
+        )  # fmt: skip
+        if self._start.first is None:
+            self._tell_loaded(await program.load())
+        else:
+            first = pickle.loads(self._start.first)  # noqa: S301  # of the bridge before
+            program.use_first(first, before=self._start.ports)
+            self._tell_loaded(None)
+        return program
 
     def _tell_loaded(self, first: FirstLoad | None) -> None:
         if self._program is not None:

@@ -9,6 +9,7 @@ second. It does not listen meanwhile, so callers are refused, or served by anoth
 
 import asyncio
 import contextlib
+import errno
 import logging
 import socket
 from collections.abc import Callable, Iterable, Mapping
@@ -18,7 +19,7 @@ from typing import Final
 
 from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.catalogue import PORT_CLOSED
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError, InUseError
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.exchange import RETRY_AFTER, Application, Refusal, refuse
 from amqtt_rest_bridge.http.server import HttpServer
@@ -219,7 +220,8 @@ def bound_socket(host: str, port: int, setting: str, *, is_shared: bool = True) 
         sock.setblocking(False)
     except OSError as error:
         sock.close()
-        raise ConfigurationError(f"{where}: {why_not_bound(error, port, setting)}") from error
+        kind = InUseError if error.errno == errno.EADDRINUSE else ConfigurationError
+        raise kind(f"{where}: {why_not_bound(error, port, setting)}") from error
     return sock
 
 

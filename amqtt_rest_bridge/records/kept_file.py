@@ -20,7 +20,7 @@ from typing import Final
 
 import msgspec
 
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError, InUseError
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, open_private, regular_file, sqlite_code
 from amqtt_rest_bridge.times import LineLimit
@@ -172,9 +172,7 @@ class FailureFile:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self._unlock()
-            raise ConfigurationError(
-                f"the file {self._path} (failures) is used by another broker; give each its own"
-            ) from None
+            raise InUseError(f"the file {self._path} (failures) is used by another broker; give each its own") from None
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None

@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import signal
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -260,3 +262,16 @@ def messages(host: Host) -> Any:
 
 def health(client: Client) -> Any:
     return json.loads(client.message()[1])["health"]
+
+
+def test_a_start_waits_for_the_port_of_a_bridge_that_has_yet_to_end(unused_port: int) -> None:
+    routes = f"""
+DEFINE ROUTE Hooks WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '{unused_port}'
+    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
+"""
+    taken = socket.create_server(("127.0.0.1", unused_port))
+    threading.Timer(0.3, taken.close).start()
+    with hosting(routes, processes=1) as host:
+        assert host.http_port == unused_port
+        assert accepts(unused_port)
