@@ -167,7 +167,7 @@ class BridgeProcess:
     async def _loaded(self) -> Program:
         """Return the bridge with its routes and ports, and tell the broker of them.
 
-        A port or file that is in use is tried for two seconds: a broker that was killed leaves a bridge, which ends then.
+        A port or file in use is tried for two seconds: a broker that was killed leaves a bridge, which ends then.
         """
         loop = asyncio.get_running_loop()
         until = loop.time() + _IN_USE_SECONDS
