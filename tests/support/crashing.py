@@ -167,6 +167,12 @@ def _watch_sockets(effects: _Effects) -> None:
 
     for name in ("send", "sendall", "sendmsg"):
         _watch(socket.socket, name, kind, effects)
+    watched: Any = socket.socket.sendmsg
+
+    def sendmsg(sock: socket.socket, parts: Iterable[Any], *more: Any) -> Any:  # asyncio hands over an iterator
+        return watched(sock, list(parts), *more)
+
+    socket.socket.sendmsg = sendmsg  # type: ignore[assignment,method-assign]
 
 
 def _watch(owner: Any, name: str, kind_of: Callable[[str, tuple[Any, ...]], str | None], effects: _Effects) -> None:
