@@ -37,10 +37,11 @@ class Reloading:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
-        self.host = Host(configuration(folder, reload_seconds=0.01, **settings))
+        self._is_child = bool(settings.get("processes"))
+        seconds = 0 if self._is_child else 0.01  # a child is asked to reload
+        self.host = Host(configuration(folder, reload_seconds=seconds, **settings))
         self._done = threading.Semaphore(0)
         self.looks = self.tries = 0
-        self._is_child = bool(settings.get("processes"))
         if self._is_child:
             return
         reloader = self.host.program._started

@@ -384,8 +384,7 @@ def test_of_several_that_wait_to_take_over_the_last_one_stays(
         for sock in later:
             sock.settimeout(SECONDS)
             sock.sendall(connect_packet("a", login=("ann", "ann"), clean=clean))
-        for sock in later:
-            assert sock.recv(1) == CONNECTED[:1]
+        assert later[-1].recv(1) == CONNECTED[:1]  # the others may be closed before they are answered
         eventually(lambda: len(connections.handlers(named.broker)) == 2, "more than the last one stay")
 
 
