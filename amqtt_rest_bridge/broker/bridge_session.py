@@ -37,7 +37,7 @@ class Subscription(Struct, eq=False):
         topic_filter: Of the messages.
         identifier: The Subscription Identifier that comes with them.
         name: The client event that they are for; None for all else.
-        lossless: For messages on disk; see the table in `endpoint`.
+        lossless: For messages on disk; see `private.LOSSLESS`.
     """
 
     session: "BridgeSession"

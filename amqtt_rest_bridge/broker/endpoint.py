@@ -55,9 +55,7 @@ from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_MAXIMUM: Final = (
-    128  # publications of the bridge that wait for their turn; amqtt takes one in three iterations
-)
+_RECEIVE_MAXIMUM: Final = 128  # publications of the bridge that wait; amqtt takes one in three iterations of the loop
 _MOST_PUBLISHED_BYTES: Final = 8 << 20  # of those; beyond it the bridge is not read
 _MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
 _LONGEST_KNOWN: Final = 256  # ... and their characters
@@ -101,9 +99,7 @@ class Endpoint:
         self._keys: set[str] = set()  # of messages on disk that are in flight
         self._by_key: dict[tuple[str, ...], Subscription] = {}
         self._index: TopicIndex[Subscription] | None = None
-        self._events: TopicIndex[Subscription] | None = (
-            None  # while the bridge wants to know of messages for none of these
-        )
+        self._events: TopicIndex[Subscription] | None = None  # where the bridge wants to know of all other messages
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
@@ -319,12 +315,13 @@ class Endpoint:
     def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
         packet_id = packet.packet_id or 0
         acknowledgement = packets.acknowledgement(wire.PUBACK, packet_id)
-        if packet.topic.startswith(ENDPOINT_TOPICS):
-            if packet.topic == READY_TOPIC:
-                self._bridge_is_ready(connection, {(route, event) for route, event in json.decode(packet.payload)})
+        user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
+        if (
+            packet.topic == READY_TOPIC and OWN in user
+        ):  # else it is the result of a route, which callers may have filled
+            self._bridge_is_ready(connection, {(route, event) for route, event in json.decode(packet.payload)})
             connection.write(acknowledgement)
             return
-        user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
         qos = user.get(QOS)
         if ENDS in user:
             self._ended(user[ENDS])
@@ -421,8 +418,9 @@ class Endpoint:
                         self._put(one.session, entry)
                     if number % _LOOKED_AT == 0:
                         await asyncio.sleep(0)
-                for one, answer in wanting:
-                    await _sent(one.session)
+                for session in {one.session for one, _ in wanting}:
+                    await _sent(session)
+                for _, answer in wanting:
                     answer()
         finally:
             self._looking = None

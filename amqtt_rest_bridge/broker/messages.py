@@ -17,6 +17,7 @@ from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.engine.status import STATUS_TOPICS
+from amqtt_rest_bridge.mqtt.private import ENDPOINT_TOPICS
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 
@@ -46,12 +47,12 @@ class IncomingMessages:
         self._endpoint = endpoint
         self._publisher = publisher
         self._forged = LineLimit(_QUIET_SECONDS)
-        self.own_topics: tuple[str, ...] = (STATUS_TOPICS,)
+        self.own_topics: tuple[str, ...] = (STATUS_TOPICS, ENDPOINT_TOPICS)
         """What the topics begin with on which the bridge alone publishes."""
         amqtt_broker.replace(broker, Steps.BROADCAST, self._observed)
         amqtt_broker.replace(broker, Steps.RETAIN, self._guarded)
         if lossless is not None:
-            amqtt_broker.use_packet_hook(broker, plugin, lossless.on_packet, wanted=True)
+            plugin.on_mqtt_packet_received = lossless.on_packet
 
     def retained(self, message: ApplicationMessage) -> None:
         """Take a message that a plugin has retained, which need not have been passed on."""

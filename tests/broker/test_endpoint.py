@@ -379,13 +379,25 @@ async def test_packets_that_are_not_urgent_wait_for_others_unless_none_was_sent_
 
 
 @on_a_loop
+async def test_a_result_on_the_topic_by_which_the_bridge_is_ready_says_nothing() -> None:
+    async with serving() as rig:
+        main, own = await rig.client("main"), await rig.client("own", is_kept=False)
+        await main.subscribe("t", 1, A)
+        await own.publish(READY_TOPIC, b"[]")
+        assert not rig.endpoint.ready.is_set()
+        assert [publication.topic for publication, _, _ in rig.publisher.published] == [READY_TOPIC]
+        rig.endpoint.offer("t", b"1")
+        assert (await main.next()).payload == b"1"
+
+
+@on_a_loop
 async def test_the_bridge_is_ready_when_it_says_so_and_away_when_that_connection_ends() -> None:
     async with serving() as rig:
         away = asyncio.Event()
         rig.endpoint.on_away = away.set
         client = await rig.client("own", is_kept=False)
         assert not rig.endpoint.ready.is_set()
-        await client.publish(READY_TOPIC, b"[]")
+        await client.publish(READY_TOPIC, b"[]", own="1")
         assert rig.endpoint.ready.is_set()
         await client.close()
         await away.wait()
@@ -398,7 +410,7 @@ async def test_a_bridge_that_disconnects_is_not_away() -> None:
     async with serving() as rig:
         rig.endpoint.on_away = lambda: pytest.fail("it was announced")
         client = await rig.client("own", is_kept=False)
-        await client.publish(READY_TOPIC, b"[]")
+        await client.publish(READY_TOPIC, b"[]", own="1")
         client.write(packets.disconnect())
         with pytest.raises(EOFError):
             await client.next()

@@ -15,6 +15,7 @@ from amqtt.session import Session
 from amqtt_rest_bridge.cli.broker_client import broker_address
 from amqtt_rest_bridge.cli.status import snapshot
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
+from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
@@ -241,6 +242,28 @@ def test_a_route_does_not_publish_on_status_topics_either(target: Recorder) -> N
             assert client.message() == ("out", body)
         eventually(lambda: host.program._outcomes.statistics["Forger"].succeeded == 4, "not published")
         assert STATUS not in host.broker.retained_messages
+
+
+@pytest.mark.parametrize(("topic", "body"), [("ready", b"[]"), ("broker", b'{"dropped": 7}'), ("ready", b"x")])
+def test_a_request_that_fills_in_a_topic_of_the_private_endpoint_changes_nothing(
+    target: Recorder, topic: str, body: bytes
+) -> None:
+    routes = f"""DEFINE ROUTE Calls WITH TYPE REST_API
+        ADD REST_API_CONFIG WITH BASE_ADDRESS "{target.url}" WITH ENABLE_CLIENT "true"
+            WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+        ADD EVENT E
+            WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/x" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out"
+        ADD EVENT Hook
+            WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "$rest-bridge/{{query.topic}}"
+    """
+    with hosting(routes) as host:
+        client = host.client("out")
+        ask(host.http_port, f"/hook?topic={topic}", body)
+        client.publish("in", b"as before")
+        assert client.message() == ("out", b"as before")
+        assert host.plugin.endpoint.ready.is_set()
+        assert host.program._broker.dropped == 0
 
 
 def test_a_will_that_waits_for_a_slow_acl_is_sent_on_its_own_topic_although_a_later_connection_has_another(
