@@ -106,13 +106,6 @@ def broker_of(context: BrokerContext) -> Any:
     return context._broker_instance
 
 
-def loop_of(context: BrokerContext) -> asyncio.AbstractEventLoop:
-    """Return the broker's event loop; in a plugin's constructor it may not run yet."""
-    if context.loop is None:
-        raise RuntimeError("amqtt has not said which event loop it runs on")
-    return context.loop
-
-
 def queue_length(broker: Any) -> Callable[[], int]:
     """Return a function that counts the messages which wait to be forwarded, of all publishers."""
     return cast("Callable[[], int]", broker._broadcast_queue.qsize)
@@ -126,22 +119,6 @@ def has_acl(broker: Any) -> bool:
 async def may_publish(broker: Any, session: Session, topic: str) -> bool:
     """Await the decision of the topic plugins, as amqtt does for a publish."""
     return bool(await broker._topic_filtering(session, topic, Action.PUBLISH))
-
-
-def use_packet_hook(broker: Any, plugin: Any, hook: Step, *, wanted: bool) -> None:
-    """Fire a hook for each packet that a client sends, exactly while it is wanted, since it costs a task a packet.
-
-    amqtt looks for a plugin's hooks once, when all plugins are constructed; until then it finds them as its methods.
-    """
-    if not hasattr(broker, "plugins_manager"):
-        if wanted:
-            plugin.on_mqtt_packet_received = hook
-        return
-    callbacks = hooks(broker.plugins_manager)[MQTTEvents.PACKET_RECEIVED]
-    if wanted and hook not in callbacks:
-        callbacks.append(hook)
-    elif not wanted and hook in callbacks:
-        callbacks.remove(hook)
 
 
 def hooks(manager: Any) -> dict[Any, list[Step]]:

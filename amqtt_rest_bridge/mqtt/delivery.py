@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from amqtt_rest_bridge.model import EventName, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.private import KEY
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.wire import MOST_USER_BYTES, Properties, Property
@@ -21,7 +22,6 @@ MOST_PROPERTIES: Final = 32
 MOST_BYTES: Final = MOST_USER_BYTES
 """... and their size, names and values together."""
 _LONGEST_CORRELATION: Final = 64
-_KEY: Final = "idempotency-key"
 _LONGEST_KEY: Final = 255
 _KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
 
@@ -194,7 +194,7 @@ def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
     The key is the same whenever the broker sends the message again. With QoS 0, which is sent once, it is new.
     """
     pairs = message.properties.get(Property.USER_PROPERTY, ())
-    given = next((value for name, value in pairs if name.lower() == _KEY), None)
+    given = next((value for name, value in pairs if name.lower() == KEY), None)
     if given is None and (correlation := message.properties.get(Property.CORRELATION_DATA)):
         given = correlation.decode("latin-1")
     if given is not None:
