@@ -31,8 +31,8 @@ if TYPE_CHECKING:
         RouteFilesError,
         Severity,
     )
-    from amqtt_rest_bridge.language.load_result import LoadResult
-    from amqtt_rest_bridge.model import (
+    from amqtt_rest_bridge.lot.load_result import LoadResult
+    from amqtt_rest_bridge.lot.model import (
         ClientEvent,
         Method,
         OverloadPolicy,
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         ServerEvent,
         Signature,
     )
-    from amqtt_rest_bridge.placeholders import PlaceholderText
+    from amqtt_rest_bridge.lot.placeholders import PlaceholderText
 
     __version__: str
 
@@ -95,8 +95,8 @@ def load_routes(
         ConfigurationError: A path is missing or cannot be read; the message names all such paths.
     """
     from amqtt_rest_bridge.errors import RouteFilesError
-    from amqtt_rest_bridge.language import loader, sources
-    from amqtt_rest_bridge.language.evaluation import Environment
+    from amqtt_rest_bridge.lot import loader, sources
+    from amqtt_rest_bridge.lot.evaluation import Environment
 
     texts = sources.read([Path(path) for path in paths])
     variables = os.environ if environment is None else environment

@@ -9,8 +9,8 @@ from typing import Any
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message
-from amqtt_rest_bridge.placeholders import MessageValues, ResponseBody, ResultValues
+from amqtt_rest_bridge.lot.model import ClientEvent, HttpResponse, Message
+from amqtt_rest_bridge.lot.placeholders import MessageValues, ResponseBody, ResultValues
 from amqtt_rest_bridge.times import rfc3339
 
 

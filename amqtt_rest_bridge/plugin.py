@@ -27,13 +27,13 @@ from amqtt_rest_bridge.broker.messages import IncomingMessages, retained_message
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.broker.statuses import Statuses
-from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import reloading_on_sighup
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times
 from amqtt_rest_bridge.settings import Settings, check_settings
-from amqtt_rest_bridge.spool import Spool
+from amqtt_rest_bridge.store import Spool
 from amqtt_rest_bridge.system import return_large_blocks
+from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.plugin_bridge import BridgeTasks

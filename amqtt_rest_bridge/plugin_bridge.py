@@ -18,6 +18,7 @@ import threading
 from functools import partial
 from typing import Any, Final
 
+from amqtt_rest_bridge.bridge import MakePlace, Program, check_routes
 from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
 from amqtt_rest_bridge.group.alone import Alone
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
@@ -26,7 +27,6 @@ from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Re
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import loop_factory
-from amqtt_rest_bridge.program import MakePlace, Program, check_routes
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import leave_no_core_file
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from amqtt_rest_bridge.model import EventName, Route
+from amqtt_rest_bridge.lot.model import EventName, Route
 from amqtt_rest_bridge.topics import filter_matches, widest_filter
 
 _SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge process that is behind

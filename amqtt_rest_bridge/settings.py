@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Final
 
 from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.model import Capture, OverloadPolicy, Route
+from amqtt_rest_bridge.lot.model import Capture, OverloadPolicy, Route
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one

@@ -32,7 +32,7 @@ def expressions() -> Iterator[tuple[str, re.Pattern[Any]]]:
                 for name, value in vars(owner).items():
                     if isinstance(value, re.Pattern):
                         yield f"{found.name}.{name}", value
-    rules = Path(amqtt_rest_bridge.__path__[0], "language", "grammar", "route_parser.py").read_text()
+    rules = Path(amqtt_rest_bridge.__path__[0], "lot", "grammar", "route_parser.py").read_text()
     for number, rule in enumerate(RULE.finditer(rules)):
         yield f"route_parser, pattern {number}", re.compile(ast.literal_eval(rule["text"]))
 

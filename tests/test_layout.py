@@ -13,7 +13,7 @@ GENERATED = {"route_parser.py"}
 SOURCES = [
     file for package in PACKAGES for file in sorted(ROOT.joinpath(package).rglob("*.py")) if file.name not in GENERATED
 ]
-TABLE = ROOT / "amqtt_rest_bridge" / "language" / "parameters.py"
+TABLE = ROOT / "amqtt_rest_bridge" / "lot" / "parameters.py"
 """A row for each setting of the language: it grows with them, and is read as one."""
 TWO_CLASSES = {
     *(

@@ -59,7 +59,7 @@ from amqtt_rest_bridge.http.exchange import (
 )
 from amqtt_rest_bridge.http.port import Limits
 from amqtt_rest_bridge.http.server import HttpServer
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.records.runs import run_members
 from amqtt_rest_bridge.records.values import RunQuery
 from amqtt_rest_bridge.settings import Settings

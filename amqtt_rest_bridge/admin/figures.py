@@ -15,7 +15,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
-from amqtt_rest_bridge.model import OverloadPolicy
+from amqtt_rest_bridge.lot.model import OverloadPolicy
 from amqtt_rest_bridge.mqtt.private import BrokerState
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most

@@ -27,7 +27,7 @@ from amqtt_rest_bridge.admin.numbers import (
     Numbers,
     RouteNumbers,
 )
-from amqtt_rest_bridge.model import HEALTHS
+from amqtt_rest_bridge.lot.model import HEALTHS
 from amqtt_rest_bridge.system import own_version
 
 _BUILD: Final = {"version": own_version(), "python": python_version()}

@@ -27,7 +27,7 @@ from amqtt_rest_bridge.admin.rows import Row, groups, problem_rows, row, rows, s
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import curl_line, json_lines, try_line, whole_run
 from amqtt_rest_bridge.http.exchange import Headers, Response
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
 from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template

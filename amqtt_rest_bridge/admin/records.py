@@ -23,8 +23,8 @@ from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.engine.results import masker_for
 from amqtt_rest_bridge.http.exchange import path_of
-from amqtt_rest_bridge.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
+from amqtt_rest_bridge.lot.model import (
     Capture,
     ClientEvent,
     EventName,

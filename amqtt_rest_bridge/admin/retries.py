@@ -24,7 +24,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.schedule import OwnDelivery
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response, refuse, refused
-from amqtt_rest_bridge.model import Message, Publication, Route, RunIds, ServerEvent
+from amqtt_rest_bridge.lot.model import Message, Publication, Route, RunIds, ServerEvent
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.runs import is_request
 from amqtt_rest_bridge.records.values import MOST_RUNS

@@ -10,7 +10,7 @@ from amqtt_rest_bridge.admin.drawing.charts import sparks
 from amqtt_rest_bridge.admin.history import SAMPLES, History
 from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.shown import problem_members
-from amqtt_rest_bridge.model import HEALTHS, severity_of
+from amqtt_rest_bridge.lot.model import HEALTHS, severity_of
 
 Row = Mapping[str, str]
 SORTS: Final = ("health", "name", "rate", "succeeded", "failed", "refused", "queued", "p50", "p99", "wait_p99")

@@ -19,8 +19,8 @@ from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.errors import CONTROL
 from amqtt_rest_bridge.failures import body_members
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot.masking import masker_of
+from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.records.problems import LISTED_SECONDS
 from amqtt_rest_bridge.records.runs import run_members, shown_body
 from amqtt_rest_bridge.records.values import Evidence, Problem, Record, RunDetail, ShownBody

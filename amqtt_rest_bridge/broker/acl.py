@@ -15,7 +15,7 @@ from amqtt.session import Session
 from msgspec import Struct
 
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
-from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.lot.model import Message
 from amqtt_rest_bridge.times import Backoff, LineLimit
 from amqtt_rest_bridge.topics import loggable
 

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt import packets
 from amqtt_rest_bridge.mqtt.private import KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS

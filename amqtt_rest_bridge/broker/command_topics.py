@@ -14,7 +14,7 @@ from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
-from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
+from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 
 _BELOW: Final = f"{ROOT}/"
 _KNOWN_AS: Final = "rest_bridge.known_as"

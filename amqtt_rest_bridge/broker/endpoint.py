@@ -30,7 +30,7 @@ from amqtt_rest_bridge.broker.bridge_session import BridgeSession, Entry, Receiv
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
-from amqtt_rest_bridge.model import EventName, Message, Publication
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, served, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish
 from amqtt_rest_bridge.mqtt.private import (

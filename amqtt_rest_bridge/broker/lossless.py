@@ -25,9 +25,9 @@ from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.row_index import RowIndex
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import disk_full
-from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.sizes import size_text
-from amqtt_rest_bridge.spool import BatchNumbers, Kept, Spool, SpoolFullError, Unreadable
+from amqtt_rest_bridge.store import BatchNumbers, Kept, Spool, SpoolFullError, Unreadable
 from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)

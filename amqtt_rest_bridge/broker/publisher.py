@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)

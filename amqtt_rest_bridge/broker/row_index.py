@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from amqtt_rest_bridge.model import EventName
+from amqtt_rest_bridge.lot.model import EventName
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import typer
 from amqtt_rest_bridge.cli import CommandError, certificate_refused
 from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, reason
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish

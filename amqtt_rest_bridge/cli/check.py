@@ -55,8 +55,8 @@ def run(
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Print the faults of all files, sorted."""
-    from amqtt_rest_bridge.language import loader, sources  # which --help does not need
-    from amqtt_rest_bridge.language.evaluation import Environment
+    from amqtt_rest_bridge.lot import loader, sources  # which --help does not need
+    from amqtt_rest_bridge.lot.evaluation import Environment
 
     read = sources.read(paths)
     loaded = loader.load(read, Environment(os.environ, secrets_dir))

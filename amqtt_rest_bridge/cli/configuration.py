@@ -338,9 +338,9 @@ def is_sound(
 
 def _unusable_routes(settings: Settings) -> list[str]:
     """Return what is wrong with the routes besides the faults of their files, which are logged and raised."""
-    from amqtt_rest_bridge.language import loader, sources  # a worker that runs loads in a process of its own
-    from amqtt_rest_bridge.language.evaluation import Environment
-    from amqtt_rest_bridge.program import unusable_routes
+    from amqtt_rest_bridge.bridge import unusable_routes
+    from amqtt_rest_bridge.lot import loader, sources  # a worker that runs loads in a process of its own
+    from amqtt_rest_bridge.lot.evaluation import Environment
 
     sizes = ("max_body_bytes", "max_response_bytes")
     unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}

@@ -21,10 +21,10 @@ from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on
 from amqtt_rest_bridge.failures import message_values
 from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.http.exchange import Request
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot import loader, sources
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.masking import Masker
+from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     HttpRequest,
     HttpResponse,
@@ -33,7 +33,7 @@ from amqtt_rest_bridge.model import (
     Publication,
     Route,
 )
-from amqtt_rest_bridge.placeholders import Condition, to_json
+from amqtt_rest_bridge.lot.placeholders import Condition, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 DESCRIPTION = """\

@@ -21,9 +21,9 @@ from amqtt_rest_bridge.cli.broker_client import (
     broker_address,
 )
 from amqtt_rest_bridge.errors import ConfigurationError, visible
-from amqtt_rest_bridge.language import forms
-from amqtt_rest_bridge.language.forms import FormError
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot import forms
+from amqtt_rest_bridge.lot.forms import FormError
+from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 _MOST_NAMED = 20

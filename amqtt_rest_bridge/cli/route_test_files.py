@@ -18,12 +18,12 @@ from msgspec import UNSET, Struct
 
 from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Severity
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.evaluation import Environment, NotAvailableError
-from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
-from amqtt_rest_bridge.language.sources import in_order
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot import loader, sources
+from amqtt_rest_bridge.lot.evaluation import Environment, NotAvailableError
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.lot.sources import in_order
 from amqtt_rest_bridge.spelling import did_you_mean
 
 SUFFIX: Final = ".test.yaml"

@@ -35,8 +35,8 @@ from amqtt_rest_bridge.engine.stages import Step, Verdict
 from amqtt_rest_bridge.engine.trial import REQUEST_ID, RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, visible
 from amqtt_rest_bridge.http.exchange import Request
-from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.masking import Masker
+from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     EventName,
     HttpRequest,

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from amqtt_rest_bridge.cli import count, without_controls
 from amqtt_rest_bridge.group.overview import GroupOverview
-from amqtt_rest_bridge.model import HEALTHS
+from amqtt_rest_bridge.lot.model import HEALTHS
 
 Status = Mapping[str, Any]
 

@@ -206,7 +206,7 @@ def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Add
 
 
 def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:
-    from amqtt_rest_bridge import program
+    from amqtt_rest_bridge import bridge
 
     leave_no_core_file()
     settings, address = _usable(path, options)
@@ -215,14 +215,14 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
         return replace(address, password=_password(settings))
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(program.serve(settings, broker, signals, logs.stop_holding))
+        runner.run(bridge.serve(settings, broker, signals, logs.stop_holding))
     return 0
 
 
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
+    from amqtt_rest_bridge.bridge import check_routes
     from amqtt_rest_bridge.group.probe import probe
     from amqtt_rest_bridge.processes.reload import load_first
-    from amqtt_rest_bridge.program import check_routes
 
     settings, address = _usable(path, options)
     routes = load_first(settings, lambda routes: check_routes(routes, settings)).routes

@@ -8,7 +8,7 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.engine.stages import Call
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import OverloadPolicy, RouteConfig
+from amqtt_rest_bridge.lot.model import OverloadPolicy, RouteConfig
 from amqtt_rest_bridge.sizes import size_text
 
 AT_ONCE: Final = 100

@@ -32,7 +32,7 @@ from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.turns import Turns
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
-from amqtt_rest_bridge.model import HttpResponse, Message, Publication, RunKey
+from amqtt_rest_bridge.lot.model import HttpResponse, Message, Publication, RunKey
 
 log = logging.getLogger(__name__)
 

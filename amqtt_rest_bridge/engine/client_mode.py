@@ -19,7 +19,7 @@ from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
 from amqtt_rest_bridge.engine.stages.order import OrderLease
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import EventName, Message, RestApiConfig, Route, RunKey
+from amqtt_rest_bridge.lot.model import EventName, Message, RestApiConfig, Route, RunKey
 
 log = logging.getLogger(__name__)
 

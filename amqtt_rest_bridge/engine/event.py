@@ -29,9 +29,9 @@ from amqtt_rest_bridge.engine.stages.schema import Checked
 from amqtt_rest_bridge.engine.stages.signature import Signed
 from amqtt_rest_bridge.engine.stages.when import When
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, HttpResponse, Message, Route, RunIds
-from amqtt_rest_bridge.placeholders import BatchValues, MessageValues
+from amqtt_rest_bridge.lot.masking import masker_of
+from amqtt_rest_bridge.lot.model import ClientEvent, HttpResponse, Message, Route, RunIds
+from amqtt_rest_bridge.lot.placeholders import BatchValues, MessageValues
 
 LARGE: Final = 128 << 10
 """Payloads of at least so many bytes are released once the request is built, unless something still needs them."""

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     EventName,
     HttpRequest,

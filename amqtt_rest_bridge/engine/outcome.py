@@ -27,7 +27,7 @@ from amqtt_rest_bridge.engine.needs import (
 from amqtt_rest_bridge.engine.stages import Call, Step, Verdict
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
-from amqtt_rest_bridge.model import EventName, Message, Publication, Route, RunIds, RunKey, Try
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, RunIds, RunKey, Try
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

@@ -9,8 +9,17 @@ from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
 from amqtt_rest_bridge.engine.trace_context import trace_of
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
-from amqtt_rest_bridge.model import AuthScheme, ClientEvent, HttpRequest, Method, Pairs, RestApiConfig, Route, values_of
-from amqtt_rest_bridge.placeholders import MessageValues, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.lot.model import (
+    AuthScheme,
+    ClientEvent,
+    HttpRequest,
+    Method,
+    Pairs,
+    RestApiConfig,
+    Route,
+    values_of,
+)
+from amqtt_rest_bridge.lot.placeholders import MessageValues, Place, PlaceholderText, place_of
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})

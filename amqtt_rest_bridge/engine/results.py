@@ -11,8 +11,8 @@ from amqtt_rest_bridge.engine.trace_context import TRACE_NAMES, trace_of
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http.failures import describe_status, redirect_refused
-from amqtt_rest_bridge.masking import Masker, credentials_of
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.masking import Masker, credentials_of
+from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     EventName,
     HttpRequest,

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from amqtt_rest_bridge.engine.call import RouteCalls
-from amqtt_rest_bridge.model import EventName
+from amqtt_rest_bridge.lot.model import EventName
 from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from amqtt_rest_bridge.engine.needs import Cancels, Clock, Delivery
-from amqtt_rest_bridge.model import EventName, Message, Route
+from amqtt_rest_bridge.lot.model import EventName, Message, Route
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)

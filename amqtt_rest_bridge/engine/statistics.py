@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
 from amqtt_rest_bridge.engine.admission import Admission, QueueBytes
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.times import rfc3339
 
 HEALTH_WINDOW: Final = 20

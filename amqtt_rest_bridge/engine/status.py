@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
 from amqtt_rest_bridge.engine.statistics import RouteError
-from amqtt_rest_bridge.model import OverloadPolicy, Publication
+from amqtt_rest_bridge.lot.model import OverloadPolicy, Publication
 from amqtt_rest_bridge.times import rfc3339
 
 STATUS_TOPICS: Final = "$SYS/broker/routes/"

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from amqtt_rest_bridge.model import Pairs
+from amqtt_rest_bridge.lot.model import Pairs
 
 TRACE_NAMES: Final = ("traceparent", "tracestate", "baggage")
 """Headers, and user properties, that name a trace and what goes with it."""

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.engine.stages.batch import carrying, halve
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Request, Response
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     HttpRequest,
     HttpResponse,

@@ -27,12 +27,11 @@ from zlib import crc32
 
 import msgspec
 
-from amqtt_rest_bridge.commands.execution import RunsRoutes
 from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
 from amqtt_rest_bridge.group.own_session import Watches, WatchSubscriptions
-from amqtt_rest_bridge.model import EventName, Message, Publication, Route
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.delivery import carried
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents, failure_of
@@ -52,6 +51,7 @@ from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscri
 from amqtt_rest_bridge.mqtt.wire import Property
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux
+from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
 from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)

@@ -12,11 +12,8 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
 
-from amqtt_rest_bridge.commands.command import COMMAND_TOPIC, ROOT
-from amqtt_rest_bridge.commands.execution import RunsRoutes
-from amqtt_rest_bridge.commands.service import Commands
 from amqtt_rest_bridge.errors import PublicationRefusedError
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.publisher import Publisher
@@ -25,6 +22,9 @@ from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscri
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from amqtt_rest_bridge.system import own_version
+from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
+from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
+from amqtt_rest_bridge.tools.commands.service import Commands
 
 log = logging.getLogger(__name__)
 

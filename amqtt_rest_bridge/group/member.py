@@ -21,14 +21,13 @@ from functools import partial
 from typing import Final, Protocol
 
 from amqtt_rest_bridge.admin.numbers import GroupNumbers
-from amqtt_rest_bridge.commands.execution import RunsRoutes
 from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, PublishRecord
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
 from amqtt_rest_bridge.group.own_session import OwnSession, Watches
 from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
-from amqtt_rest_bridge.model import EventName, Message, Publication, Route
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
 from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import Publisher
@@ -38,6 +37,7 @@ from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import LineLimit, lease_time, woken
+from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.group.leases import MOST_WORKERS, GroupView, workers_by
 from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic, worker_status_topic
-from amqtt_rest_bridge.model import Route, severity_of
+from amqtt_rest_bridge.lot.model import Route, severity_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 

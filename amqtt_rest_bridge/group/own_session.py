@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.records import lease_topic, presence_topic
-from amqtt_rest_bridge.model import Message, Publication
+from amqtt_rest_bridge.lot.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.delivery import carried, size_of
 from amqtt_rest_bridge.mqtt.intake import Feed

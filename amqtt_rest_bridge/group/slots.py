@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.model import EventName, OverloadPolicy, Route
+from amqtt_rest_bridge.lot.model import EventName, OverloadPolicy, Route
 from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session
 from amqtt_rest_bridge.processes.supervisor import Supervisor

@@ -35,8 +35,8 @@ from amqtt_rest_bridge.http.origin import (
 )
 from amqtt_rest_bridge.http.tls import Settings, TlsOptions, TlsSettings
 from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, STALE, ClosedBeforeError, KeptConnections, Received, Transfer
-from amqtt_rest_bridge.masking import credentials_of
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.masking import credentials_of
+from amqtt_rest_bridge.lot.model import (
     IDEMPOTENT,
     AuthScheme,
     HttpRequest,

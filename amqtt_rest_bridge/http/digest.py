@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 from amqtt_rest_bridge.catalogue import NO_DIGEST
 from amqtt_rest_bridge.errors import CONTROL, CallError, on_one_line
-from amqtt_rest_bridge.model import Pairs, RestApiConfig, values_of
+from amqtt_rest_bridge.lot.model import Pairs, RestApiConfig, values_of
 
 _ALGORITHMS: Final[Mapping[str, str]] = MappingProxyType(
     {"md5": "md5", "sha-256": "sha256", "sha-512-256": "sha512_256"}

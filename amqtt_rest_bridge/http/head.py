@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from amqtt_rest_bridge.http.content import MalformedResponseError
-from amqtt_rest_bridge.model import Pairs, values_of
+from amqtt_rest_bridge.lot.model import Pairs, values_of
 
 LONGEST_HEAD: Final = 65_536
 """Bytes of a response's head."""

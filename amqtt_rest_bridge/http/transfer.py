@@ -20,7 +20,7 @@ from amqtt_rest_bridge.http.content import ContentTooLargeError, MalformedRespon
 from amqtt_rest_bridge.http.failures import Ended, Phase
 from amqtt_rest_bridge.http.head import CutHeadError, Head, HeadTooLargeError, read_head
 from amqtt_rest_bridge.http.tls import Settings
-from amqtt_rest_bridge.model import HttpRequest, values_of
+from amqtt_rest_bridge.lot.model import HttpRequest, values_of
 
 # Shorter than the 60 s after which common load balancers and servers close an idle connection, so that a request rarely
 # meets a connection that is just being closed.

@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.model import EventName, MessageProperties
+from amqtt_rest_bridge.lot.model import EventName, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import KEY

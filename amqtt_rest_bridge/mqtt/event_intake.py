@@ -22,7 +22,7 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of
 from amqtt_rest_bridge.mqtt.packets import Publish

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
-from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, carried, hops_of, size_of
 from amqtt_rest_bridge.mqtt.packets import Publish

@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
-from amqtt_rest_bridge.model import MessageProperties, Publication
+from amqtt_rest_bridge.lot.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.private import ENDS, OWN, QOS
 from amqtt_rest_bridge.mqtt.values import BrokerError

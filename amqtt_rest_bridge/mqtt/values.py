@@ -10,7 +10,7 @@ from urllib.parse import unquote, urlsplit
 
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
-from amqtt_rest_bridge.model import Pairs
+from amqtt_rest_bridge.lot.model import Pairs
 from amqtt_rest_bridge.mqtt.packets import MQTT_5, Will
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}

@@ -17,9 +17,9 @@ from typing import Final
 
 from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
-from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.language.sources import find_route_files
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.sources import find_route_files
 from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import FileState, file_state
@@ -57,9 +57,9 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route]], None]) -> 
         RouteFilesError: A route file has an error.
         ConfigurationError: A file cannot be read, or a route cannot be run.
     """
-    from amqtt_rest_bridge.language import loader, sources  # which a worker's own process has no memory for
-    from amqtt_rest_bridge.language.evaluation import Environment
-    from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+    from amqtt_rest_bridge.lot import loader, sources  # which a worker's own process has no memory for
+    from amqtt_rest_bridge.lot.evaluation import Environment
+    from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 
     paths, parsed = settings.route_paths, ParsedTexts()
     seen = fingerprint(paths)

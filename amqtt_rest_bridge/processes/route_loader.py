@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
-from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.processes.child import own_code
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import leave_no_core_file
@@ -91,9 +91,9 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
     Raises:
         ConfigurationError: A path cannot be read.
     """
-    from amqtt_rest_bridge.language import loader, sources  # which a worker's own process has no memory for
-    from amqtt_rest_bridge.language.evaluation import RecordingEnvironment
-    from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
+    from amqtt_rest_bridge.lot import loader, sources  # which a worker's own process has no memory for
+    from amqtt_rest_bridge.lot.evaluation import RecordingEnvironment
+    from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 
     wanted, parsed = json.loads(arguments), ParsedTexts(known)
     texts = sources.read(wanted["paths"], wanted["may_be_empty"], instead)

@@ -10,7 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.model import MessageProperties
+from amqtt_rest_bridge.lot.model import MessageProperties
 from amqtt_rest_bridge.records.runs import Outcome, outcome_of
 from amqtt_rest_bridge.records.values import MASKED_BYTES, Evidence, Record, RunDetail
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import EventName, Route
+from amqtt_rest_bridge.lot.masking import masker_of
+from amqtt_rest_bridge.lot.model import EventName, Route
 from amqtt_rest_bridge.records.values import MOST_NAMED, Problem, Record
 from amqtt_rest_bridge.route_set import shown_endpoint
 

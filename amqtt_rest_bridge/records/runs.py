@@ -4,8 +4,8 @@ from enum import StrEnum
 from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
-from amqtt_rest_bridge.masking import Masker
-from amqtt_rest_bridge.model import Try
+from amqtt_rest_bridge.lot.masking import Masker
+from amqtt_rest_bridge.lot.model import Try
 from amqtt_rest_bridge.records.values import MASKED_BYTES, SHOWN_BYTES, Record, RunQuery, ShownBody
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches

@@ -4,7 +4,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.model import Try
+from amqtt_rest_bridge.lot.model import Try
 
 SHOWN_RUNS: Final = 50
 """Runs that are remembered of a route, and that its page shows."""

@@ -1,7 +1,7 @@
 """The playground of both sites: what is tried, what is found, and the process that finds it. Any thread.
 
-A stranger's text is judged by `amqtt_rest_bridge.playground` in a process of its own, which has nothing of this one's
-environment, little priority, and limits on processor time and memory: however long a text takes, it delays no call,
+A stranger's text is judged by `amqtt_rest_bridge.tools.playground` in a process of its own, which has nothing of this
+one's environment, little priority, and limits on processor time and memory: however long a text takes, it delays no call,
 no page and no message.
 """
 
@@ -25,7 +25,7 @@ WALL_SECONDS: Final = 20.0
 MOST_CHARACTERS: Final = 262_144
 """Of a definition; the other fields have a quarter of it."""
 _FIELDS: Final = 20  # of a form
-_MODULE: Final = "amqtt_rest_bridge.playground"
+_MODULE: Final = "amqtt_rest_bridge.tools.playground"
 
 
 class Trial(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge import program
+from amqtt_rest_bridge import bridge
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -216,7 +216,7 @@ def test_retries_keep_to_the_rate_of_their_route(target: Recorder, hosting: Host
 def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
     target: Recorder, tmp_path: Path, hosting: Hosting, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(program, "_GRACE_SECONDS", 0.1)
+    monkeypatch.setattr(bridge, "_GRACE_SECONDS", 0.1)
     target.answer, gate = (lambda _: (422, b"")), Gate()
     settings: dict[str, Any] = {"admin_port": 0, "admin_token": TOKEN, "failures": str(tmp_path / "failures.db")}
     with hosting(client_route(target.url), **settings) as host:

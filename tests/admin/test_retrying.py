@@ -13,7 +13,7 @@ from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.model import EventName, Message, MessageProperties, Publication, RunIds
+from amqtt_rest_bridge.lot.model import EventName, Message, MessageProperties, Publication, RunIds
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.times import LoopClock

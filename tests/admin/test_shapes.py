@@ -18,7 +18,7 @@ from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.rows import groups, sort_rows
 from amqtt_rest_bridge.admin.shown import csv_text, curl_line, try_line
 from amqtt_rest_bridge.http.exchange import Response, takes_gzip
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot.model import Route
 from tests.support.admin_client import client_route
 
 NOW = 1_700_000_000.0

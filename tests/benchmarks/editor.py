@@ -13,9 +13,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.sources import Source
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.sources import Source
 from tests.benchmarks.language import ROUTE
 from tests.support.lsp_client import LspClient
 

@@ -16,7 +16,15 @@ from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import CallRun, Host, Records, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.model import EventName, HttpRequest, HttpResponse, Message, Publication, RestApiConfig, RunIds
+from amqtt_rest_bridge.lot.model import (
+    EventName,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Publication,
+    RestApiConfig,
+    RunIds,
+)
 from amqtt_rest_bridge.times import LoopClock
 from tests.support.route_text import load_text
 

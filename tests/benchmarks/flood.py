@@ -21,7 +21,7 @@ from multiprocessing import get_context
 from typing import Final
 
 from amqtt_rest_bridge.engine.server_mode import ServerMode
-from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.lot.model import Message
 from tests.benchmarks.http_server import at_a_rate, start_ours
 from tests.benchmarks.rig import await_port, process, quantile, report
 from tests.support.ports import free_port

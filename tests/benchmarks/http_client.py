@@ -19,7 +19,7 @@ import urllib3
 import urllib3.connection
 
 from amqtt_rest_bridge.http.client import HttpClient, client_for
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 
 TURNS = 7
 AT_ONCE = 64

@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, parse, predicate
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, parse, predicate
+from amqtt_rest_bridge.lot.sources import Source
 from amqtt_rest_bridge.topics import TopicIndex, filter_matches
 
 ROUTE = """\
@@ -54,7 +54,7 @@ def main() -> None:
 def print_start() -> None:
     """Print what every start of the broker pays: importing the language, and a first small file."""
     code = (
-        "import time; t = time.process_time(); from amqtt_rest_bridge.language import evaluation, loader, sources;"
+        "import time; t = time.process_time(); from amqtt_rest_bridge.lot import evaluation, loader, sources;"
         "from pathlib import Path; i = time.process_time();"
         f"loader.load([sources.Source('a.lot', {ROUTE.format(number=1)!r})], evaluation.Environment({{}}, Path()));"
         "print(i - t, time.process_time() - i)"

@@ -14,7 +14,7 @@ import pytest
 from amqtt_rest_bridge.broker import bridge_connection
 from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import Endpoint
-from amqtt_rest_bridge.model import EventName, Message, Publication
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
 from amqtt_rest_bridge.mqtt.private import (

@@ -12,8 +12,8 @@ from amqtt.contexts import Action
 from amqtt.plugins.base import BaseTopicPlugin
 from amqtt.session import Session
 
-from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool import Spool
+from amqtt_rest_bridge.lot.model import Message
+from amqtt_rest_bridge.store import Spool
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording

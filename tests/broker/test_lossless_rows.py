@@ -15,8 +15,8 @@ from amqtt_rest_bridge.broker.acl import AclTimes
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, taken_by
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import EventName, Message
-from amqtt_rest_bridge.spool import Kept, Spool
+from amqtt_rest_bridge.lot.model import EventName, Message
+from amqtt_rest_bridge.store import Kept, Spool
 from amqtt_rest_bridge.times import Backoff
 from tests.support.lossless import on_disk
 

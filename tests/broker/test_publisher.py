@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 
 
 async def never(_waiting: Callable[[], int], _seconds: float) -> int:

@@ -5,7 +5,7 @@ import json
 from typing import Any
 
 from amqtt_rest_bridge.broker.statuses import AWAY, Statuses
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 
 TOPIC = "$SYS/broker/routes/R/status"
 

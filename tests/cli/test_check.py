@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.language.grammar import parsing
+from amqtt_rest_bridge.lot.grammar import parsing
 from tests.support.route_text import BASIC, write_secrets
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.language.parameters import PARAMETERS
+from amqtt_rest_bridge.lot.parameters import PARAMETERS
 from tests.support.forked import REST_BRIDGE, run
 
 NAMES = [name for rows in PARAMETERS.values() for name in rows]

@@ -4,7 +4,7 @@ import pytest
 
 from amqtt_rest_bridge.cli.editing.portability import portability_warnings
 from amqtt_rest_bridge.errors import FaultCode, Severity
-from amqtt_rest_bridge.language.sources import Source
+from amqtt_rest_bridge.lot.sources import Source
 from tests.support.route_text import BASIC, marked
 
 HEADERS = '        WITH HEADERS\n            ADD X-Key GET ENV "KEY"\n'

@@ -12,7 +12,7 @@ import pytest
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.replay import messages_of
 from amqtt_rest_bridge.cli.route_test_files import Case, SourceMessage
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from tests.support.commands import SERVER_ROUTE
 from tests.support.documents import FENCED, RECIPES, page
 from tests.support.embedded_broker import hosting

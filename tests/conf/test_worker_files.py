@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
-from amqtt_rest_bridge.model import RestApiConfig
+from amqtt_rest_bridge.lot.model import RestApiConfig
 from amqtt_rest_bridge.settings import WorkerSettings, variable_of
 from tests.support import forked
 from tests.support.documents import ROOT, blocks, page

@@ -17,8 +17,8 @@ from types import FrameType
 from typing import Any, Final
 
 import amqtt_rest_bridge
-from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool import Spool
+from amqtt_rest_bridge.lot.model import Message
+from amqtt_rest_bridge.store import Spool
 from tests.support import beside_broker, embedded_broker
 from tests.support.doors import Hosting
 from tests.support.http_recorder import Recorder, recording

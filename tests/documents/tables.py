@@ -16,9 +16,9 @@ import msgspec
 
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FaultCode
-from amqtt_rest_bridge.language.parameters import PARAMETERS as SETTINGS
-from amqtt_rest_bridge.language.parameters import Applies, BlockKind, Parameter
-from amqtt_rest_bridge.placeholders import PLACEHOLDERS, Mode
+from amqtt_rest_bridge.lot.parameters import PARAMETERS as SETTINGS
+from amqtt_rest_bridge.lot.parameters import Applies, BlockKind, Parameter
+from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
 from template_api import config
@@ -232,23 +232,23 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 def grammar() -> str:
     """Return the rules of route files and of conditions, without the tokens."""
-    text = (ROOT / "amqtt_rest_bridge/language/grammar/route.tatsu").read_text(encoding="utf-8")
+    text = (ROOT / "amqtt_rest_bridge/lot/grammar/route.tatsu").read_text(encoding="utf-8")
     return text[text.index("# Definitions.") : text.index("# The tokens of")].strip()
 
 
 def made() -> Iterator[tuple[str, str, str]]:
     """Yield page, heading and text of each part that is made from the code."""
     for kind in BlockKind:
-        yield "amqtt_rest_bridge/language/README.md", f"`{kind}`", setting_table(kind)
+        yield "amqtt_rest_bridge/lot/README.md", f"`{kind}`", setting_table(kind)
     yield "amqtt_rest_bridge/README.md", "Configuration", plugin_table(Settings)
     yield "amqtt_rest_bridge/group/README.md", "Settings", plugin_table(WorkerSettings, Settings)
     yield "template_api/README.md", "Settings", api_table()
     yield "template_api/README.md", "Parameters", parameter_table()
-    yield "amqtt_rest_bridge/placeholders/README.md", "Names", placeholder_table()
+    yield "amqtt_rest_bridge/lot/placeholders/README.md", "Names", placeholder_table()
     yield "amqtt_rest_bridge/engine/README.md", "Failure codes", failure_table()
     yield "amqtt_rest_bridge/engine/server/README.md", "Answers", answer_table()
-    yield "amqtt_rest_bridge/language/README.md", "Codes of faults", fault_table()
-    yield "amqtt_rest_bridge/language/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
+    yield "amqtt_rest_bridge/lot/README.md", "Codes of faults", fault_table()
+    yield "amqtt_rest_bridge/lot/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
 
 
 def main() -> None:

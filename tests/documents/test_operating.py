@@ -14,8 +14,8 @@ import pytest
 import yaml
 from amqtt.client import MQTTClient
 
-from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool import Spool
+from amqtt_rest_bridge.lot.model import Message
+from amqtt_rest_bridge.store import Spool
 from tests.support.commands import SERVER_ROUTE, Workplace
 from tests.support.documents import ROOT, blocks, page, section
 

@@ -51,7 +51,7 @@ def test_a_recipe_is_a_task_a_route_and_its_test(name: str) -> None:
     assert name.removeprefix("conf/") in listed
 
 
-@pytest.mark.parametrize("settings", blocks(page("amqtt_rest_bridge/language/SHAPING.md"), "lot"))
+@pytest.mark.parametrize("settings", blocks(page("amqtt_rest_bridge/lot/SHAPING.md"), "lot"))
 def test_the_settings_that_a_page_shows_load_without_a_warning(settings: str) -> None:
     server = 'ENABLE_SERVER "true" WITH SERVER_PORT 8080', 'WITH DESTINATION_TOPIC "out"'
     client = 'BASE_ADDRESS "https://api.test" WITH ENABLE_CLIENT "true"', 'WITH SOURCE_TOPIC "in/+"'

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.engine.admission import QueueBytes
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.model import RestApiConfig, Route
+from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from template_api.errors import ROWS
 from tests.support.documents import ROOT, anchors, codes, page, rows, section
 

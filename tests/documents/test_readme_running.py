@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.cli.trace import line
-from amqtt_rest_bridge.language import loader
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.model import Route
+from amqtt_rest_bridge.lot import loader
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.sources import Source
 from tests.support.commands import Running
 from tests.support.documents import ROOT, blocks, page, section
 from tests.support.ports import free_ports

@@ -16,7 +16,7 @@ from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun, Tu
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode, PublicationRefusedError
-from amqtt_rest_bridge.model import (
+from amqtt_rest_bridge.lot.model import (
     EventName,
     HttpRequest,
     HttpResponse,

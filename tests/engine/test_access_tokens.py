@@ -7,7 +7,7 @@ import pytest
 from amqtt_rest_bridge.engine.requests import has_own_authorization
 from amqtt_rest_bridge.engine.stages.oauth2 import AccessTokens, authorized
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 CONFIG = RestApiConfig(
     oauth2_token_url="http://issuer.test/token", oauth2_client_id="id", oauth2_client_secret="hush", oauth2_scope="all"

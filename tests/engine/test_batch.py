@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.stages.batch import Items, batch_key
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.placeholders import MessageValues, Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, PlaceholderText, parse
 from tests.engine.host import LATE, Rig, Runs, Source, text
 
 Rigs = Callable[..., Rig]

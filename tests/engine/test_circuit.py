@@ -5,7 +5,7 @@ import pytest
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.stages.breaker import PROBE_SECONDS, Circuit
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import BreakerRule, HttpResponse
+from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse
 
 DOWN = catalogue.TIMEOUT.error("too late")
 

@@ -19,7 +19,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from tests.engine.host import LATE, Rig, Sent, Source, text
 
 WORKERS, CAPACITY, RETRIES = 2, 3, 2

@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.engine import outcome
 from amqtt_rest_bridge.engine.outcome import QuietLog
-from amqtt_rest_bridge.model import RunIds
+from amqtt_rest_bridge.lot.model import RunIds
 from tests.engine.host import Rig, VirtualClock, text
 
 NAME = ("R", "E")

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.lot.model import Message
 from tests.engine.host import Rig, Source, text
 
 Rigs = Callable[..., Rig]

@@ -13,8 +13,8 @@ from amqtt_rest_bridge.engine.event import PreparedEvent, prepare
 from amqtt_rest_bridge.engine.requests import BuiltRequest
 from amqtt_rest_bridge.engine.stages import Call
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.model import ClientEvent, Message, Method, RestApiConfig, Route, RunIds, Signature
-from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.model import ClientEvent, Message, Method, RestApiConfig, Route, RunIds, Signature
+from amqtt_rest_bridge.lot.placeholders import Mode, Place, PlaceholderText, parse
 
 MESSAGE = Message("home/kitchen/temp", b'{"v": 21.50, "id": "a/b", "bad": "x\\r\\ny", "dots": ".."}', 1_767_225_600.5)
 

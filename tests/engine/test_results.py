@@ -10,8 +10,16 @@ import pytest
 from amqtt_rest_bridge.engine.results import envelope, failure_of, failure_publication, result_of
 from amqtt_rest_bridge.engine.stages import retries
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import ClientEvent, HttpRequest, HttpResponse, Message, Method, Publication, ResponseFormat
-from amqtt_rest_bridge.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.model import (
+    ClientEvent,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Method,
+    Publication,
+    ResponseFormat,
+)
+from amqtt_rest_bridge.lot.placeholders import Mode, Place, PlaceholderText, parse
 
 RUN = "a run"
 NAME = "route", "event"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse
+from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse
 from tests.engine.host import DOWN, LATE, Rig, Runs, Source, text
 
 Rigs = Callable[..., Rig]

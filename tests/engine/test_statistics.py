@@ -4,7 +4,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.admission import QueueBytes
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
+from amqtt_rest_bridge.lot.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
 
 
 def statistics(capacity: int = 10, policy: OverloadPolicy = OverloadPolicy.BALANCED) -> RouteStatistics:

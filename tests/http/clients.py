@@ -11,7 +11,7 @@ import pytest
 from amqtt_rest_bridge.engine.requests import split_base_address
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.client import ClientOptions, HttpClient, Turn, tls_of
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, RestApiConfig
 from tests.support.http_target import Target
 
 LIMIT = 1_000  # bytes that a response to `call` may have

@@ -7,7 +7,7 @@ from time import monotonic
 import pytest
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import HttpRequest, Method
+from amqtt_rest_bridge.lot.model import HttpRequest, Method
 from tests.http.clients import base_of, client_of
 from tests.support.http_target import Peer, Script, Target, closing, echo, reply
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.http.client import client_for
-from amqtt_rest_bridge.model import AuthScheme, HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import AuthScheme, HttpRequest, Method, RestApiConfig
 from tests.http.clients import Client
 from tests.support.embedded_broker import hosting
 from tests.support.http_target import Peer, Target, reply

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from amqtt_rest_bridge.http.client import HttpClient
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import Client, options_of
 from tests.support.http_target import AUTHORITY, CERTIFICATES
 from tests.support.ports import free_port

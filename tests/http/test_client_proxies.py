@@ -7,7 +7,7 @@ import pytest
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode
 from amqtt_rest_bridge.http.client import ClientOptions, HttpClient
 from amqtt_rest_bridge.http.origin import Origin, find_proxy
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import client_by, failure_of
 from tests.support.http_target import AUTHORITY, ConnectProxy, Target, echo, reply, server_tls
 

@@ -6,7 +6,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.results import failure_of
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import base_of, client_by, client_of, get
 from tests.support.http_target import AUTHORITY, ConnectProxy, Peer, Script, Target, answering, reply, server_tls
 

@@ -3,7 +3,7 @@
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import base_of, client_of, options_of
 from tests.support.http_target import Peer, Target, echo, reply
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqtt_rest_bridge.model import HttpRequest, Method
+from amqtt_rest_bridge.lot.model import HttpRequest, Method
 from tests.http.clients import LIMIT, base_of, call, chunked, client_of
 from tests.support.http_target import Peer, Target, answering, closing, reply
 

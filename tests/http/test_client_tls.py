@@ -7,7 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.engine import results
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import client_by, client_of, failure_of, get
 from tests.support.http_target import (
     AUTHORITY,

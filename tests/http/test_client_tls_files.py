@@ -11,7 +11,7 @@ from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
 from amqtt_rest_bridge.http.client import ClientOptions, HttpClient
 from amqtt_rest_bridge.http.origin import Origin
 from amqtt_rest_bridge.http.tls import TlsOptions, TlsSettings, check_files
-from amqtt_rest_bridge.model import HttpRequest, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import client_by, failure_of, options_of
 from tests.support.http_target import AUTHORITY, CERTIFICATES, Target, closing, echo, reply, server_tls
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.http.digest import Challenge, DigestLogin, RequestLogin, strongest
-from amqtt_rest_bridge.model import RestApiConfig
+from amqtt_rest_bridge.lot.model import RestApiConfig
 
 MUFASA = RestApiConfig(username="Mufasa", password="Circle of Life")
 NONCE = "7ypf/xlj9XXwfDPEoM4URrv/xwf94BcCAzFZH4GiTo0v"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.http.server import Limits
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from tests.support.http_ports import PATIENCE, Raw, certificate, error_code_of, get, hook_route, post, served
 from tests.support.waiting import eventually
 

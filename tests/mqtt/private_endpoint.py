@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Self
 
-from amqtt_rest_bridge.model import EventName
+from amqtt_rest_bridge.lot.model import EventName
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.private import EVENT, ROUTE, PrivateAddress
 from amqtt_rest_bridge.mqtt.values import Address

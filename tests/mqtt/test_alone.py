@@ -14,7 +14,7 @@ from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group import alone as module
 from amqtt_rest_bridge.group.alone import Alone, Identifiers, sessions_of
-from amqtt_rest_bridge.model import Message, Publication, Route
+from amqtt_rest_bridge.lot.model import Message, Publication, Route
 from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, UNMATCHED_TOPIC, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import HOPS, Publisher
 from amqtt_rest_bridge.processes.supervisor import Supervisor

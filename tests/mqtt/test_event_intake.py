@@ -10,7 +10,7 @@ import pytest
 from amqtt_rest_bridge.broker.bridge_session import written
 from amqtt_rest_bridge.catalogue import DISK_FULL, MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.model import EventName, Message
+from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake
 from amqtt_rest_bridge.mqtt.private import EVENT, LOSSLESS, ROUTE

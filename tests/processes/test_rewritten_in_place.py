@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.processes import reload as module
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.settings import Settings

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge import program
+from amqtt_rest_bridge import bridge
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.statuses import Statuses
@@ -176,7 +176,7 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(
 
     monkeypatch.setattr(owner, method, fails)
     often = Backoff(0.0001)
-    monkeypatch.setattr(program, "Supervisor", functools.partial(Supervisor, backoff=often))
+    monkeypatch.setattr(bridge, "Supervisor", functools.partial(Supervisor, backoff=often))
     routes = """DEFINE ROUTE R WITH TYPE REST_API
         ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
         ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "hook"

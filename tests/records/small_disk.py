@@ -2,7 +2,7 @@
 
     python -m tests.records.small_disk KIND FOLDER
 
-For the kinds see `tests.spool.small_disk`.
+For the kinds see `tests.store.small_disk`.
 """
 
 import os

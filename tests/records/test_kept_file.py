@@ -22,7 +22,7 @@ from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.records.values import Record
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
-from tests.spool.test_full_disk import TMPFS, UNSHARE
+from tests.store.test_full_disk import TMPFS, UNSHARE
 from tests.support.admin_client import (
     TOKEN,
     Admin,

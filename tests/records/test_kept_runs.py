@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.model import MessageProperties, Try
+from amqtt_rest_bridge.lot.model import MessageProperties, Try
 from amqtt_rest_bridge.records.kept_runs import MOST_BYTES, KeptRun, KeptRuns
 from amqtt_rest_bridge.records.values import Evidence, Record, ShownBody, ShownResponse
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.masking import Masker
+from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.records.runs import shown_body
 from amqtt_rest_bridge.records.values import MASKED_BYTES, SHOWN_BYTES
 

@@ -9,9 +9,9 @@ import pytest
 
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.http.exchange import Request
-from amqtt_rest_bridge.playground import tried
 from amqtt_rest_bridge.site import playground
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Exchange, Playground, Trial, Tried, trial_of
+from amqtt_rest_bridge.tools.playground import tried
 from tests.support.waiting import SECONDS
 
 CLIENT = """DEFINE ROUTE Orders WITH TYPE REST_API
@@ -139,7 +139,7 @@ def test_a_machine_without_time_is_not_the_fault_of_the_definition(monkeypatch: 
 
 def test_in_its_process_no_file_is_read_and_no_connection_made() -> None:
     code = (
-        "from amqtt_rest_bridge.playground.__main__ import read_no_files\nread_no_files()\n"
+        "from amqtt_rest_bridge.tools.playground.__main__ import read_no_files\nread_no_files()\n"
         "import socket\n"
         "for what in (lambda: open('/etc/hostname'), lambda: socket.socket().connect(('127.0.0.1', 9))):\n"
         "    try:\n        what()\n    except PermissionError as error:\n        print(error.strerror)\n"

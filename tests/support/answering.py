@@ -14,7 +14,7 @@ from amqtt_rest_bridge.engine.server.replies import AwaitedReply, Replies
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.errors import NoRoomError
 from amqtt_rest_bridge.http.exchange import Answer, Request, Response
-from amqtt_rest_bridge.model import Message, Publication, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import Message, Publication, Route, ServerEvent
 from tests.engine import host
 from tests.support.server_mode import NOW, REQUEST_ID, Result, route
 

@@ -17,10 +17,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from amqtt_rest_bridge.bridge import Program
 from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import parse_url
-from amqtt_rest_bridge.program import Program
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
 from tests.support.forked import await_server, run_loader
 from tests.support.waiting import SECONDS

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import pytest
 
-from amqtt_rest_bridge.program import Program
+from amqtt_rest_bridge.bridge import Program
 from tests.support import beside_broker, embedded_broker
 from tests.support.waiting import SECONDS
 from tests.worker.mosquitto import PROGRAM

@@ -24,12 +24,12 @@ from typing import Any, TypeVar
 from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
+from amqtt_rest_bridge.bridge import Program
 from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
 from amqtt_rest_bridge.broker.repairs import connections, subscriptions
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.processes.supervisor import Times
-from amqtt_rest_bridge.program import Program
 from tests.support.forked import ForkedBridge, await_server, run_loader
 from tests.support.waiting import SECONDS, eventually
 

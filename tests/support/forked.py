@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NoReturn, Self, TextIO
 
-from amqtt_rest_bridge.language.load_result import LoadResult
+from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.processes.child import ChildProcess
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader, load_files
 
@@ -34,7 +34,7 @@ TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.plugin_bridge"
 _LOADER: Final = "amqtt_rest_bridge.processes.route_loader"
-_SETTLE: Final = "amqtt_rest_bridge.program.Program._settle"
+_SETTLE: Final = "amqtt_rest_bridge.bridge.Program._settle"
 _CHILD: Final = "amqtt_rest_bridge.broker.child.ChildProcess"
 _LOAD: Final = f"{_LOADER}.SubprocessLoader.load"
 
@@ -42,7 +42,7 @@ _IMPORTED: Final = [
     REST_BRIDGE, _BRIDGE, "amqtt_rest_bridge.admin.app", "amqtt_rest_bridge.plugin",
     "amqtt_rest_bridge.broker.service", "amqtt_rest_bridge.cli.serve",
     "amqtt_rest_bridge.cli.configuration", "amqtt_rest_bridge.cli.status", "amqtt_rest_bridge.cli.worker",
-    "amqtt_rest_bridge.program", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
+    "amqtt_rest_bridge.bridge", AMQTT, "amqtt.plugins.authentication", TEMPLATE_API, "template_api.app",
     "template_api.library.models", "template_api.plugin", "template_api.serving.service",
     # What these import when they run:
     "encodings.idna", "encodings.utf_8_sig", "rich.live", "rich.table",

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from amqtt_rest_bridge.errors import Fault, Position
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.load_result import LoadResult
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.sources import Source
-from amqtt_rest_bridge.placeholders import Condition, Placeholder, PlaceholderText
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.placeholders import Condition, Placeholder, PlaceholderText
+from amqtt_rest_bridge.lot.sources import Source
 
-CASES = Path(__file__).parents[1] / "language" / "cases"
+CASES = Path(__file__).parents[1] / "lot" / "cases"
 
 ENVIRONMENT: Mapping[str, str] = {
     "API_HOST": "api.example.com:8000",

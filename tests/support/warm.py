@@ -10,9 +10,9 @@ from pathlib import Path
 
 from amqtt_rest_bridge import __main__
 from amqtt_rest_bridge.admin.pages import compiled
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.sources import read
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.sources import read
 from template_api import cli
 from template_api.library.indexing import _shipped
 from template_api.pages.resources import _compiled as compiled_pages

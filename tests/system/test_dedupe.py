@@ -16,9 +16,9 @@ import pytest
 from amqtt_rest_bridge.engine.stages import Step
 from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.http.exchange import Request
-from amqtt_rest_bridge.model import HttpResponse, Message
-from amqtt_rest_bridge.spool import SeenKeys
-from amqtt_rest_bridge.spool.seen import MOST_BYTES
+from amqtt_rest_bridge.lot.model import HttpResponse, Message
+from amqtt_rest_bridge.store import SeenKeys
+from amqtt_rest_bridge.store.seen import MOST_BYTES
 from tests.support.asking import ask_until_answered
 from tests.support.embedded_broker import Host, hosting
 from tests.support.full_disk import full_disk

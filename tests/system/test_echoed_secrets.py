@@ -12,9 +12,9 @@ from urllib.parse import quote
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.sources import Source
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.sources import Source
 from tests.support.admin_client import admin_of
 from tests.support.embedded_broker import Client, Host, hosting
 from tests.support.http_recorder import Answer, Recorder, recording

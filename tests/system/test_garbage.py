@@ -5,7 +5,7 @@ import weakref
 from types import SimpleNamespace
 from typing import Any
 
-from amqtt_rest_bridge.program import Program
+from amqtt_rest_bridge.bridge import Program
 
 
 class Node:

@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.model import Message
-from amqtt_rest_bridge.spool import Spool
+from amqtt_rest_bridge.lot.model import Message
+from amqtt_rest_bridge.store import Spool
 from tests.benchmarks import rig
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spool.test_full_disk import CAN_MOUNT, UNSHARE
+from tests.store.test_full_disk import CAN_MOUNT, UNSHARE
 from tests.support.asking import ask
 from tests.support.commands import CONFIGURATION, Running
 from tests.support.http_target import Peer, Target, reply

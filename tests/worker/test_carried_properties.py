@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.model import MessageProperties, Pairs
+from amqtt_rest_bridge.lot.model import MessageProperties, Pairs
 from amqtt_rest_bridge.mqtt.delivery import MOST_BYTES, MOST_PROPERTIES, carried
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.wire import Property

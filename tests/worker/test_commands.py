@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.system import own_version
-from tests.commands.tools import FILE_ROUTE, definition
 from tests.support.http_recorder import recording
 from tests.support.waiting import eventually
+from tests.tools.commands.tools import FILE_ROUTE, definition
 from tests.worker.mosquitto import Client, Mosquitto
 from tests.worker.test_start import reason_of, run
 from tests.worker.workers import Group, Worker
@@ -21,8 +21,8 @@ from tests.worker.workers import Group, Worker
 pytestmark = pytest.mark.mosquitto
 COMMAND, OUTPUT, ROOT = "Coreflux/Command", "Coreflux/Command/Output", "Coreflux"
 TOPICS = {
-    "amqtt_rest_bridge.commands.service.OUTPUT_TOPIC": OUTPUT,
-    "amqtt_rest_bridge.commands.service.ROOT": ROOT,
+    "amqtt_rest_bridge.tools.commands.service.OUTPUT_TOPIC": OUTPUT,
+    "amqtt_rest_bridge.tools.commands.service.ROOT": ROOT,
     "amqtt_rest_bridge.group.commands.COMMAND_TOPIC": COMMAND,
     "amqtt_rest_bridge.group.commands.ROOT": ROOT,
 }

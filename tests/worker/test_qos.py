@@ -12,7 +12,7 @@ import pytest
 from paho.mqtt.enums import CallbackAPIVersion
 
 from amqtt_rest_bridge.errors import PublicationRefusedError
-from amqtt_rest_bridge.model import Publication
+from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.mqtt import wire
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish

@@ -273,7 +273,7 @@ def test_status_and_replay_use_tls_files_and_the_password_of_the_environment(
 
 def test_a_worker_holds_neither_the_parser_nor_what_only_the_plugin_needs() -> None:
     """They are 12 MB of its 50; routes are loaded in a process that ends."""
-    imported = "amqtt_rest_bridge.cli.worker, amqtt_rest_bridge.cli.configuration, amqtt_rest_bridge.program"
+    imported = "amqtt_rest_bridge.cli.worker, amqtt_rest_bridge.cli.configuration, amqtt_rest_bridge.bridge"
     program = f"import sys, {imported}; print(*sorted({{module.partition('.')[0] for module in sys.modules}}))"
     ended = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     assert not {"amqtt", "jinja2", "prometheus_client", "regex", "tatsu", "urllib3", "waitress"} & {

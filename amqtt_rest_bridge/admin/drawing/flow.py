@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 from urllib.parse import quote, urlencode
 
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import ClientEvent, Route
-from amqtt_rest_bridge.placeholders import PlaceholderText
+from amqtt_rest_bridge.lot.masking import masker_of
+from amqtt_rest_bridge.lot.model import ClientEvent, Route
+from amqtt_rest_bridge.lot.placeholders import PlaceholderText
 from amqtt_rest_bridge.route_set import shown_endpoint
 from amqtt_rest_bridge.topics import TopicIndex
 

@@ -38,8 +38,8 @@ def run(
     only_check: Annotated[bool, typer.Option("--check", help="write nothing, exit 1 where it would")] = False,
 ) -> int:
     """Lay out the files that have no errors."""
-    from amqtt_rest_bridge.editor import layout  # which --help does not need
-    from amqtt_rest_bridge.language import sources
+    from amqtt_rest_bridge.lot import sources
+    from amqtt_rest_bridge.tools.editor import layout  # which --help does not need
 
     folders: list[sources.Source] = []  # those without route files
     faults: list[Fault] = []
@@ -66,7 +66,7 @@ def run(
 
 def _errors(path: str, content: bytes) -> list[Fault]:
     """Return what keeps the texts of a file from being read as they are meant."""
-    from amqtt_rest_bridge.language import parsed_texts, sources
+    from amqtt_rest_bridge.lot import parsed_texts, sources
 
     faults: list[Fault] = []
     for source in sources.of_content(path, content):

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.language.hints import explain_unknown_setting, settings_of
-from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.language.reference import json_of, list_of_settings, rows_of, text_of
+from amqtt_rest_bridge.lot.hints import explain_unknown_setting, settings_of
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.reference import json_of, list_of_settings, rows_of, text_of
 
 DESCRIPTION = """\
 Print what a setting of a route file means, its value, default and example, and what it requires and excludes.

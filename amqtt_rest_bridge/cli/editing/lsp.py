@@ -25,7 +25,7 @@ def run(secrets_dir: SecretsDir = SECRETS_DIR) -> int:
     """Serve until the editor ends it."""
     if importlib.util.find_spec("pygls") is None:
         raise ConfigurationError("pygls is not installed: pip install 'amqtt-rest-bridge[lsp]'")
-    from amqtt_rest_bridge.editor.server import serve
+    from amqtt_rest_bridge.tools.editor.server import serve
 
     logging.basicConfig(level=logging.WARNING)  # to standard error
     serve(secrets_dir)

@@ -2,13 +2,13 @@
 
 import re
 
-from amqtt_rest_bridge.editor.layout import LEVEL, statements_of
 from amqtt_rest_bridge.errors import Fault, FaultCode
-from amqtt_rest_bridge.language.grammar.parsing import parse
-from amqtt_rest_bridge.language.grammar.tree import RouteNode
-from amqtt_rest_bridge.language.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.language.sources import Report, Source
+from amqtt_rest_bridge.lot.grammar.parsing import parse
+from amqtt_rest_bridge.lot.grammar.tree import RouteNode
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.sources import Report, Source
 from amqtt_rest_bridge.spelling import question
+from amqtt_rest_bridge.tools.editor.layout import LEVEL, statements_of
 
 _KEYWORDS = (
     re.compile(r"(DEFINE)\s+(ROUTE)\s+\S+\s+(WITH)\s+(TYPE)\s+[\"']?(\w+)", re.IGNORECASE),

@@ -15,14 +15,14 @@ from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, l
 from amqtt_rest_bridge.cli.install.library import InstallError, Library, Template
 from amqtt_rest_bridge.cli.install.placing import check_names, place, refuse_present
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
-from amqtt_rest_bridge.language import loader, sources
-from amqtt_rest_bridge.language.definitions import Block, Definition
-from amqtt_rest_bridge.language.evaluation import Environment, NameEnvironment, RecordingEnvironment, Value, evaluate
-from amqtt_rest_bridge.language.parameters import PARAMETERS
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
-from amqtt_rest_bridge.language.sources import Report
-from amqtt_rest_bridge.masking import is_credential
-from amqtt_rest_bridge.model import RestApiConfig
+from amqtt_rest_bridge.lot import loader, sources
+from amqtt_rest_bridge.lot.definitions import Block, Definition
+from amqtt_rest_bridge.lot.evaluation import Environment, NameEnvironment, RecordingEnvironment, Value, evaluate
+from amqtt_rest_bridge.lot.masking import is_credential
+from amqtt_rest_bridge.lot.model import RestApiConfig
+from amqtt_rest_bridge.lot.parameters import PARAMETERS
+from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.system import own_version
 
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.catalogue import (
     UNAUTHORIZED,
 )
 from amqtt_rest_bridge.http.exchange import Headers, RefusedError, refuse
-from amqtt_rest_bridge.model import RestApiConfig, Signature, SignatureScheme
+from amqtt_rest_bridge.lot.model import RestApiConfig, Signature, SignatureScheme
 
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _PREFLIGHT_SECONDS: Final = "600"

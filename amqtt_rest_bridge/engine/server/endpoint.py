@@ -42,10 +42,10 @@ from amqtt_rest_bridge.http.exchange import (
     refused,
     too_large,
 )
-from amqtt_rest_bridge.masking import masker_of
-from amqtt_rest_bridge.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
-from amqtt_rest_bridge.placeholders import predicate
-from amqtt_rest_bridge.schemas import checker_of
+from amqtt_rest_bridge.lot.masking import masker_of
+from amqtt_rest_bridge.lot.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
+from amqtt_rest_bridge.lot.placeholders import predicate
+from amqtt_rest_bridge.lot.schemas import checker_of
 
 log = logging.getLogger(__name__)
 

@@ -12,8 +12,8 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.server.endpoint_table import decode_path
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Request, refuse, too_large
-from amqtt_rest_bridge.model import Publication
-from amqtt_rest_bridge.placeholders import PlaceholderText, RequestValues
+from amqtt_rest_bridge.lot.model import Publication
+from amqtt_rest_bridge.lot.placeholders import PlaceholderText, RequestValues
 
 _CONTROL_OR_SPACE: Final = re.compile("[\x00-\x20\x7f]")
 

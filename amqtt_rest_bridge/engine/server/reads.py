@@ -23,7 +23,7 @@ from amqtt_rest_bridge.engine.server.newest import MOST_TOPICS, Newest, TopicPay
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.event_stream import HEADERS, RETRY, Pulse, event_of
 from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Response, overloaded, refuse
-from amqtt_rest_bridge.model import EventName, RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import EventName, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.topics import TopicIndex, has_wildcards, loggable, matcher_of
 
 MOST_STREAMS: Final = 2_000

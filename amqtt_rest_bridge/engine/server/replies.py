@@ -13,7 +13,7 @@ from typing import TypeVar
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.http.exchange import Caller, RefusedError, overloaded, refuse
-from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.lot.model import Message
 
 T = TypeVar("T")
 

@@ -16,8 +16,8 @@ from urllib.parse import unquote
 from msgspec import Struct
 
 from amqtt_rest_bridge.engine.needs import Clock
-from amqtt_rest_bridge.masking import masked_path, masker_of
-from amqtt_rest_bridge.model import Route, ServerEvent
+from amqtt_rest_bridge.lot.masking import masked_path, masker_of
+from amqtt_rest_bridge.lot.model import Route, ServerEvent
 from amqtt_rest_bridge.spelling import closest
 from amqtt_rest_bridge.topics import loggable
 

@@ -17,8 +17,8 @@ from msgspec import Struct
 from amqtt_rest_bridge.engine.needs import Delivery
 from amqtt_rest_bridge.engine.requests import BuiltRequest
 from amqtt_rest_bridge.errors import BridgeError, CallError
-from amqtt_rest_bridge.model import EventName, HttpRequest, HttpResponse, Message, Publication, RunKey, Try
-from amqtt_rest_bridge.placeholders import MessageValues
+from amqtt_rest_bridge.lot.model import EventName, HttpRequest, HttpResponse, Message, Publication, RunKey, Try
+from amqtt_rest_bridge.lot.placeholders import MessageValues
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.engine.event import PreparedEvent

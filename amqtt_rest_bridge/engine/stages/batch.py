@@ -16,7 +16,7 @@ from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.engine.stages import Call, Stage, Step, Verdict
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.placeholders import (
+from amqtt_rest_bridge.lot.placeholders import (
     BATCH,
     MessageValues,
     Mode,

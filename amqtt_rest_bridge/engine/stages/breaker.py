@@ -13,7 +13,7 @@ from amqtt_rest_bridge.engine.needs import Cancels, Clock
 from amqtt_rest_bridge.engine.stages import Call
 from amqtt_rest_bridge.engine.stages.retries import retry_after
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import BreakerRule, HttpResponse
+from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse
 
 PROBE_SECONDS: Final = 5.0
 _DOWN: Final = frozenset({FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT})

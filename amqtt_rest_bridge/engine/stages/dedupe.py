@@ -11,8 +11,8 @@ from functools import partial
 from amqtt_rest_bridge.engine.needs import Keeps
 from amqtt_rest_bridge.engine.stages import Call, HeldError, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.stages.on_change import digest
-from amqtt_rest_bridge.model import EventName
-from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+from amqtt_rest_bridge.lot.model import EventName
+from amqtt_rest_bridge.lot.placeholders import MessageValues, PlaceholderText
 
 Tell = Callable[[bytes | None], bool]
 """Called with None if the claim is granted, or the kept answer of a key that was seen. Returns False to decline."""

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.engine.needs import Sends, Turn
 from amqtt_rest_bridge.engine.requests import has_own_authorization
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.failures import describe_status
-from amqtt_rest_bridge.model import HttpRequest, HttpResponse, Method, RestApiConfig
+from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, RestApiConfig
 
 _MARGIN_SECONDS: Final = 30.0  # a token is renewed so long before it expires, or after 90 % of a short life
 _REMEMBERED: Final = 4

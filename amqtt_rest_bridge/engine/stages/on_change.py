@@ -9,7 +9,7 @@ from hashlib import blake2b
 from typing import Final
 
 from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage, Step, Verdict
-from amqtt_rest_bridge.placeholders import MessageValues, PlaceholderText
+from amqtt_rest_bridge.lot.placeholders import MessageValues, PlaceholderText
 
 MOST_TOPICS: Final = 100_000
 """Topics whose last text is known; new ones push out the ones that were sent longest ago."""

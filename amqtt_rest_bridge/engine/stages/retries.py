@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.engine.stages import Call, Stage, Step, Verdict
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
+from amqtt_rest_bridge.lot.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
 from amqtt_rest_bridge.times import Backoff
 
 _BACKOFF: Final = Backoff(first=0.5)

@@ -2,8 +2,8 @@
 
 from amqtt_rest_bridge.catalogue import SCHEMA_FAULTS
 from amqtt_rest_bridge.engine.stages import Call, Stage
-from amqtt_rest_bridge.placeholders import MessageValues
-from amqtt_rest_bridge.schemas import Schema, checker_of
+from amqtt_rest_bridge.lot.placeholders import MessageValues
+from amqtt_rest_bridge.lot.schemas import Schema, checker_of
 
 
 class Checked(Stage):

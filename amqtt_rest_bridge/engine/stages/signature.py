@@ -6,7 +6,7 @@ import hmac
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.engine.stages import Call, Stage
-from amqtt_rest_bridge.model import HttpRequest, Signature
+from amqtt_rest_bridge.lot.model import HttpRequest, Signature
 
 
 class Signed(Stage):

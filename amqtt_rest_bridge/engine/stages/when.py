@@ -1,7 +1,7 @@
 """WHEN: a message for which the condition is false sends nothing."""
 
 from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage
-from amqtt_rest_bridge.placeholders import Condition, MessageValues, predicate
+from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate
 
 
 class When(Stage):

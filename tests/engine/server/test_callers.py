@@ -9,7 +9,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.server.callers import verifier_of
 from amqtt_rest_bridge.http.exchange import RefusedError
-from amqtt_rest_bridge.model import Signature
+from amqtt_rest_bridge.lot.model import Signature
 from tests.support.answering import Answering, port
 from tests.support.server_mode import error_code, event, route
 

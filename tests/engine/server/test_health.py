@@ -8,7 +8,7 @@ from amqtt_rest_bridge.engine.needs import Outcome, RequestRun
 from amqtt_rest_bridge.engine.server.endpoint import outcome_of
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response
-from amqtt_rest_bridge.model import Message, Route
+from amqtt_rest_bridge.lot.model import Message, Route
 from tests.support.answering import FakeBroker, port
 from tests.support.server_mode import error_code, event, route
 

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.engine.server import newest
 from amqtt_rest_bridge.engine.server.newest import Newest
 from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS
 from amqtt_rest_bridge.http.exchange import Response, Stream
-from amqtt_rest_bridge.model import Message
+from amqtt_rest_bridge.lot.model import Message
 from tests.support.answering import Answering, port
 from tests.support.server_mode import error_code, event, topic
 

@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from amqtt_rest_bridge.engine.server.unmatched import MOST_SHOWN, Frequent, Unmatched, UnmatchedPath
-from amqtt_rest_bridge.model import RestApiConfig, Route, ServerEvent
+from amqtt_rest_bridge.lot.model import RestApiConfig, Route, ServerEvent
 from tests.support.answering import VirtualClock, port
 from tests.support.server_mode import NOW, event
 

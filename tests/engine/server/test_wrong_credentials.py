@@ -21,7 +21,7 @@ from amqtt_rest_bridge.engine.server.wrong_credentials import (
     WrongCredentials,
 )
 from amqtt_rest_bridge.http.exchange import Caller, Present, Refusal
-from amqtt_rest_bridge.model import Signature, SignatureScheme
+from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
 from tests.support.admin_client import TOKEN, admin_of
 from tests.support.answering import Answering, VirtualClock, port, result_of
 from tests.support.embedded_broker import hosting

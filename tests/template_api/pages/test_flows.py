@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from amqtt_rest_bridge.engine.requests import _trailing, split_base_address
-from amqtt_rest_bridge.language.as_written import routes_in
-from amqtt_rest_bridge.language.evaluation import Environment
-from amqtt_rest_bridge.language.loader import load
-from amqtt_rest_bridge.language.parsed_texts import ParsedTexts
-from amqtt_rest_bridge.language.sources import read
-from amqtt_rest_bridge.model import ClientEvent, Route, ServerEvent
+from amqtt_rest_bridge.lot.as_written import routes_in
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
+from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.lot.sources import read
 from template_api.pages.flows import Flow, drawing, flows
 from template_api.records import Input, Notebook
 from template_api.sources.template import names_read

@@ -1,0 +1,560 @@
+"""The bridge as a program: settings in, parts out. Loaded, started, reloaded, drained and stopped here, on one loop.
+
+    broker ── place (sessions) ──> engine.client_mode ──> http.client ──> HTTP servers
+           <── mqtt.publisher ──────── results, status            │
+           ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
+
+Nothing here decides anything about a message. `Program` is what a bridge consists of; a `BridgePlace` says how it
+reaches its broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve`
+runs a worker until a signal; `plugin_bridge` runs the bridge of the plugin.
+"""
+
+import asyncio
+import contextlib
+import gc
+import logging
+import os
+import random
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Protocol, cast
+
+from amqtt_rest_bridge.admin.numbers import GroupNumbers
+from amqtt_rest_bridge.admin.parts import Admin
+from amqtt_rest_bridge.engine.client_mode import ClientMode
+from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.requests import RequestBuilder
+from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
+from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
+from amqtt_rest_bridge.group.member import Member
+from amqtt_rest_bridge.http.client import client_for, tls_of
+from amqtt_rest_bridge.http.ports import PortOptions, Ports
+from amqtt_rest_bridge.http.server_tls import TlsFiles
+from amqtt_rest_bridge.http.tls import TlsOptions, check_files
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, RunIds
+from amqtt_rest_bridge.mqtt.private import BrokerState
+from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.values import Address
+from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, reloading_on_sighup, usable_routes
+from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
+from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor
+from amqtt_rest_bridge.route_set import changes, longest_request, server_ports
+from amqtt_rest_bridge.settings import Settings, WorkerSettings
+from amqtt_rest_bridge.store import SeenKeys
+from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
+from amqtt_rest_bridge.times import LoopClock
+
+log = logging.getLogger(__name__)
+
+_GRACE_SECONDS: Final = 5.0  # for running requests at the end ...
+_REPLY_LEAD_SECONDS: Final = 0.5  # ... of which those that wait for a reply get less: they are answered 503 then
+_SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
+_PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
+
+
+class WorkerFailedError(BridgeError):
+    """The worker ended without a signal; the message says why."""
+
+
+class BridgePlace(Protocol):
+    """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
+
+    A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`;
+    in the end `stop_taking`, `leave`, `close`.
+    """
+
+    # What the program and its figures ask.
+
+    @property
+    def troubles(self) -> list[str]:
+        """Return why no messages come, a sentence for each reason."""
+        ...
+
+    @property
+    def group_numbers(self) -> GroupNumbers | None:
+        """Return what a worker counts of its group; None beside amqtt."""
+        ...
+
+    def leads(self, event: EventName) -> bool:
+        """Return whether this bridge runs an event with EVERY, where several share the routes."""
+        ...
+
+    # What it publishes.
+
+    def status_topic(self, route: str) -> str:
+        """Return the topic of the status of a route."""
+        ...
+
+    def announce(self, publication: Publication) -> bool:
+        """Publish the status of a route. It is dropped without a connection, since the next one comes soon."""
+        ...
+
+    def status_published(self, route: str, payload: bytes) -> None:
+        """Publish the status of a route for tools that command routes, too."""
+        ...
+
+    # Its sessions.
+
+    async def connect(self, program: "Program") -> None:
+        """Connect for the first time.
+
+        `program` is for users who command routes (the setting `coreflux`), and for `Program.note_broker`.
+
+        Raises:
+            BrokerError: The broker cannot be reached, or lacks what the bridge needs.
+        """
+        ...
+
+    def use_routes(self, routes: Iterable[Route]) -> None:
+        """Use these routes, once `begin` or `subscribe` is called."""
+        ...
+
+    async def begin(self) -> None:
+        """Subscribe what read events and replies need, and begin to take messages."""
+        ...
+
+    async def catch_up(self) -> None:
+        """Return once what is published reaches the events of this bridge, where it is alone."""
+        ...
+
+    async def settle(self) -> None:
+        """Return once the messages of all routes that are this bridge's share come, or after some seconds."""
+        ...
+
+    async def subscribe(self) -> None:
+        """Subscribe what the routes need now, after a reload."""
+        ...
+
+    async def watch_unmatched(self, *, wanted: bool) -> None:
+        """Send the program the topics of messages that concern no client event, or stop that; never to a worker's."""
+        ...
+
+    async def stop_taking(self) -> None:
+        """Take no more messages."""
+        ...
+
+    async def leave(self) -> None:
+        """Close the sessions. Messages that are not acknowledged are delivered again, to the next holder."""
+        ...
+
+    async def close(self) -> None:
+        """Remove what this bridge alone has retained, and disconnect."""
+        ...
+
+
+MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], BridgePlace]
+"""Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last."""
+
+
+async def serve(
+    settings: WorkerSettings, broker: Callable[[], Address], signals: Signals, on_ready: Callable[[], None]
+) -> None:
+    """Run a worker until a signal.
+
+    Args:
+        settings: Those of the worker, checked.
+        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        signals: End it.
+        on_ready: Called once it takes messages.
+
+    Raises:
+        BridgeError: It cannot start, or it ended without a signal; nothing is left running.
+    """
+    signals.attach(asyncio.get_running_loop())
+    program = Program(settings, Publisher(), partial(Member, settings, broker))
+    signalled = asyncio.ensure_future(signals.wait())
+    starting = asyncio.ensure_future(_started(program))
+    try:
+        with reloading_on_sighup(program.reload_soon):
+            await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
+            if not signalled.done():
+                await starting
+                member = cast("Member", program.place)
+                log.info(
+                    "ready: %s, with %d of %d slots of group %s, takes messages from %s",
+                    member.leases.worker, sum(member.slots), settings.slots, settings.group, broker().shown,
+                )  # fmt: skip
+                on_ready()
+                failing = asyncio.ensure_future(program.supervisor.broken())
+                await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
+                failing.cancel()
+                if not signalled.done():
+                    raise WorkerFailedError(failing.result())
+        log.info("%s: shutting down", "stopped" if signals.received is None else signals.received.name)
+    finally:
+        signalled.cancel()
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        if signals.received is None:
+            signals.begin_shutdown()
+        await program.stop()
+
+
+async def _started(program: "Program") -> None:
+    await program.load()
+    await program.start()
+
+
+class Program:
+    """The parts of a bridge.
+
+    Args:
+        settings: Those of the worker or the plugin, checked.
+        publisher: Publishes results, requests and statuses.
+        make_place: Makes its place.
+        run_loader: Loads route files.
+        on_reload: Called after each reload with the routes in use; with None after one that failed.
+        owns_process: Whether nothing else runs in this process. Memory, descriptors and garbage collection of the whole
+            process are set up then.
+        pids: Process ids for the admin port, by name.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        publisher: Publisher,
+        make_place: MakePlace,
+        *,
+        run_loader: RunLoader = run_loader,
+        on_reload: Callable[[FirstLoad | None], None] = lambda _: None,
+        owns_process: bool = True,
+        pids: Mapping[str, int] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._check = partial(check_routes, settings=settings)
+        self._run_loader = run_loader
+        self._on_reload = on_reload
+        self._owns_process = owns_process
+        self._routes: tuple[Route, ...] = ()
+        self._reloader: Reloader | None = None
+        self._changed = ""  # by the last reload, for the log
+        self._broker = BrokerState()
+        self.supervisor = Supervisor(self._report_broken)
+        """Runs the tasks."""
+        self._publisher = publisher
+        with contextlib.ExitStack() as opened:
+            self._ports = Ports(_port_options(settings), self._application, self._port_changed)
+            opened.callback(self._ports.close)
+            seen = SeenKeys(None if settings.spool is None else Path(f"{settings.spool}-seen"))
+            opened.callback(seen.close)
+            runs = RunIds(unique_keys=settings.spool is not None)
+            self._admin = Admin(settings, runs, lambda: self._ports.bound, pids or {"main": os.getpid()})
+            opened.callback(self._admin.close)
+            self._host = host = Host(
+                publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
+                _limits(settings), runs, self._admin.records if settings.recorded else None,
+                keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
+            )  # fmt: skip
+            self._outcomes = Outcomes(host, self._report_health)
+            self._client_mode = ClientMode(host, self._outcomes, self._leads)
+            self._server_mode = ServerMode(
+                host, self._outcomes, is_mqtt_5=settings.is_mqtt_5, openapi=settings.openapi
+            )  # fmt: skip
+            self.place = make_place(publisher, self._client_mode, self._server_mode, self.supervisor)
+            """Its sessions at the broker."""
+            self._opened = opened.pop_all()
+        self.reporter = StatusReporter(self._outcomes.statistics, self.place.announce, self.place.status_topic)
+        """Publishes the status of the routes."""
+        self.reporter.mirror = self.place.status_published
+        if owns_process:
+            return_large_blocks(few_arenas=True)
+            use_all_descriptors()
+
+    @property
+    def server_ports(self) -> Mapping[int, int]:
+        """Return the bound port for each configured SERVER_PORT; they differ where 0 asked for a free one."""
+        return self._ports.bound
+
+    @property
+    def admin_port(self) -> int | None:
+        """Return the bound port of the status page and the metrics, None without the setting admin_port."""
+        return self._admin.port
+
+    # Loaded, started and stopped.
+
+    async def load(self) -> FirstLoad:
+        """Load the routes in a process of their own, and bind their ports.
+
+        Raises:
+            RouteFilesError: A route file has an error; every fault has been logged.
+            ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
+        """
+        first = await load_first_apart(self._settings, self._check, self._run_loader)
+        self.use_first(first)
+        return first
+
+    def use_first(self, first: FirstLoad, *, before: Mapping[int, int] | None = None) -> None:
+        """Take routes that have been loaded, and bind their ports; in the place of `load`.
+
+        Args:
+            first: The routes.
+            before: The ports of an earlier bridge that has used them, None at the first start. A certificate that is
+                gone by now costs its ports alone.
+
+        Raises:
+            ConfigurationError: A port is taken, or the certificate of server mode cannot be used.
+        """
+        self._routes = first.routes
+        self._reloader = Reloader(
+            self._settings, self._replace, self._check, first, self._reloaded, self._run_loader, self._applied
+        )  # fmt: skip
+        ports = server_ports(self._routes)
+        self._ports.bind(ports, before or {})
+        tls = _port_options(self._settings).tls
+        if ports and tls is not None and before is None:
+            tls.load()
+
+    async def start(self) -> None:
+        """Connect, take messages, and serve the ports. Returns once the place has settled.
+
+        Raises:
+            BridgeError: The broker cannot be used, or a route cannot run.
+        """
+        settings, reloader, place, keep = self._settings, self._started, self.place, self.supervisor.keep
+        await place.connect(self)  # first: a broker that cannot be used ends the start at once
+        self._use(self._routes)
+        await place.begin()
+        await place.catch_up()  # before a caller gets an answer which says that its request is published
+        self._ports.serve(_seconds_by_port(self._routes))
+        self._admin.serve(
+            self._host, self._outcomes, self._client_mode, self._server_mode, self.reporter, lambda: self._routes,
+            lambda: self._ports.troubles + place.troubles, lambda: place.group_numbers, lambda: self._broker, keep,
+        )  # fmt: skip
+        keep("unmatched messages", self._watch_unmatched)
+        keep("reloading", lambda: reloader.run(settings.reload_seconds))
+        if settings.status_seconds:
+            keep("status", lambda: self.reporter.run(settings.status_seconds))
+        await place.settle()
+        self._settle()
+
+    async def stop(self, grace: float = _GRACE_SECONDS) -> None:
+        """Take no more messages, give running requests so many seconds, publish their results, and disconnect."""
+        await self.place.stop_taking()
+        if self._reloader is not None:
+            self._reloader.end()
+        self._client_mode.stop()
+        self._server_mode.reads.end_streams()
+        asyncio.get_running_loop().call_later(max(0.0, grace - _REPLY_LEAD_SECONDS), self._server_mode.stop)
+        await asyncio.gather(self._client_mode.drain(grace), self._ports.stop(grace))
+        self._server_mode.stop()
+        if unpublished := await self._publisher.settled(_PUBLISH_SECONDS):
+            log.info("%d message(s) were not acknowledged by the broker when the bridge stopped", unpublished)
+        await self.place.leave()
+        await self._admin.stop()
+        await self.supervisor.stop()
+        await self.place.close()
+        self._opened.close()
+
+    def release(self) -> None:
+        """Close ports and files; by itself for a program that was not started. Blocks for some seconds at most."""
+        self._opened.close()
+
+    def note_broker(self, state: BrokerState) -> None:
+        """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
+        before, self._broker = self._broker, state
+        for route, code, message in state.errors:
+            self._outcomes.error(route, code, message)
+        if state.refusing != before.refusing:
+            self.reporter.report_refusing(state.refusing)
+
+    def note_unmatched(self, topic: str) -> None:
+        """Note a message that concerns no client event."""
+        self._outcomes.unmatched(Message(topic, b"", time.time()))
+
+    async def _watch_unmatched(self) -> None:
+        """Note messages that concern no client event, while a caller follows them."""
+        while True:
+            wanted = await self._admin.records.followers.unmatched_changed()
+            await self.place.watch_unmatched(wanted=wanted)
+
+    # Routes.
+
+    @property
+    def by_name(self) -> Mapping[str, Route]:
+        """Return the present routes."""
+        return {route.name: route for route in self._routes}
+
+    def reload_soon(self) -> None:
+        """Read the route files again, whether or not one has changed; before they have been read do nothing."""
+        if self._reloader is not None:
+            self._reloader.ask()
+
+    async def reload(self) -> ReloadFailure | None:
+        """Read the route files again now. On an error the present routes stay; the error is logged and returned."""
+        return await self._started.reload(look=True)
+
+    async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
+        """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
+        loaded = await self._started.trial(instead)
+        needed = [fault for route in loaded.routes for fault in self._settings.faults_of(route)]
+        return replace(loaded, faults=(*loaded.faults, *needed))
+
+    def report(self, route: str) -> None:
+        """Publish the status of a present route now, where status is published at all."""
+        if self._settings.status_seconds and (statistics := self._outcomes.statistics.get(route)) is not None:
+            self.reporter.report(statistics)
+
+    def status(self, route: str) -> dict[str, Any]:
+        """Return the status of a present route as it is now."""
+        return self.reporter.status(self._outcomes.statistics[route])
+
+    def _replace(self, loaded: LoadResult) -> None:
+        """Use changed route files; on an error everything stays as it was."""
+        routes = usable_routes(loaded, self._settings)
+        changed = changes(self._routes, routes)
+        names = {route.name for route in routes}
+        gone = [(route, self._unfinished(route)) for route in self._routes if route.name not in names]
+        self._ports.bind(server_ports(routes))
+        try:
+            self._use(routes)
+        except ConfigurationError:
+            self._ports.unbind(keep=server_ports(self._routes))
+            raise
+        self._routes = routes
+        self._ports.serve(_seconds_by_port(routes))
+        self._subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
+        for route, count in gone:
+            _warn_of_removed(route, count)
+            self.reporter.remove(route.name)
+        if self._settings.status_seconds:
+            self.reporter.report_all()
+        self._changed = changed
+
+    async def _applied(self) -> None:
+        """Wait until the changed routes receive messages: who reads that they are in use may rely on it."""
+        await asyncio.wait([self._subscribing], timeout=_SUBSCRIBE_SECONDS)
+        log.info("routes reloaded: %d route(s); %s", len(self._routes), self._changed)
+        self._settle()
+
+    def _reloaded(self, failure: ReloadFailure | None) -> None:
+        self.reporter.reloaded(failure)
+        self._on_reload(self._started.used if failure is None else None)
+
+    def _unfinished(self, route: Route) -> int:
+        """Return how many messages of a present route have not ended; of a lossless one with those on disk."""
+        admission = self._outcomes.statistics[route.name].admission
+        return max(admission.outstanding + admission.outside, (self._broker.spool or {}).get(route.name, 0))
+
+    def _use(self, routes: tuple[Route, ...]) -> None:
+        self._client_mode.use_routes(routes)
+        self._server_mode.use_routes(routes)
+        self.place.use_routes(routes)
+        self._admin.use_routes(routes)
+
+    # What the parts need of each other.
+
+    @property
+    def _started(self) -> Reloader:
+        if self._reloader is None:
+            raise RuntimeError("routes are asked for before they have been loaded")
+        return self._reloader
+
+    def _report_broken(self, fault: str | None) -> None:
+        self.reporter.report_broken(fault)
+
+    def _report_health(self, statistics: RouteStatistics) -> None:
+        self.reporter.health_changed(statistics)
+
+    def _leads(self, event: EventName) -> bool:
+        return self.place.leads(event)
+
+    def _application(self, port: int, bound: int) -> PortApplication:
+        application = self._server_mode.application(port)
+        application.bound_port = bound
+        return application
+
+    def _port_changed(self, port: int, fault: str | None) -> None:
+        """Note in the status of a port's routes that the port is not served, or is served again."""
+        why = None if fault is None else f"SERVER_PORT {port} is not served: {fault}"
+        for route in self._routes:
+            if route.config.enable_server and route.config.server_port == port and route.server_events:
+                statistics = self._outcomes.statistics[route.name]
+                statistics.note_down(why, time.time())
+                self._outcomes.noted(statistics)
+
+    def _settle(self) -> None:
+        """Exclude modules and routes, which live until the next reload, from garbage collection.
+
+        Otherwise each full collection would stop the loop: for 40 ms with 1,000 routes, in place of 8. A large answer
+        of the admin port may start one. Garbage of the last reload is collected first, which stops the loop as long, so
+        it is not done in the process of a broker.
+        """
+        if self._owns_process:
+            gc.unfreeze()
+            gc.collect()
+            gc.freeze()
+
+
+def _warn_of_removed(route: Route, count: int) -> None:
+    """Warn of a route that a reload has removed, where `count` messages of it have not ended."""
+    kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
+    if kept or count:
+        log.warning("route %s was removed: %s%d message(s) that it has taken had not ended", route.name, kept, count)
+
+
+def check_routes(routes: Iterable[Route], settings: Settings) -> None:
+    """Raise `ConfigurationError` for the first route that cannot run."""
+    for route, error in unusable_routes(routes, settings):
+        raise ConfigurationError(f"route {route.name}: {error}") from error
+
+
+def unusable_routes(routes: Iterable[Route], settings: Settings) -> Iterator[tuple[Route, ConfigurationError]]:
+    """Return the routes whose calls could not be sent, with the reason; reads each set of TLS files once."""
+    connect, faults = _connecting(settings), dict[TlsOptions, ConfigurationError | None]()
+    for route in routes:
+        config = route.config
+        if not route.client_events:
+            continue
+        try:
+            RequestBuilder(route, route.client_events[0], max_body_bytes=int(settings.max_body_bytes))
+            for server in filter(None, (config.base_address, config.oauth2_token_url)):
+                connect(config, server)
+            tls = tls_of(config)
+            if tls not in faults:
+                faults[tls] = _fault_of(tls)
+            if (fault := faults[tls]) is not None:
+                raise fault
+        except ConfigurationError as error:
+            yield route, error
+
+
+def _fault_of(tls: TlsOptions) -> ConfigurationError | None:
+    try:
+        check_files(tls)
+    except ConfigurationError as error:
+        return error
+    return None
+
+
+def _connecting(settings: Settings) -> Connects:
+    """Return what makes the clients of routes."""
+    return partial(client_for, max_response_bytes=int(settings.max_response_bytes), environment=os.environ)
+
+
+def _limits(settings: Settings) -> Limits:
+    return Limits(**{one.name: int(getattr(settings, one.name)) for one in fields(Limits)})
+
+
+def _port_options(settings: Settings) -> PortOptions:
+    tls = None
+    if settings.server_certfile is not None and settings.server_keyfile is not None:
+        tls = TlsFiles(settings.server_certfile, settings.server_keyfile)
+    is_shared = isinstance(settings, WorkerSettings)
+    return PortOptions(settings.server_host, tls, int(settings.max_body_bytes), settings.access_log, is_shared)
+
+
+def _seconds_by_port(routes: Iterable[Route]) -> dict[int, float]:
+    """Return how many seconds a request may take, for each port of server mode."""
+    seconds: dict[int, float] = {}
+    for route in routes:
+        if route.config.enable_server and route.server_events:
+            port = route.config.server_port
+            seconds[port] = max(seconds.get(port, 0.0), longest_request(route))
+    return seconds

@@ -1,0 +1,417 @@
+"""Settings as written to their values: joined by +, with what GET, `{env.X}` and `{secret.X}` read, and converted.
+
+Blocks for the file of a secret.
+"""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
+
+from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_line
+from amqtt_rest_bridge.lot import forms
+from amqtt_rest_bridge.lot.definitions import Block
+from amqtt_rest_bridge.lot.forms import FormError
+from amqtt_rest_bridge.lot.grammar.tree import Piece, unescape
+from amqtt_rest_bridge.lot.masking import is_credential
+from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, Kind, Parameter, Rule
+from amqtt_rest_bridge.lot.placeholders import Fixed, Mode, Place, constants, parse
+from amqtt_rest_bridge.lot.sources import Report
+from amqtt_rest_bridge.system import regular_file
+
+MAX_SECRET_BYTES = 65_536
+_Model = TypeVar("_Model", RestApiConfig, RouteConfig, ClientEvent, ServerEvent)
+_Range = tuple[int, int | None]  # the offsets of a text, and behind it where that is known
+_ELSEWHERE = "secrets_dir (check, try, lsp: --secrets-dir)"
+
+
+class NotAvailableError(HintedError):
+    """A variable or secret is not available; the message is the reason, without a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """The environment variables and the folder that holds one file for each secret."""
+
+    environment: Mapping[str, str]
+    secrets_dir: Path
+
+    def value(self, what: str, name: str) -> str:
+        """Return a variable ("env") or a secret; raises `NotAvailableError`."""
+        return self.secret(name) if what == "secret" else self.variable(name)
+
+    def variable(self, name: str) -> str:
+        """Return the value of an environment variable; raises `NotAvailableError` when it is not set or not text."""
+        value = self.environment.get(name)
+        if value is None:
+            hint = "set it in the environment of the broker (or of this command)"
+            raise NotAvailableError(f"the environment variable {name} is not set", hint)
+        if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+            raise NotAvailableError(f"the environment variable {name} is not UTF-8 text", "set it to text in UTF-8")
+        return value
+
+    def secret(self, name: str) -> str:
+        """Read a secret, without the line break at its end. Blocks for one small file.
+
+        Raises:
+            NotAvailableError: it cannot be read, or its name would leave the folder.
+        """
+        if "/" in name or "\\" in name or "\0" in name or name in ("", ".", ".."):
+            message = "the name of a secret is the name of a file, without a path"
+            raise NotAvailableError(message, f"write the name alone; the folder is {_ELSEWHERE}")
+        try:
+            path = self.secrets_dir / name
+            regular_file(path)
+            with path.open("rb") as file:
+                content = file.read(MAX_SECRET_BYTES + 1)
+            text = content.decode()
+        except (OSError, UnicodeDecodeError) as error:
+            reason, hint = "it is not UTF-8 text", "store it as text in UTF-8, such as base64"
+            if isinstance(error, OSError):
+                reason = str(error.strerror)
+                hint = "make it a file that the user of the broker (or of this command) can read"
+            if isinstance(error, FileNotFoundError):
+                hint = f"put that file there, or name another folder: {_ELSEWHERE}"
+            message = f"the secret {name} cannot be read from {self.secrets_dir}: {reason}"
+            raise NotAvailableError(message, hint) from None
+        if len(content) > MAX_SECRET_BYTES:
+            message = f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes"
+            raise NotAvailableError(message, "put the secret alone into the file")
+        return text.removesuffix("\n").removesuffix("\r")
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingEnvironment(Environment):
+    """An environment that records what is read of it: names to why they are not available, None where they are."""
+
+    variables: dict[str, NotAvailableError | None] = field(default_factory=dict)
+    secrets: dict[str, NotAvailableError | None] = field(default_factory=dict)
+
+    def value(self, what: str, name: str) -> str:
+        """Return and record a variable or a secret, as `Environment.value`."""
+        record = self.secrets if what == "secret" else self.variables
+        record[name] = None
+        try:
+            return Environment.value(self, what, name)
+        except NotAvailableError as error:
+            record[name] = error
+            raise
+
+
+@dataclass(frozen=True, slots=True)
+class NameEnvironment(Environment):
+    """Reads nothing: each variable and secret has its own name for a value, unless `values` has another one."""
+
+    values: dict[str, str] = field(default_factory=dict)
+
+    def value(self, what: str, name: str) -> str:  # noqa: ARG002  # one name for both
+        """Return the value of a variable or secret, which `values` has from now on."""
+        return self.values.setdefault(name, name)
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
+
+    `pieces` is how it was written; `secrets` are the texts in it that are never shown: secrets, and what comes from
+    environment variables that are called like one.
+    """
+
+    pieces: tuple[Piece, ...]
+    parts: tuple[str | Fixed, ...]
+    secrets: frozenset[str] = frozenset()
+
+    @property
+    def offset(self) -> int:
+        """Return where the value begins in its file."""
+        return self.pieces[0].offset
+
+    @property
+    def text(self) -> str:
+        """Return the whole text, with what came from outside."""
+        return "".join([part if isinstance(part, str) else part.text for part in self.parts])
+
+    @property
+    def brought_in(self) -> frozenset[str]:
+        """Return the texts that came from outside."""
+        return frozenset(part.text for part in self.parts if _is_from_outside(part) and part.text)
+
+    @property
+    def variables(self) -> frozenset[str]:
+        """Return those of them that are values of environment variables."""
+        return frozenset(
+            part.text for part in self.parts if _is_from_outside(part) and part.text and part.label.startswith("{env.")
+        )
+
+    @property
+    def shown(self) -> str:
+        """Return the text as a fault may show it: on one line, what came from outside by its name only."""
+        return on_one_line("".join([part if isinstance(part, str) else part.label for part in self.parts]))
+
+    def hide(self, message: str) -> str:
+        """Replace what came from outside by its names in a message that was made from the text.
+
+        A did-you-mean then proposes no replacement: it is not the file that is wrong.
+        """
+        for part in self.parts:
+            if isinstance(part, Fixed) and len(part.text) > 1:
+                message = message.replace(part.text, part.label)
+        return message
+
+
+def end_of(piece: Piece, report: Report) -> int:
+    """Return the offset behind a piece of a value."""
+    return report.end_of(piece.offset) if piece.source else piece.offset + len(piece.text)
+
+
+def place_in(value: Value, pattern: str, report: Report, after: int) -> tuple[int, int]:
+    """Return where what a pattern finds behind an offset begins and ends in a value as it is written.
+
+    Where nothing is found it is the whole value. Who looks for many continues `after` the last: it takes linear time.
+    """
+    for piece in value.pieces:
+        if piece.source or piece.offset + len(piece.text) <= after:
+            continue
+        if found := re.compile(pattern).search(piece.text, max(0, after - piece.offset)):
+            return piece.offset + found.start(), piece.offset + found.end()
+    return value.offset, end_of(value.pieces[-1], report)
+
+
+def evaluate(pieces: tuple[Piece, ...], environment: Environment, report: Report) -> Value | None:
+    """Join the pieces of a value; report what is missing and return None."""
+    parts: list[str | Fixed] = []
+    secrets = set()
+    complete = True
+    for piece in pieces:
+        try:
+            for part in _parts(piece, environment):
+                parts.append(part)
+                if _is_from_outside(part) and (part.label.startswith("{secret.") or is_credential(part.label)):
+                    secrets.add(part.text)
+        except NotAvailableError as error:
+            report.error(FaultCode.UNAVAILABLE, piece.offset, str(error), error.hint)
+            complete = False
+    return Value(pieces, tuple(parts), frozenset(secrets - {""})) if complete else None
+
+
+def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
+    if piece.source:
+        yield _fixed(piece.source.lower(), piece.text.strip("'\""), environment, escaped=False)
+        return
+    raw = piece.text[1:-1] if piece.is_string else piece.text
+    end = 0
+    for start, stop, constant in constants(raw):
+        yield unescape(raw[end:start])
+        default = None if constant.default is None else unescape(constant.default)
+        yield _fixed(constant.root, constant.argument, environment, escaped=True, default=default)
+        end = stop
+    yield unescape(raw[end:])
+
+
+def _fixed(what: str, name: str, environment: Environment, *, escaped: bool, default: str | None = None) -> Fixed:
+    try:
+        text = environment.value(what, name)
+    except NotAvailableError:
+        if default is None:
+            raise
+        return Fixed(default, f"{{{what}.{name}|{default}}}", escaped)
+    return Fixed(text, f"{{{what}.{name}}}", escaped)
+
+
+def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
+    """Return whether a part is the value of a variable or secret, not its default."""
+    return isinstance(part, Fixed) and "|" not in part.label
+
+
+_READ_BY_GET = re.compile(
+    r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
+    |(?:(?:Bearer|Basic|Token)\s)?(?:\$(?P<brace>\{)?(?P<shell>[A-Z][A-Z0-9_]+)(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
+    re.VERBOSE,
+)
+
+
+class BlockSettings:
+    """The settings of one block: as texts, and converted.
+
+    Everything is converted at once, so that all faults of a block are reported whatever is read. `failed` names
+    the settings that are there but have no usable value, or that an unknown name may have meant.
+    """
+
+    def __init__(self, block: Block, report: Report, environment: Environment) -> None:
+        self.block = block
+        self.report = report
+        self.failed = block.broken | block.guessed
+        self.secrets: set[str] = set()
+        self.in_addresses: set[str] = set()
+        self.texts: dict[str, Value] = {}
+        self.values: dict[str, Any] = {}
+        self.headers: list[tuple[Value, Value]] = []
+        for name, node in block.settings.items():
+            parameter = PARAMETERS[block.kind][name]
+            if parameter.kind is not Kind.HEADERS:
+                self._read(parameter, evaluate(node.pieces, environment, report))
+        for line in block.headers:
+            header = evaluate((line.name,), environment, report)
+            value = evaluate(line.pieces, environment, report)
+            if header is not None and value is not None:
+                _warn_of_unread(f"header {header.shown}", value, report, has_placeholders=True)
+                self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
+                self.headers.append((header, value))
+
+    def _read(self, parameter: Parameter, value: Value | None) -> None:
+        if value is None:
+            self.failed.add(parameter.name)
+            return
+        self.secrets |= value.secrets
+        if parameter.secret:
+            self.secrets |= {value.text, *value.brought_in} - {""}
+        _warn_of_unread(parameter.name, value, self.report, has_placeholders=bool(parameter.placeholders))
+        try:
+            self.values[parameter.name] = _convert(parameter, value)
+            self.texts[parameter.name] = value
+            if parameter.name in forms.ADDRESSES:
+                self.in_addresses.update(form for text in value.variables for form in forms.address_forms(text))
+        except FormError as refused:
+            self.failed.add(parameter.name)
+            message, hint = value.hide(f"{parameter.name} {refused.message}"), refused.hint and value.hide(refused.hint)
+            end = end_of(value.pieces[-1], self.report)
+            self.report.error(FaultCode.INVALID_VALUE, value.offset, message, hint, end=end)
+
+    def __contains__(self, name: str) -> bool:
+        """Return whether a setting is there or was perhaps meant to be: then it is not missed."""
+        return name in self.block.settings or name in self.failed
+
+    def has(self, name: str) -> bool:
+        """Return whether a setting is certainly there, even if its value cannot be used."""
+        return name in self.block.settings or name in self.block.broken
+
+    def value(self, name: str) -> Any:
+        """Return the value of a setting, its default as the table has it where it is missing or at fault."""
+        return self.values.get(name, PARAMETERS[self.block.kind][name].default)
+
+    def offset(self, name: str) -> int:
+        """Return the offset of a setting's value; that of the block when it has none."""
+        return self.texts[name].offset if name in self.texts else self.block.offset
+
+    def range(self, name: str) -> tuple[Position, Position]:
+        """Return where a setting's value begins and ends."""
+        begin, end = self._range(name)
+        return self.report.position(begin), self.report.behind(self.report.end_of(begin) if end is None else end)
+
+    def error(
+        self, code: FaultCode, name: str, message: str, hint: str | None = None, at: _Range | None = None
+    ) -> None:
+        """Report that a setting cannot be used, for what is `at` two offsets, by default its whole value."""
+        self.failed.add(name)
+        if name in self.texts:
+            message = self.texts[name].hide(message)
+            hint = hint and self.texts[name].hide(hint)
+        begin, end = at or self._range(name)
+        self.report.error(code, begin, message, hint, end=end)
+
+    def invalid(self, name: str, why: str, hint: str | None = None) -> None:
+        """Report a value that cannot be used; `why` continues the name of its setting."""
+        self.error(FaultCode.INVALID_VALUE, name, f"{name} {why}", hint)
+
+    def warning(self, code: FaultCode, name: str, message: str, hint: str | None = None) -> None:
+        """Report that a setting is not used as was meant."""
+        begin, end = self._range(name)
+        self.report.warning(code, begin, message, hint, end=end)
+
+    def _range(self, name: str) -> _Range:
+        return self.offset(name), end_of(self.texts[name].pieces[-1], self.report) if name in self.texts else None
+
+    def check_rules(self, modes: Collection[Mode], ignored: Collection[str] = ()) -> None:
+        """Report settings without what their rows require, or beside what these exclude, in any of these modes.
+
+        What several settings cannot be without is reported once, at the first of them.
+        """
+        applying = {Applies.BOTH, *(Applies(mode) for mode in modes)}
+        reported: set[Rule] = set()
+        for row in PARAMETERS[self.block.kind].values():
+            if row.name in ignored or not self.has(row.name):
+                continue
+            written = self._written(row.name)
+            requires, excludes = (
+                [rule for rule in rules if rule.applies in applying and rule.having in ("", written)]
+                for rules in (row.requires, row.excludes)
+            )
+            beside = [rule for rule in excludes if self._report_excluded(row.name, rule)]
+            for rule in requires if all(rule.strict for rule in beside) else ():
+                if rule not in reported and self._report_lack(row.name, rule) and rule.strict:
+                    reported.add(rule)
+
+    def _written(self, name: str) -> str:
+        """Return a value as its row has it."""
+        return str(self.value(name)).lower()
+
+    def _report_excluded(self, name: str, rule: Rule) -> bool:
+        """Report a setting beside what it excludes; return whether it is there."""
+        is_beside, other = self.has(rule.name), rule.name
+        if rule.values:
+            written = self._written(other)
+            is_beside, other = other in self.values and written in rule.values, f"{other} {written}"
+        elif not rule.strict:
+            is_beside = name in self.values and other in self.values
+        if is_beside and rule.strict:
+            self.error(FaultCode.EXCLUDES, name, f"{name} and {other} are both set", rule.hint)
+        elif is_beside:
+            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect with {rule.name}", rule.hint)
+        return is_beside
+
+    def _report_lack(self, name: str, rule: Rule) -> bool:
+        """Report a setting without what it requires; return whether that is missing."""
+        lacks, lack = rule.name not in self and (rule.strict or name in self.values), f" without {rule.name}"
+        if rule.values:
+            is_on = str(self.values.get(name, "")).lower() not in ("", "false")
+            lacks = is_on and rule.name not in self.failed and self._written(rule.name) not in rule.values
+            lack = f": {rule.name} is not {' or '.join(rule.values)}"
+        if lacks and rule.strict:
+            self.error(FaultCode.REQUIRES, name, f"{name} is set without {rule.name}", rule.hint)
+        elif lacks:
+            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect{lack}", rule.hint)
+        return lacks
+
+    def warn_of_unused(self, mode: Mode) -> None:
+        """Warn of settings that mean nothing in a mode."""
+        for name, node in self.block.settings.items():
+            if PARAMETERS[self.block.kind][name].applies not in (Applies.BOTH, Applies(mode)):
+                self.report.warning(FaultCode.NO_EFFECT, node.offset, f"{name} has no effect in {mode} mode")
+
+    def require(self, mode: Mode, hints: dict[str, str | None]) -> bool:
+        """Report what an event of a mode lacks, with its hint; return whether every setting is present and usable."""
+        for name, hint in hints.items():
+            if name not in self:
+                self.report.error(
+                    FaultCode.MISSING, self.block.offset, f"{name} is missing: a {mode} event needs it", hint
+                )
+        return all(name in self.values and name not in self.failed for name in hints)
+
+    def build(self, kind: type[_Model], **read: Any) -> _Model:
+        """Build a class of the model: each value goes to the field of its name in lower case, unless it was `read`."""
+        usable = ((field.name, field.name.upper()) for field in fields(kind))
+        values = {field: self.values[name] for field, name in usable if name in self.values and name not in self.failed}
+        return kind(**values | read)
+
+
+def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders: bool) -> None:
+    """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes."""
+    found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
+    if found is None or (has_placeholders and found["brace"]):  # a misspelt placeholder
+        return
+    what = found["name"] or found["shell"] or found["windows"]
+    source = found["source"] or "ENV"
+    hint = f'write GET {source} "{what}", without quotes around it'
+    message = f"{name} is the text that is written here: nothing is read of the environment"
+    report.warning(FaultCode.OTHER_SYNTAX, value.offset, message, hint)
+
+
+def _convert(parameter: Parameter, value: Value) -> object:
+    """Convert a value; refuse placeholders of messages where nothing fills them, but in a password."""
+    is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
+    if not (parameter.placeholders or is_password) and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
+        hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
+        raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
+    return forms.convert(parameter, value.text, value.shown)

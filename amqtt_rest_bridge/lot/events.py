@@ -1,0 +1,345 @@
+"""EVENT to the model, and the checks of settings that depend on each other.
+
+Client events send requests; server events publish, read or wait for a reply.
+"""
+
+import re
+from itertools import takewhile
+from typing import Any
+
+from amqtt_rest_bridge.errors import FaultCode
+from amqtt_rest_bridge.lot import forms
+from amqtt_rest_bridge.lot.evaluation import BlockSettings, place_in
+from amqtt_rest_bridge.lot.forms import FormError
+from amqtt_rest_bridge.lot.loops import warn_of_own_loop
+from amqtt_rest_bridge.lot.model import (
+    ClientEvent,
+    Method,
+    RestApiConfig,
+    ServerEvent,
+    Signature,
+    SignatureScheme,
+)
+from amqtt_rest_bridge.lot.placeholders import Condition, Mode, Place, Placeholder, PlaceholderText, place_of
+from amqtt_rest_bridge.lot.schemas import Schema, SchemaFileError
+from amqtt_rest_bridge.lot.schemas import read as read_schema
+from amqtt_rest_bridge.lot.texts import (
+    names_in,
+    placeholder_text_of,
+    read_condition,
+    read_placeholder_text,
+    warn_of_foreign,
+)
+from amqtt_rest_bridge.spelling import closest, question
+from amqtt_rest_bridge.topics import schedule_topic
+
+_BRACED = r"\{[^{}]*\}|[{}][^{}/]*"  # and a brace without the other one, to the end of its level
+_SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
+_UNREAD = (
+    *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "QOS", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
+    *("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE"),
+)
+"""Settings of server events that mean nothing in a read event."""
+
+
+def read_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | ServerEvent | None:
+    """Check and build an event of a route; None when it has no mode, or something it needs is missing or at fault.
+
+    With both modes on, an event that messages or its schedule trigger is a client event.
+    """
+    if "QOS" in settings.values:
+        settings.values["QOS"] = int(settings.values["QOS"])
+    triggered = "SOURCE_TOPIC" in settings or "EVERY" in settings
+    if config.enable_client and (triggered or not config.enable_server):
+        return _read_client_event(settings, config, route)
+    return _read_server_event(settings, config) if config.enable_server else None
+
+
+def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: str) -> ClientEvent | None:
+    values = settings.values
+    settings.warn_of_unused(Mode.CLIENT)
+    if "EVERY" in values and "SOURCE_TOPIC" not in settings:
+        values["SOURCE_TOPIC"] = schedule_topic(route, settings.block.name)
+    hint = None if config.enable_server else 'for a server event, set ENABLE_SERVER "true" in REST_API_CONFIG'
+    source = {} if "EVERY" in settings else {"SOURCE_TOPIC": hint}
+    complete = settings.require(Mode.CLIENT, source | {"METHOD": None, "ENDPOINT": None})
+    mode = Mode.CLIENT if "BATCH_SIZE" not in settings else Mode.BATCH
+    if mode is Mode.BATCH:
+        _check_batch(settings)
+    headers = _read_headers(settings, mode)
+    for name in filter(settings.texts.__contains__, ("SOURCE_TOPIC", "ENDPOINT")):
+        warn_of_foreign(name, settings.texts[name], Mode.CLIENT, settings.report)
+    texts = _read_texts(settings, config, mode)
+    body = texts["BODY"]
+    _warn_of_unknown_type(settings, headers, body)
+    _check_result(settings)
+    settings.check_rules([Mode.CLIENT])
+    if body is not None and values.get("METHOD") == Method.GET:
+        message, hint = "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out"
+        settings.warning(FaultCode.DOUBTFUL, "BODY", message, hint)
+    differs = "write what is to differ, as in {payload} or {value.json.state}"
+    for name, effect in (("ON_CHANGE", "of each topic"), ("DEDUPE_KEY", "within DEDUPE_FOR")):
+        _warn_of_constant(settings, name, texts[name], f"only the first message {effect} is sent", differs)
+    filled = texts | {"WHEN": read_condition(settings, Mode.CLIENT)}
+    for name, template in filled.items():
+        if template is not None:
+            _check_levels(settings, name, template, settings.offset(name))
+    published = {"DESTINATION_TOPIC": texts["DESTINATION_TOPIC"], "ERROR_TOPIC": values.get("ERROR_TOPIC")}
+    warn_of_own_loop(settings, published)
+    signature, schema = _read_signature(settings), _read_schema(settings)
+    if not complete or texts["ENDPOINT"] is None or "SOURCE_TOPIC" not in values:
+        return None
+    read: dict[str, Any] = {name.lower(): template for name, template in filled.items()}
+    read |= {"name": settings.block.name, "headers": headers, "signature": signature, "schema_file": schema}
+    return settings.build(ClientEvent, **read)
+
+
+def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> dict[str, PlaceholderText | None]:
+    """Read the settings of a client event that hold placeholders; `mode` is that of its request."""
+    given = (value.text for name, value in settings.headers if name.text.lower() == "content-type")
+    places = {
+        "ENDPOINT": (Place.ENDPOINT, mode),
+        "BODY": (place_of(next(given, config.default_content_type)), mode),
+        "DESTINATION_TOPIC": (Place.TOPIC, Mode.RESULT),
+        "PAYLOAD": (place_of(settings.value("RESPONSE_CONTENT_TYPE")), Mode.RESULT),
+        "ON_CHANGE": (Place.TEXT, Mode.CLIENT),
+        "DEDUPE_KEY": (Place.TEXT, Mode.CLIENT),
+    }
+    texts = {name: placeholder_text_of(settings, name, place, of) for name, (place, of) in places.items()}
+    body = texts["BODY"]
+    holds_json = body is not None and (body.place is Place.JSON or "batch" in body.names)
+    item_place = Place.JSON if holds_json else Place.TEXT
+    return texts | {"BATCH_ITEM": placeholder_text_of(settings, "BATCH_ITEM", item_place, Mode.CLIENT)}
+
+
+def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str, hint: str) -> None:
+    """Warn of a text that is to differ and is the same for everything."""
+    if text is not None and text.is_constant:
+        settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
+
+
+def _read_schema(settings: BlockSettings) -> Schema | None:
+    """Read SCHEMA_FILE; None when it is missing or at fault."""
+    name = "SCHEMA_FILE"
+    value = settings.texts.get(name)
+    if value is None:
+        return None
+    if "EVERY" in settings:
+        message = "SCHEMA_FILE refuses what EVERY runs: its payload is empty, which is not JSON"
+        settings.warning(FaultCode.DOUBTFUL, name, message, "write an event of its own for the schedule")
+    try:
+        return read_schema(value.text, settings.report.files)
+    except SchemaFileError as error:
+        settings.invalid(name, f'"{value.shown}": {error}', error.hint)
+        return None
+
+
+def _check_batch(settings: BlockSettings) -> None:
+    """Refuse what names one message where there are many."""
+    texts = [(name, settings.texts[name]) for name in ("ENDPOINT", "BODY") if name in settings.texts]
+    results = [(name, settings.texts[name]) for name in ("DESTINATION_TOPIC", "PAYLOAD") if name in settings.texts]
+    headers = [(f"header {name.shown}", value) for name, value in settings.headers]
+    for name, value in (*texts, *headers, *results):
+        found = names_in(value, Mode.CLIENT)
+        if found:
+            message = f"{name} uses {{{found[0]}}}, but a batch has many messages"
+            settings.report.error(FaultCode.PLACEHOLDER, value.offset, message, "write it in BATCH_ITEM")
+            settings.failed.add(name)
+    body = settings.texts.get("BODY")
+    if body is None or not {"batch", "batch.lines"} & {*names_in(body, Mode.BATCH)}:
+        hint = "write {batch} or {batch.lines} in BODY"
+        settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)
+
+
+def _check_result(settings: BlockSettings) -> None:
+    """Warn of a PAYLOAD that was meant to be sent."""
+    payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
+    sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
+    if payload is not None and sends and "{response." not in payload.text:
+        message = f"PAYLOAD is what is published of the response; this {method} is sent without a body"
+        settings.warning(FaultCode.DOUBTFUL, "PAYLOAD", message, "write BODY for what is sent")
+
+
+def _warn_of_unknown_type(
+    settings: BlockSettings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
+) -> None:
+    """Warn when the type of a BODY that holds values is not known before a message comes."""
+    if body is None or body.place is not Place.TEXT or body.is_constant or body.is_raw:
+        return
+    for name, template in headers:
+        # Behind a ; are parameters, which do not matter.
+        of_type = takewhile(lambda piece: isinstance(piece, Placeholder) or ";" not in piece, template.pieces)
+        if name.lower() == "content-type" and any(isinstance(piece, Placeholder) for piece in of_type):
+            # Decision: `PreparedEvent` fails a call whose type proves to need escaping.
+            message = f"{name} takes its type from a placeholder: BODY counts as plain text, JSON and forms are refused"
+            hint = "write the type in the file, as in application/json, in an event for each type"
+            offset = next(value.offset for header, value in settings.headers if header.text == name)
+            settings.report.warning(FaultCode.DOUBTFUL, offset, message, hint)
+
+
+def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, PlaceholderText], ...]:
+    report, written = settings.report, settings.block.settings.get("HEADERS")
+    headers: list[tuple[str, PlaceholderText]] = []
+    seen: set[str] = set()
+    if written is not None and not settings.block.headers and "HEADERS" not in settings.failed:
+        hint = "write ADD <name> <value> lines below it"
+        report.warning(FaultCode.NO_EFFECT, written.offset, "HEADERS has no header below it", hint)
+    for name, value in settings.headers:
+        lower = name.text.lower()
+        template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, mode, report)
+        if not forms.is_token(name.text):
+            message, hint = f'"{name.shown}" is not a header name', "letters, digits and - are safe"
+            report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
+        elif lower in forms.OWN_HEADERS:
+            report.error(
+                FaultCode.INVALID_VALUE, name.offset, f"the header {name.text} is set by the connection", "leave it out"
+            )
+        elif lower in seen and lower in _SINGLE_HEADERS:
+            report.error(FaultCode.DUPLICATE, name.offset, f"the header {name.text} is set twice", "a request has one")
+        elif template is not None:
+            _check_levels(settings, f"header {name.text}", template, value.offset)
+            headers.append((name.text, template))
+        seen.add(lower)
+    return tuple(headers)
+
+
+def _check_levels(settings: BlockSettings, name: str, template: PlaceholderText | Condition, offset: int) -> None:
+    """Refuse `{topic.5}` when no topic that SOURCE_TOPIC matches has five levels."""
+    source: str = settings.values.get("SOURCE_TOPIC", "#")
+    levels = source.count("/") + 1
+    for written in template.names:
+        number = written.removeprefix("topic.")
+        if number != written and not source.endswith("#") and int(number) > levels:
+            message = f"{name} uses {{{written}}}, but topics of SOURCE_TOPIC end with level {levels}"
+            settings.report.error(FaultCode.PLACEHOLDER, offset, message)
+
+
+def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> ServerEvent | None:
+    values = settings.values
+    if settings.has("SOURCE_TOPIC") and settings.has("DESTINATION_TOPIC"):
+        message = "not exposed: it has SOURCE_TOPIC and DESTINATION_TOPIC, but ENABLE_CLIENT is not true"
+        hint = 'WITH ENABLE_CLIENT "true" in REST_API_CONFIG makes it a client event'
+        settings.report.warning(FaultCode.NO_EFFECT, settings.block.offset, message, hint)
+        return None
+    reads = "SOURCE_TOPIC" in settings and values.get("METHOD", Method.GET) == Method.GET
+    settings.warn_of_unused(Mode.SERVER)
+    needed: dict[str, str | None] = {"METHOD": None, "ENDPOINT": None}
+    if reads:
+        _check_read_event(settings)
+    else:
+        needed["DESTINATION_TOPIC"] = _why_it_publishes(settings, config)
+    complete = settings.require(Mode.SERVER, needed)
+    if values.get("METHOD") == Method.PATCH:
+        settings.invalid("METHOD", "must be GET, POST, PUT or DELETE in server mode, not PATCH")
+    segments = _read_segments(settings)
+    published: dict[str, Any] = {}
+    for name, place in (
+        ("DESTINATION_TOPIC", Place.TOPIC),
+        ("PAYLOAD", place_of(config.default_content_type)),
+        ("REPLY_TOPIC", Place.TOPIC),
+        ("DEDUPE_KEY", Place.TEXT),
+        ("RESPONSE", place_of(settings.value("RESPONSE_CONTENT_TYPE"))),
+    ):
+        published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
+        _check_segments(settings, name, template, segments)
+    read_topic = _parse_read_topic(settings, segments) if reads else None
+    settings.check_rules([Mode.SERVER], _UNREAD if reads else ())
+    effect = "only the first request within DEDUPE_FOR is published"
+    differs = "write what is to differ, as in {header.webhook-id} or {body.json.id}"
+    _warn_of_constant(settings, "DEDUPE_KEY", published["dedupe_key"], effect, differs)
+    signature, schema = _read_signature(settings), None if reads else _read_schema(settings)
+    published["when"] = read_condition(settings, Mode.SERVER)
+    _check_segments(settings, "WHEN", published["when"], segments)
+    reply, destination = published["reply_topic"], published["destination_topic"]
+    if reply is not None and destination is not None and reply.source == destination.source:
+        settings.invalid("REPLY_TOPIC", "is DESTINATION_TOPIC: a request would be taken for its own reply")
+    if not complete or settings.failed.intersection(needed):
+        return None
+    read: dict[str, Any] = dict.fromkeys(published) if reads else published | {"source_topic": None}
+    read |= {"name": settings.block.name, "signature": signature, "schema_file": schema, "read_topic": read_topic}
+    return settings.build(ServerEvent, **read)
+
+
+def _check_read_event(settings: BlockSettings) -> None:
+    """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
+    for name in filter(settings.values.__contains__, _UNREAD):
+        message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
+        settings.warning(FaultCode.NO_EFFECT, name, message)
+    topic = settings.texts.get("SOURCE_TOPIC")
+    if topic is not None and "{" not in topic.text:
+        warn_of_foreign("SOURCE_TOPIC", topic, Mode.SERVER, settings.report)
+
+
+def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None) -> PlaceholderText | None:
+    """Parse the SOURCE_TOPIC of a read event that holds `{path.x}`; return None for any other one."""
+    name = "SOURCE_TOPIC"
+    topic = settings.texts.get(name)
+    if topic is None or name in settings.failed or not (written := re.findall(_BRACED, topic.text)):
+        return None
+    end = 0
+    for one in written:
+        place, end = place_in(topic, re.escape(one), settings.report, end)
+        inside = one.strip("{}")
+        if one != f"{{{inside}}}" or not inside.startswith("path."):
+            meant = closest(inside.removeprefix("path."), segments or ())
+            hint: str = "{path.x} is filled in there, with a segment {x} of ENDPOINT"
+            if meant:
+                hint = question(f"{{path.{meant}}}")
+            message = f"SOURCE_TOPIC of a read event cannot hold {one}: it would never be filled"
+            settings.error(FaultCode.PLACEHOLDER, name, message, hint, (place, end))
+    template = placeholder_text_of(settings, name, Place.TOPIC, Mode.SERVER)
+    _check_segments(settings, name, template, segments)
+    return template
+
+
+def _why_it_publishes(settings: BlockSettings, config: RestApiConfig) -> str | None:
+    """Return why an event without DESTINATION_TOPIC is taken for one that publishes."""
+    if "SOURCE_TOPIC" in settings:
+        return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
+    return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None
+
+
+def _read_segments(settings: BlockSettings) -> tuple[str, ...] | None:
+    """Return the names of ENDPOINT's `{name}` segments; None when they cannot be known."""
+    endpoint = settings.texts.get("ENDPOINT")
+    if endpoint is None:
+        return None
+    warn_of_foreign("ENDPOINT", endpoint, Mode.SERVER, settings.report)
+    try:
+        return forms.read_server_endpoint(endpoint.text)
+    except FormError as refused:
+        settings.invalid("ENDPOINT", f'"{endpoint.shown}" {refused.message}', refused.hint)
+        return None
+
+
+def _check_segments(
+    settings: BlockSettings, name: str, template: PlaceholderText | Condition | None, segments: tuple[str, ...] | None
+) -> None:
+    """Refuse `{path.x}` that is not a segment of ENDPOINT; its `segments` are None when they cannot be known."""
+    if segments is None or template is None:
+        return
+    end = 0
+    for written in dict.fromkeys(template.names):
+        segment = written.removeprefix("path.")
+        if segment != written and segment not in segments:
+            meant = closest(segment, segments)
+            hint: str = f"write {{{segment}}} in ENDPOINT"
+            if meant:
+                hint = question(f"{{path.{meant}}}", f"path.{meant}")
+            message = f"{name} uses {{{written}}}, but ENDPOINT has no segment {{{segment}}}"
+            pattern = rf"(?<={{){re.escape(written)}(?=[|}}])"
+            place, end = place_in(settings.texts[name], pattern, settings.report, end)
+            settings.error(FaultCode.PLACEHOLDER, name, message, hint, (place, end))
+
+
+def _read_signature(settings: BlockSettings) -> Signature | None:
+    """Read SIGNATURE_SECRET, SIGNATURE_HEADER and SIGNATURE_SCHEME; None when bodies are not signed."""
+    secret = settings.values.get("SIGNATURE_SECRET")
+    if secret is None:
+        return None
+    if not secret:
+        settings.invalid("SIGNATURE_SECRET", "is empty", "such a signature proves nothing")
+    scheme = SignatureScheme(settings.value("SIGNATURE_SCHEME"))
+    if scheme is SignatureScheme.STANDARD_WEBHOOKS and not forms.is_base64(secret.removeprefix("whsec_")):
+        settings.invalid("SIGNATURE_SECRET", "is not whsec_ and Base64, as standard-webhooks has it")
+    return Signature(secret, settings.value("SIGNATURE_HEADER"), scheme)

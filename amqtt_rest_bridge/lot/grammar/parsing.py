@@ -1,0 +1,223 @@
+"""Text of the route language to its tree, by `route.tatsu`. For any thread.
+
+Parsing never fails: what is wrong comes back as a node of its own. The text is scanned once. `route_parser` is
+generated from the grammar, which takes TatSu 0.6 s of CPU.
+"""
+
+import functools
+import re
+from typing import Any, cast
+
+from amqtt_rest_bridge.lot.grammar.parser import Parser, Text
+from amqtt_rest_bridge.lot.grammar.route_parser import DIRECTIVES
+from amqtt_rest_bridge.lot.grammar.tree import (
+    BlockNode,
+    ConditionTree,
+    HeadersNode,
+    Junk,
+    OpenComment,
+    Operation,
+    OtherNode,
+    Piece,
+    RouteNode,
+    SettingNode,
+    Term,
+    Tree,
+    unescape,
+)
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+
+_COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
+MOST_UNREADABLE = 1_000
+"""Statements of a text that cannot be read, after which its rest is left unread: each costs 0.1 to 0.6 ms."""
+_MOST_STATEMENTS = 20_000  # of one definition, with their strings; each word outside of a statement counts as one
+_SETTINGS = frozenset(name for parameters in PARAMETERS.values() for name in parameters)
+
+
+def parse_condition(pieces: tuple[Piece, ...]) -> ConditionTree | None:
+    """Parse the value of WHEN; None where it is not one string, or has hundreds of parentheses in each other."""
+    if len(pieces) != 1 or not pieces[0].is_string:
+        return None
+    try:
+        return _condition(unescape(pieces[0].text[1:-1]))
+    except RecursionError:
+        return None
+
+
+@functools.lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs half a millisecond
+def _condition(text: str) -> ConditionTree:
+    return cast(ConditionTree, _parse(text, "condition"))
+
+
+def parse(text: str) -> Tree:
+    """Parse a text of the route language."""
+    return cast(Tree, _parse(text, "file"))
+
+
+def _parse(text: str, start: str) -> Any:
+    # The line break: the grammar's DEFINE begins with one.
+    return Parser(tokenizercls=Text, **DIRECTIVES).parse("\n" + text, start=start, semantics=_Nodes())
+
+
+class _Nodes:
+    """Turns TatSu's dictionaries into nodes: one method for each rule that has a node of its own.
+
+    They also count what cannot be read, and end a text that holds too much of it.
+    """
+
+    def __init__(self) -> None:
+        self._unreadable = self._statements = 0
+        self._stopped_at: int | None = None
+
+    def _count(self, ast: Any, *, unreadable: bool) -> None:
+        self._statements += 1
+        self._unreadable += unreadable
+        if self._stopped_at is None and (self._unreadable > MOST_UNREADABLE or self._statements > _MOST_STATEMENTS):
+            self._stopped_at = _offset(ast)
+            ast.parseinfo.tokenizer.stop()
+
+    def file(self, ast: Any) -> Tree:
+        return Tree(ast["outside"], tuple(ast["definitions"]), self._stopped_at)
+
+    def outside(self, ast: Any) -> Junk:
+        return Junk(ast["text"], (), _offset(ast))
+
+    def route(self, ast: Any) -> RouteNode:
+        self._statements = 0
+        has_config = any(isinstance(node, BlockNode) and node.name.text == BlockKind.CONFIG for node in ast["body"])
+        self._count(ast, unreadable=not has_config)
+        return RouteNode(ast["name"], has_type=True, body=tuple(ast["body"]), offset=_define(ast))
+
+    def headless_route(self, ast: Any) -> RouteNode:
+        self._statements = 0
+        self._count(ast, unreadable=True)
+        open_strings = tuple(word for word in ast["unread"] if isinstance(word, Piece) and word.open_at is not None)
+        words = [word.text if isinstance(word, Piece) else str(word) for word in ast["unread"]]
+        unread = tuple(one for word in words for one in ([word] if word[0] in "'\"" else word.split()))
+        return RouteNode(ast["name"], ast["type"] is not None, tuple(ast["body"]), _define(ast), open_strings, unread)
+
+    def other(self, ast: Any) -> OtherNode:
+        name, route_type = ast["name"], ast["type"]
+        return OtherNode(ast["kind"], name and name.text, route_type, _define(ast))
+
+    def event(self, ast: Any) -> BlockNode:
+        self._count(ast, unreadable=not ast["lines"])
+        return BlockNode(Piece("EVENT", _offset(ast)), _pieces(ast), tuple(ast["lines"]), _offset(ast), known=True)
+
+    def config(self, ast: Any) -> BlockNode:
+        return BlockNode(Piece(ast["kind"], _offset(ast)), _pieces(ast), tuple(ast["lines"]), _offset(ast), known=True)
+
+    def unknown_block(self, ast: Any) -> BlockNode:
+        self._count(ast, unreadable=True)
+        return BlockNode(ast["name"], _pieces(ast), tuple(ast["lines"]), _offset(ast), known=False)
+
+    def setting(self, ast: Any) -> SettingNode:
+        self._count(ast, unreadable=ast["name"].text.upper() not in _SETTINGS)
+        return SettingNode(ast["name"], _pieces(ast), _offset(ast))
+
+    def header(self, ast: Any) -> SettingNode:
+        pieces = _pieces(ast)
+        self._count(ast, unreadable=not pieces)
+        return SettingNode(ast["name"], pieces, _offset(ast))
+
+    def headers(self, ast: Any) -> HeadersNode:
+        self._count(ast, unreadable=not ast["lines"])
+        return HeadersNode(_pieces(ast), tuple(ast["lines"]), _offset(ast))
+
+    def fault(self, ast: Any) -> Junk | OpenComment:
+        if isinstance(ast, OpenComment):
+            return ast
+        self._count(ast, unreadable=True)
+        whole, begin = ast.parseinfo.tokenizer.text, ast.parseinfo.pos
+        end = begin + len(whole[begin : ast.parseinfo.endpos].rstrip())
+        comment = _COMMENT_BEHIND.match(whole, end)  # shown too: an address without quotes is cut by its //
+        text = whole[begin : comment.end() if comment else end].rstrip()
+        open_strings = tuple(word for word in ast["words"] if word.open_at is not None)
+        if open_strings:
+            last = open_strings[0]
+            text = text[: last.offset - _offset(ast)] + last.text
+        return Junk(text, open_strings, _offset(ast))
+
+    def open_comment(self, ast: Any) -> OpenComment:
+        self._count(ast, unreadable=True)
+        return OpenComment(_offset(ast))
+
+    def string(self, ast: Any) -> Piece:
+        if not isinstance(ast, Piece):
+            self._count(ast, unreadable=False)
+        return self._piece(ast)
+
+    def _piece(self, ast: Any) -> Piece:
+        if isinstance(ast, Piece):
+            return ast
+        text: str = ast["text"]
+        return Piece(text, _offset(ast), is_string=text[:1] in ("'", '"'))
+
+    def open_string(self, ast: Any) -> Piece:
+        text: str = ast["open"]
+        return Piece(text.rstrip("\r\\") + text[0], _offset(ast), open_at=_offset(ast), is_string=True)
+
+    def get(self, ast: Any) -> Piece:
+        name: Piece = ast["name"]
+        return Piece(name.text, _offset(ast), ast["source"], name.open_at)
+
+    def word(self, ast: Any) -> Piece:
+        return Piece(ast["text"], _offset(ast))
+
+    def junk(self, ast: Any) -> Piece:
+        if not isinstance(ast, Piece):  # a string, which is counted
+            self._count(ast, unreadable=False)
+        return self._piece(ast)
+
+    span = word
+    closed_string = string
+    bare_name = route_name = title = _piece
+
+    def condition(self, ast: Any) -> ConditionTree:
+        return ConditionTree(ast["test"], ast["leftover"])
+
+    def either(self, ast: Any) -> Operation:
+        return _joined("OR", ast)
+
+    def both(self, ast: Any) -> Operation:
+        return _joined("AND", ast)
+
+    def negation(self, ast: Any) -> Operation:
+        return Operation("NOT", _offset(ast), (ast["of"],))
+
+    def group(self, ast: Any) -> Operation:
+        inner: Operation = ast["of"]
+        return inner if ast["end"] else Operation("(", _offset(ast), (inner,))
+
+    def existence(self, ast: Any) -> Operation:
+        return Operation("EXISTS", _offset(ast), terms=(ast["of"],))
+
+    def comparison(self, ast: Any) -> Operation:
+        name = "IN" if ast["items"] else "LIKE" if ast["pattern"] else ast["operator"] or "lone"
+        others = ast["items"] or [ast["pattern"] or ast["right"]]
+        operation = Operation(name, _offset(ast), terms=(ast["left"], *filter(None, others)))
+        return Operation("NOT", operation.offset, (operation,)) if ast["negated"] else operation
+
+    def placeholder(self, ast: Any) -> Term:
+        return Term(ast.parseinfo.rule, ast["text"], _offset(ast))
+
+    number = quoted = constant = missing = leftover = placeholder
+
+
+def _joined(name: str, operations: Any) -> Operation:
+    first: Operation = operations[0]
+    return first if len(operations) == 1 else Operation(name, first.offset, tuple(operations))
+
+
+def _offset(ast: Any) -> int:
+    offset: int = ast.parseinfo.pos - 1
+    return offset
+
+
+def _define(ast: Any) -> int:
+    offset: int = ast.parseinfo.pos + len(ast["define"]) - len("DEFINE") - 1
+    return offset
+
+
+def _pieces(ast: Any) -> tuple[Piece, ...]:
+    return tuple(ast["pieces"] or ())

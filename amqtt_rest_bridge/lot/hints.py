@@ -1,0 +1,313 @@
+"""What a writer may have meant: names that come close, text that is not a statement, words that look like placeholders.
+
+Only faults come here. Pure.
+"""
+
+import re
+from typing import Final
+
+from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.lot.forms import DURATION_FORM
+from amqtt_rest_bridge.lot.grammar.tree import BlockNode, Junk, Piece, SettingNode
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, Suspect, recognise
+from amqtt_rest_bridge.spelling import closest, question
+
+
+def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]:
+    """Return the settings that an unknown name may mean, and the hint."""
+    plain = name.upper().replace("-", "_")
+    for words, settings, advice in _ADVICE:
+        if plain in words.split():
+            return [setting for setting in settings if setting in PARAMETERS[kind]], advice
+    known = [(home, setting) for home in [kind, *BlockKind] for setting in PARAMETERS[home]]
+    meant = next((known_as for known_as in known if plain in _CALLED.get(known_as[1], "").split()), None)
+    if meant is None and (found := closest(name, PARAMETERS[kind], parts=True)):
+        meant = (kind, found)
+    if meant is None and (found := closest(name, [setting for _, setting in known], parts=True)):
+        meant = next(known_as for known_as in known if known_as[1] == found)
+    if meant is None:
+        return [], settings_of(kind)
+    return [meant[1]], question(meant[1]) if meant[0] is kind else f"perhaps {meant[1]}, which belongs in {meant[0]}"
+
+
+def settings_of(kind: BlockKind) -> str:
+    """Return the hint that names all settings of a block."""
+    return f"{kind} has {', '.join(PARAMETERS[kind])}"
+
+
+_CALLED = {
+    "BASE_ADDRESS": "URL URI BASE_URL BASE_URI API_URL SERVER_URL TARGET_URL HOST HOSTNAME SERVER",
+    "ENABLE_CLIENT": "CLIENT_MODE CLIENT_ENABLED",
+    "ENABLE_SERVER": "SERVER_MODE SERVER_ENABLED",
+    "REQUEST_TIMEOUT": "TIMEOUT TIMEOUT_SECONDS TIMEOUT_MS HTTP_TIMEOUT CONNECT_TIMEOUT READ_TIMEOUT",
+    "SOURCE_TOPIC": "INPUT_TOPIC IN_TOPIC SUBSCRIBE SUBSCRIBE_TOPIC LISTEN MQTT_TOPIC TRIGGER FROM",
+    "DESTINATION_TOPIC": "OUTPUT_TOPIC OUT_TOPIC TARGET_TOPIC RESPONSE_TOPIC RESULT_TOPIC PUBLISH PUBLISH_TOPIC TO",
+    "METHOD": "VERB HTTP_METHOD REQUEST_METHOD",
+    "ENDPOINT": "PATH URL URI ROUTE URL_PATH RESOURCE",
+    "BODY": "DATA REQUEST_BODY CONTENT JSON",
+    "WHEN": "IF CONDITION FILTER WHERE",
+    "EVERY": "INTERVAL SCHEDULE CRON PERIOD POLL",
+    "RATE_LIMIT": "RATE THROTTLE",
+    "BREAKER": "CIRCUIT_BREAKER CIRCUIT",
+}
+"""What other programs call a setting."""
+_HEADER_ADVICE = 'write WITH HEADERS, and below it ADD "X-API-Key" "..." or ADD "Authorization" "Bearer ..."'
+_ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
+    ("ENABLE MODE", ["ENABLE_CLIENT", "ENABLE_SERVER"], 'write ENABLE_CLIENT "true", ENABLE_SERVER "true" or both'),
+    ("API_KEY APIKEY TOKEN BEARER BEARER_TOKEN ACCESS_TOKEN", [], f"in the event, {_HEADER_ADVICE}"),
+    (
+        "TOPIC",
+        ["SOURCE_TOPIC", "DESTINATION_TOPIC"],
+        "write SOURCE_TOPIC for messages that come in, DESTINATION_TOPIC for those that go out",
+    ),
+    ("HEADER", ["HEADERS"], "write WITH HEADERS, and below it ADD <name> <value>"),
+    (
+        "AUTH AUTHENTICATION CREDENTIALS",
+        [],
+        f"write USERNAME and PASSWORD in REST_API_CONFIG; or in the event, {_HEADER_ADVICE}",
+    ),
+    (
+        "CONTENT_TYPE",
+        [],
+        'write ADD "Content-Type" "..." below WITH HEADERS, or DEFAULT_CONTENT_TYPE in REST_API_CONFIG',
+    ),
+    ("QUERY PARAMS QUERY_PARAMS PARAMETERS", [], 'write it in ENDPOINT, as in "/search?q={payload}"'),
+)
+"""Names of things that are not settings: the names, the settings that are meant, what to write instead."""
+
+SPACES = "a value with spaces needs quotes"
+COMMENT_HINT = "a comment begins with // or --"
+"""What to do about text that begins with #."""
+NO_COMMA = "leave the comma out: a line break or a space is enough"
+STRAIGHT = "strings need straight quotes: \" or '"
+TYPOGRAPHIC_QUOTES = "“”„‟‘’‚‛«»`´"
+_FIRST_CHARACTERS = {
+    "#": COMMENT_HINT,
+    ",": NO_COMMA,
+    ";": "leave the ; out: a line break or a space is enough; a comment begins with // or --",
+    "<": COMMENT_HINT,
+    "{": "leave { out: a block ends where the next one begins",
+    "}": "leave } out: a block ends where the next one begins",
+    "-": "leave the - out",
+}
+_CLOSING = ("END", "REM")
+_JOINS = ("&", ".", "..", "||", "~")
+_ROUTE = re.compile(r"ROUTE\s+[^\s\"']+\Z", re.IGNORECASE)
+_PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
+
+
+def hint_at(pieces: tuple[Piece, ...], hint: str) -> str:
+    """Return the hint for a value that should not be there: a # comment is the usual reason."""
+    return _FIRST_CHARACTERS.get(pieces[0].text[0], hint) if not pieces[0].is_string else hint
+
+
+def explain_junk(text: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+    """Return message and hint for a text that is not a statement, by what it is and what precedes it."""
+    if text.endswith("+"):
+        hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
+        return f"nothing follows the + in {on_one_line(text, 40)}", hint
+    if text.upper() in ("WITH", "ADD"):
+        return f"{text} is not followed by a name", None
+    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
+    if _PLUS_FIRST.match(text):
+        return f"+ is not between two values: {shown}", None
+    if text[:1] in TYPOGRAPHIC_QUOTES:
+        return f"unexpected text: {shown}", STRAIGHT
+    if text[:6].upper() == "DEFINE":
+        return f"unexpected text: {shown}", "a definition begins at the start of a line"
+    if verb := closest(text.split()[0], ["WITH", "ADD"]):
+        return f"unexpected text: {shown}", question(verb)
+    return _explain_behind(shown, before)
+
+
+def _explain_behind(shown: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+    """Return message and hint for a text by what precedes it."""
+    if before is None or not before.pieces:
+        hint = _FIRST_CHARACTERS.get(shown[0], "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>")
+        return f"unexpected text: {shown}", hint
+    if isinstance(before, BlockNode) and before.known and before.name.text == "EVENT":
+        after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
+        return after, _FIRST_CHARACTERS.get(shown[0])
+    hint = _FIRST_CHARACTERS.get(shown[0], SPACES)
+    if hint == SPACES and before.name.text.upper() == "EVERY":
+        hint = DURATION_FORM
+    first, last = shown.split()[0], before.pieces[-1]
+    joins = first in _JOINS or shown[0] in "'\"" or first.upper() == "GET"
+    if joins and (last.is_string or last.source):
+        hint = "write + between the parts of a value"
+    if first.upper() in _CLOSING:
+        hint = COMMENT_HINT if first.upper() == "REM" else f"leave {first} out: a block ends where the next one begins"
+    if _ROUTE.match(shown):
+        hint = f"write DEFINE before {shown}"
+    return f"unexpected text after the value of {before.name.text}: {shown}", hint
+
+
+_CALLED_GET = re.compile(
+    r"(?:GET\s+)?(?P<source>env|secret|getenv)\s*\(\s*[\"'](?P<name>[\w.-]+)[\"']?\)?", re.IGNORECASE
+)
+_OTHER = {"'": '"', '"': "'"}
+
+
+def explain_quotes(junk: Junk, before: BlockNode | SettingNode | None) -> tuple[int, str, str] | None:
+    """Return place, message and hint for a text right behind a value, where a quote is missing or one too many.
+
+    The message is empty for what follows a string that is reported as not closed; None for any other text.
+    """
+    piece = before.pieces[-1] if before is not None and before.pieces else None
+    if before is None or piece is None or piece.source:
+        return None
+    name, end = before.name.text, piece.offset + len(piece.text)
+    if piece.open_at is not None:
+        return junk.offset, "", ""
+    text = piece.text + junk.text if junk.offset == end else f"{piece.text} {junk.text}"
+    if not piece.is_string and (call := _CALLED_GET.match(text)):
+        source = "SECRET" if call["source"].upper() == "SECRET" else "ENV"
+        return piece.offset, f"{on_one_line(call[0], 40)} is not a value", f'write GET {source} "{call["name"]}"'
+    if junk.offset != end or (junk.text[0] in _FIRST_CHARACTERS and "'" not in junk.text and '"' not in junk.text):
+        return None
+    if not piece.is_string:
+        return piece.offset, *_explain_bare(name, piece, junk)
+    quote = piece.text[0]
+    if len(piece.text) == 2 and junk.text[0] == quote:
+        hint = "write a single quote where it begins and where it ends; it may go over several lines"
+        return piece.offset, f"{quote * 3} begins no string", hint
+    hint = f"write {_OTHER[quote]} around a text that holds {quote}, or \\{quote} for each {quote} in it"
+    if quote == '"' and piece.text[1:2] in ("{", "["):
+        hint = 'write \' around JSON, as in \'{"city": 1}\', or \\" for each " in it'
+    return end - 1, f"the string of {name} ends at this {quote}, and more text follows", hint
+
+
+def _explain_bare(name: str, piece: Piece, junk: Junk) -> tuple[str, str]:
+    """Return message and hint for a value that does not begin with a quote but has one."""
+    quote = junk.text[0] if junk.text[0] in _OTHER else '"'
+    if any(name.upper() in rows and rows[name.upper()].secret for rows in PARAMETERS.values()):
+        return f"the value of {name} holds quotes but has none around it", f"write {_OTHER[quote]} around it"
+    if junk.open_strings and not junk.text.strip(quote):
+        return f"the {quote} before {on_one_line(piece.text, 40)} is missing", f"write {quote}{piece.text}{quote}"
+    if piece.text[0] in TYPOGRAPHIC_QUOTES:
+        return f"{piece.text[0]} begins no string", STRAIGHT
+    around = _OTHER[quote]
+    written = junk.text[:-1] if junk.open_strings else junk.text  # a string that is not closed ends with its quote
+    shown = on_one_line(piece.text + written.split("\n", 1)[0], 30)
+    hint = f"write {around} where it begins and where it ends: {around}{shown}{around}"
+    return f"the value of {name} holds quotes but has none around it", hint
+
+
+_BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
+_CLIENT_SYNONYMS = {"message": "payload", "msg": "payload", "json": "value.json", "csv": "payload.csv"}
+_SYNONYMS = {
+    Mode.CLIENT: _CLIENT_SYNONYMS,
+    Mode.RESULT: _CLIENT_SYNONYMS,
+    Mode.SERVER: {"message": "body", "msg": "body", "json": "body.json"},
+    Mode.BATCH: {"messages": "batch", "payloads": "batch", "items": "batch"},
+}
+_BODIES = (Place.JSON, Place.FORM, Place.TEXT)
+
+
+def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
+    if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
+        return None  # an error: see `events`
+    explained = _explain_foreign(suspect, mode) or _explain_of_another_mode(suspect, mode)
+    return explained or _explain_unknown(suspect, place, mode)
+
+
+def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for a placeholder that is written as another language does, None for any other."""
+    name = suspect.name
+    if recognise(name, mode) is None or "{" not in suspect.written:
+        return None
+    if (dotted := _dotted(name)) != name:
+        return f"{{{name}}} asks for a key that holds brackets", question(f"{{{dotted}}}")
+    if suspect.written.startswith("${"):
+        hint = f'write {{{name}}}, or "$" + "{{{name}}}" if the $ is meant'
+        return f"{suspect.written}: the $ stays as text", hint
+    return f"{suspect.written}: the outer braces stay as text", question(f"{{{name}}}")
+
+
+def _explain_of_another_mode(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for a placeholder that another mode has, None for any other."""
+    name = suspect.name.strip()
+    written = suspect.written.replace(suspect.name, name)
+    if mode is Mode.CLIENT and name.startswith("response.") and recognise(name, Mode.RESULT):
+        message = f"{written} stays as text: the request is sent before there is a response"
+        return message, "PAYLOAD and DESTINATION_TOPIC may hold it"
+    if mode is Mode.CLIENT and recognise(name, Mode.BATCH):
+        message = f"{written} stays as text: it belongs in BODY of an event with BATCH_SIZE"
+        return message, "set BATCH_SIZE, as in WITH BATCH_SIZE '500', or write {payload} for one message"
+    other = Mode.CLIENT if mode is Mode.SERVER else Mode.SERVER
+    there = recognise(name, other)
+    if there is not None:
+        own = next((kind for kind in _kinds(mode) if kind.root == there.root), None)
+        hint = f"write {{{'.'.join(filter(None, [own.names[0], there.argument]))}}}" if own else None
+        return f"{written} exists only in {other} mode and stays as text", hint
+    return None
+
+
+def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
+    """Return message and hint for a text that is not a placeholder, None when it may be meant as text."""
+    name = suspect.name.strip()
+    written = suspect.written.replace(suspect.name, name)
+    message = f"{suspect.written} is not a placeholder and stays text"
+    source = "body" if mode is Mode.SERVER else "value"
+    dotted = _dotted(name).replace("$.", f"{source}.json.")  # a JSONPath
+    meant = dotted if recognise(dotted, mode) else _meant(dotted, mode)
+    if meant is None and "{" not in written:  # $payload, %payload%, ...
+        meant = "body" if mode is Mode.SERVER else "payload"
+    if meant is not None:
+        return message, question(f"{{{meant}}}")
+    if written[0] == "$" and name.isupper():
+        return message, f"{{env.{name}}} is an environment variable"
+    if suspect.written != f"{{{suspect.name}}}":
+        return message, question(f"{{{source}.json.{name}}}")
+    if not suspect.whole and (place is Place.JSON or (place in _BODIES and name != suspect.name)):
+        # JSON, and GraphQL with its spaces, may hold any words in braces; other texts hardly do, nor does a string of
+        # JSON hold nothing else.
+        return None
+    if mode is not Mode.SERVER:
+        return message, f"{{value.json.{name}}} is a field of the payload"
+    return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
+
+
+def _dotted(name: str) -> str:
+    """Return `a.0.b` for `a[0].b`."""
+    return _BRACKETS.sub(r".\1", name)
+
+
+def _meant(name: str, mode: Mode) -> str | None:
+    """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
+    known = {own: kind for kind in reversed(_kinds(mode)) for own in kind.names}
+    parts = name.split(".")
+    if synonym := _SYNONYMS[mode].get(parts[0].lower()):
+        return _completed(synonym, known[synonym], parts[1:])
+    if len(parts) > 1 and parts[0] in known:
+        first = known[parts[0]]
+        if first.root == "payload":
+            if closest(parts[1], ["csv"]) and mode is not Mode.SERVER:
+                return f"{parts[0]}.csv.{parts[2] if parts[2:] and parts[2].isdecimal() else 0}"
+            tail = parts[2:] if closest(parts[1], ["json"]) else parts[1:]
+            return ".".join([parts[0], "json", *tail])
+        if first.root == "topic":
+            return "topic.1"
+    for count in range(min(2, len(parts)), 0, -1):
+        found = closest(".".join(parts[:count]), [own for own in known if own.count(".") == count - 1])
+        if found is not None:
+            return _completed(found, known[found], parts[count:])
+    return None
+
+
+def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
+    if tail and kind.root == "payload":
+        return ".".join([found, "json", *tail])
+    if kind.root == "csv":
+        return f"{found}.{tail[0] if tail and tail[0].isdecimal() else 0}"
+    if tail and kind.root == "topic":
+        return "topic.1"
+    if tail and kind.argument is None:
+        return found
+    return ".".join([found, *(tail or ([] if kind.alone else ["x"]))])
+
+
+def _kinds(mode: Mode) -> list[PlaceholderKind]:
+    return [kind for kind in PLACEHOLDERS if mode in kind.modes]

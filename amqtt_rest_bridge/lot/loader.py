@@ -1,0 +1,198 @@
+"""Definitions to routes: each by itself, then what only all files together can tell. Gathers every fault of every file.
+
+Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the broker's loop once the broker serves.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from amqtt_rest_bridge.errors import Fault, FaultCode, Severity, visible
+from amqtt_rest_bridge.lot import forms
+from amqtt_rest_bridge.lot.configs import read_config, read_route_config, warn_of_cleartext
+from amqtt_rest_bridge.lot.definitions import Block, Definition
+from amqtt_rest_bridge.lot.evaluation import BlockSettings, Environment
+from amqtt_rest_bridge.lot.events import read_event
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.loops import Endpoint, PlacedEvent, loop_warnings
+from amqtt_rest_bridge.lot.masking import Masker
+from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
+from amqtt_rest_bridge.lot.parameters import BlockKind
+from amqtt_rest_bridge.lot.parsed_texts import ParsedText, ParsedTexts
+from amqtt_rest_bridge.lot.sources import Report, Source, in_order
+from amqtt_rest_bridge.lot.writer import write_definition
+from amqtt_rest_bridge.system import FileState
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A name or an endpoint (`key`) that only one of all definitions may have; `refused` is the fault of another one.
+
+    `route` is the one that a refusal leaves out, None where it has a fault anyway.
+    """
+
+    key: tuple[str, object]
+    route: Route | None
+    refused: Fault
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedText:
+    """The definitions of one text, each by itself: routes without errors, faults, and what `join` compares.
+
+    `without_define` are the faults of lines that look like a route; `definitions` counts those of our type; `files` are
+    as in `LoadResult`.
+    """
+
+    routes: tuple[Route, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    claims: tuple[Claim, ...] = ()
+    events: tuple[PlacedEvent, ...] = ()
+    endpoints: tuple[Endpoint, ...] = ()
+    without_define: tuple[Fault, ...] = ()
+    definitions: int = 0
+    files: frozenset[FileState] = frozenset()
+
+
+def load(sources: Iterable[Source], environment: Environment, parsed: ParsedTexts | None = None) -> LoadResult:
+    """Read route definitions and check them, each by itself and together. Never raises for what a text holds.
+
+    `environment` is what GET reads; texts that are in `parsed` are not parsed again.
+    """
+    known = parsed or ParsedTexts()
+    return join([load_text(source, known.parse(source.text), environment) for source in sources])
+
+
+def load_text(source: Source, parsed: ParsedText, environment: Environment) -> LoadedText:
+    """Read the definitions of one text, which is `parsed`, each by itself."""
+    loader = _TextLoader(source, environment)
+    for definition in parsed.definitions:
+        loader.read(definition)
+    return LoadedText(
+        tuple(loader.routes),
+        (*source.faults, *(replace(fault, path=source.path) for fault in parsed.faults), *loader.report.faults),
+        tuple(loader.claims),
+        tuple(loader.events),
+        tuple(loader.endpoints),
+        tuple(replace(fault, path=source.path) for fault in parsed.without_define),
+        len(parsed.definitions),
+        frozenset(loader.report.files),
+    )
+
+
+def join(texts: Sequence[LoadedText]) -> LoadResult:
+    """Put texts together, in the order of their files, with the faults that only all of them together can tell."""
+    faults = [fault for text in texts for fault in text.faults]
+    first: dict[tuple[str, object], Fault] = {}
+    refused: set[int] = set()
+    for claim in (claim for text in texts for claim in text.claims):
+        here, other = claim.refused, first.setdefault(claim.key, claim.refused)
+        if (here.path, here.position) != (other.path, other.position):
+            hint = f"the first is in {other.path}:{other.position.line}:{other.position.column}"
+            faults.append(replace(here, hint=visible(hint)))
+            refused.add(id(claim.route))
+    severity = Severity.WARNING if any(text.definitions for text in texts) else Severity.ERROR
+    faults += [replace(fault, severity=severity) for text in texts for fault in text.without_define]
+    faults += loop_warnings(
+        [event for text in texts for event in text.events], [one for text in texts for one in text.endpoints]
+    )
+    routes = [route for text in texts for route in text.routes if id(route) not in refused]
+    files = frozenset(file for text in texts for file in text.files)
+    return LoadResult(tuple(routes), in_order(faults), files)
+
+
+def title_of(definition: Definition) -> str:
+    """Return what a message calls a definition."""
+    return f"route {definition.name}" if definition.name is not None else "this route"
+
+
+class _TextLoader:
+    """Reads the definitions of one text, one after the other."""
+
+    def __init__(self, source: Source, environment: Environment) -> None:
+        self.routes: list[Route] = []
+        self.claims: list[Claim] = []
+        self.events: list[PlacedEvent] = []
+        self.endpoints: list[Endpoint] = []
+        self.report = Report(source.path, source.text)
+        self._environment = environment
+        self._claims: list[tuple[tuple[str, object], Fault]] = []  # of the definition that is read
+
+    def read(self, definition: Definition) -> None:
+        before = self.report.errors
+        route = self._read_definition(definition)
+        if route is not None and self.report.errors == before and not definition.is_faulty:
+            self.routes.append(route)
+        self.claims += [Claim(key, route, refused) for key, refused in self._claims]
+        self._claims.clear()
+
+    def _read_definition(self, definition: Definition) -> Route | None:
+        report = self.report
+        if definition.name is not None:
+            self._claim("route", definition.name, definition, f"there are two routes {definition.name}")
+        blocks = [BlockSettings(block, report, self._environment) for block in definition.blocks]
+        events = [one for one in blocks if one.block.kind is BlockKind.EVENT]
+        by_kind = {one.block.kind: one for one in blocks}
+        settings, shaping = by_kind.get(BlockKind.CONFIG), by_kind.get(BlockKind.ROUTE_CONFIG)
+        route_config = RouteConfig() if shaping is None else read_route_config(shaping)
+        if settings is None:
+            if BlockKind.CONFIG not in definition.broken:
+                hint = 'write ADD REST_API_CONFIG, and below it WITH ENABLE_CLIENT "true" or WITH ENABLE_SERVER "true"'
+                report.error(
+                    FaultCode.MISSING, definition.offset, f"{title_of(definition)} has no REST_API_CONFIG", hint
+                )
+            return None
+        config, name = read_config(settings), definition.name or ""
+        read = [(event, read_event(event, config, name)) for event in events]
+        for of, event in read:
+            title = "" if event is None else f"{title_of(definition)}, event {event.name}"
+            if isinstance(event, ClientEvent):
+                places = {name: of.range(name) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC", "ENDPOINT")}
+                self.events.append(PlacedEvent(event, config, title, report.path, places))
+            elif event is not None and "SERVER_PORT" not in settings.failed:
+                self.endpoints += [Endpoint(event, config.server_port, title)] if event.destination_topic else []
+                key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
+                message = f"{event.method} {of.texts['ENDPOINT'].shown} on port {config.server_port} is exposed twice"
+                self._claim("endpoint", key, of.block, message)
+        _warn_of_idleness(definition, settings, config, [event for _, event in read])
+        warn_of_cleartext(settings, events)
+        secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
+        return Route(
+            name=name,
+            config=config,
+            client_events=tuple(event for _, event in read if isinstance(event, ClientEvent)),
+            server_events=tuple(event for _, event in read if isinstance(event, ServerEvent)),
+            route_config=route_config,
+            path=report.path,
+            position=report.position(definition.offset),
+            secrets=secrets,
+            in_addresses=frozenset().union(settings.in_addresses, *(event.in_addresses for event in events)),
+            definition=write_definition(name, settings, shaping, events, Masker(secrets)),
+        )
+
+    def _claim(self, noun: str, key: object, at: Definition | Block, message: str) -> None:
+        refused = self.report.fault(Severity.ERROR, FaultCode.DUPLICATE, at.offset, message)
+        self._claims.append(((noun, key), refused))
+
+
+def _warn_of_idleness(
+    definition: Definition,
+    settings: BlockSettings,
+    config: RestApiConfig,
+    events: Sequence[ClientEvent | ServerEvent | None],
+) -> None:
+    """Warn of a route that does nothing, and of a port that is not opened; an event that is None has a fault."""
+    report, title = settings.report, title_of(definition)
+    if not config.enable_client and not config.enable_server:
+        hint = 'set ENABLE_CLIENT "true", ENABLE_SERVER "true" or both in REST_API_CONFIG'
+        report.warning(FaultCode.NO_ROUTE, definition.offset, f"{title} does nothing: both modes are off", hint)
+    elif BlockKind.EVENT in definition.broken:
+        return
+    elif not events:
+        report.warning(
+            FaultCode.NO_ROUTE, definition.offset, f"{title} does nothing: it has no event", "write ADD EVENT <name>"
+        )
+    elif settings.values.get("ENABLE_SERVER") and all(isinstance(event, ClientEvent) for event in events):
+        hint = "leave it out, or write an event that has METHOD and ENDPOINT, and no SOURCE_TOPIC"
+        settings.warning(
+            FaultCode.NO_EFFECT, "ENABLE_SERVER", "ENABLE_SERVER opens no port: the route has no server event", hint
+        )

@@ -1,0 +1,552 @@
+"""The settings of the route language, one row each: checks, messages and tables of the reference come from here."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from amqtt_rest_bridge.lot.model import NO_CONTENT, AuthScheme, Method, OverloadPolicy, ResponseFormat, SignatureScheme
+from amqtt_rest_bridge.lot.placeholders import Mode
+
+ROUTE_TYPE = "REST_API"
+"""The type of our routes."""
+
+
+class BlockKind(StrEnum):
+    """The blocks of a route, by what follows ADD."""
+
+    CONFIG = "REST_API_CONFIG"
+    ROUTE_CONFIG = "ROUTE_CONFIG"
+    EVENT = "EVENT"
+
+
+IGNORED_BLOCK = "MQTT_CONFIG"
+"""A block of other brokers: accepted, with a notice."""
+
+
+class Kind(StrEnum):
+    """What a value has to be."""
+
+    STRING = "string"
+    TEMPLATE = "string with placeholders"
+    BOOLEAN = "boolean"
+    INTEGER = "integer"
+    CHOICE = "choice"
+    TOPIC = "topic name"
+    TOPIC_TEMPLATE = "topic name with placeholders"
+    FILTER = "topic filter"
+    ADDRESS = "http or https address"
+    ORIGINS = "origins, comma-separated"
+    HEADER_NAME = "header name"
+    HEADER_VALUE = "header value"
+    MEDIA_TYPE = "media type"
+    HEADERS = "ADD lines below it"
+    FILE = "PEM file"
+    SCHEMA = "JSON Schema file"
+    CONDITION = "condition"
+    TOKENS = "tokens, comma-separated"
+    DURATION = "a number with s, m, h or d, at least 1s"
+    SIZE = "a size: a number with KiB, MiB or GiB, or plain bytes"
+    RATE = "a number of requests per s, m, h or d, as in 5/s"
+    BREAKER = "a number of failures per time, as in 5 per 30s"
+    STATUSES = "statuses from 400 to 599, as in 500, 502-504"
+
+
+class Applies(StrEnum):
+    """In which mode a setting has an effect."""
+
+    CLIENT = "client"
+    SERVER = "server"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Another setting of the block that a setting requires or excludes, with any value or one of these `values`.
+
+    It counts in the modes that it `applies` to, and where the setting itself has the value `having`, "" for any; `hint`
+    is that of its fault. One that is not `strict` is a warning: the setting has no effect.
+    """
+
+    name: str
+    values: tuple[str, ...] = ()
+    hint: str | None = None
+    applies: Applies = Applies.BOTH
+    strict: bool = True
+    having: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One setting.
+
+    `default` is as it would be written, None when there is none; `example` is a value as a route file has it; `low` and
+    `high` bound an integer or a size; `choices` are its values with the meaning of each; the value of a `secret` one is
+    masked wherever it would be shown. `placeholders` are the modes whose placeholders it may hold; `portable` settings
+    are those of the specified language, all others are extensions of it.
+    """
+
+    name: str
+    kind: Kind
+    default: str | None
+    applies: Applies
+    meaning: str
+    example: str
+    low: int = 0
+    high: int = 0
+    choices: Mapping[str, str] = field(default_factory=dict)
+    secret: bool = False
+    placeholders: tuple[Mode, ...] = ()
+    requires: tuple[Rule, ...] = ()
+    excludes: tuple[Rule, ...] = ()
+    portable: bool = False
+
+    @property
+    def allowed(self) -> str:
+        """Return what the value may be, for messages and tables."""
+        if self.kind is Kind.BOOLEAN:
+            return "true or false"
+        if self.kind is Kind.INTEGER:
+            return f"an integer from {self.low} to {self.high}"
+        if self.kind is Kind.CHOICE:
+            *others, last = self.choices
+            return f"{', '.join(others)} or {last}"
+        return self.kind.value
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Return what each choice means, and what the setting requires and excludes, one clause each."""
+        requires = [rule for rule in self.requires if rule.name != self.name]
+        return (
+            *(f"{choice}: {meaning}" for choice, meaning in self.choices.items()),
+            *_clauses("requires", (rule for rule in requires if rule.strict)),
+            *_clauses("no effect without", (rule for rule in requires if not rule.strict)),
+            *_clauses("excludes", (rule for rule in self.excludes if rule.strict)),
+            *_clauses("no effect with", (rule for rule in self.excludes if not rule.strict)),
+        )
+
+
+def _clauses(verb: str, rules: Iterable[Rule]) -> Iterator[str]:
+    """Yield rules as one clause for each case that they count in: `requires X and Y "z" (client)`."""
+    by_case: dict[str, list[str]] = {}
+    for rule in rules:
+        values = " or ".join(f'"{value}"' for value in rule.values)
+        case = ", ".join(filter(None, ("" if rule.applies is Applies.BOTH else rule.applies, rule.having)))
+        by_case.setdefault(case, []).append(f"{rule.name} {values}".rstrip())
+    for case, names in by_case.items():
+        yield f"{verb} {' and '.join(names)}" + (f" ({case})" if case else "")
+
+
+_C, _S, _B = Applies.CLIENT, Applies.SERVER, Applies.BOTH
+_TEXT, _BOOL, _INT = Kind.STRING, Kind.BOOLEAN, Kind.INTEGER
+
+_BASIC = "Basic credentials are made of both"
+_ONE_HEADER = "a request has one Authorization header"
+_SERVER = Rule("ENABLE_SERVER", ("true",), strict=False)
+_NEEDED = "the grant needs address, id and secret"
+_GRANT = tuple(Rule(f"OAUTH2_{name}", hint=_NEEDED) for name in ("TOKEN_URL", "CLIENT_ID", "CLIENT_SECRET"))
+_OWN_HEADER = tuple(Rule(name, hint=_ONE_HEADER, applies=_C) for name in ("AUTHORIZATION", "USERNAME"))
+_NO_CONTENT = tuple(str(status) for status in sorted(NO_CONTENT))
+_REPLIED = (Rule("REPLY_TOPIC", hint="the answer is what comes on REPLY_TOPIC", applies=_S, strict=False),)
+
+_CONFIG = (
+    Parameter(
+        "BASE_ADDRESS", Kind.ADDRESS, None, _C,
+        "what every ENDPOINT is appended to; required by ENABLE_CLIENT; USE_SSL sets a missing scheme",
+        '"https://api.example.com/v2"',
+        portable=True,
+    ),
+    Parameter("ENABLE_CLIENT", _BOOL, "false", _C, "messages send requests", '"true"', portable=True),
+    Parameter(
+        "REQUEST_TIMEOUT", _INT, "30", _B,
+        "seconds that one attempt may take, from connecting to the last byte; how long a REPLY_TOPIC is waited for",
+        "'10'",
+        low=1, high=3600,
+        portable=True,
+    ),
+    Parameter(
+        "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, "application/json", _B,
+        "Content-Type of a body when HEADERS has none; decides how placeholders in BODY and PAYLOAD are escaped",
+        '"text/plain"',
+        portable=True,
+    ),
+    Parameter("ENABLE_SERVER", _BOOL, "false", _S, "requests are published", '"true"', portable=True),
+    Parameter(
+        "SERVER_PORT", _INT, "8080", _S, "port to listen on; routes may share one; 0 means a free one",
+        "'8443'",
+        low=0, high=65535,
+        portable=True,
+    ),
+    Parameter(
+        "USERNAME", _TEXT, None, _B,
+        "user name of Basic credentials, with PASSWORD: sent with requests; asked of callers when client mode is off",
+        '"bridge"',
+        portable=True,
+        requires=(Rule("PASSWORD", hint=_BASIC),),
+    ),
+    Parameter(
+        "PASSWORD", _TEXT, None, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True,
+        portable=True,
+        requires=(Rule("USERNAME", hint=_BASIC),),
+    ),
+    Parameter(
+        "AUTH_SCHEME", Kind.CHOICE, "basic", _C,
+        "how USERNAME and PASSWORD are sent",
+        '"digest"',
+        choices={
+            AuthScheme.BASIC: "as Basic credentials",
+            AuthScheme.DIGEST: "as a digest of the server's challenge (RFC 7616)",
+        },
+        requires=(
+            Rule("USERNAME", hint="a digest is made of USERNAME and PASSWORD", having=AuthScheme.DIGEST),
+            Rule(
+                "ENABLE_CLIENT", ("true",), "callers of server mode send Basic credentials or a token",
+                strict=False, having=AuthScheme.DIGEST,
+            ),
+        ),
+    ),
+    Parameter(
+        "USE_SSL", _BOOL, "false", _B,
+        "client: https for a BASE_ADDRESS without a scheme; server: the start fails without server_certfile",
+        '"true"',
+        portable=True,
+    ),
+    Parameter(
+        "IGNORE_CERT_ERRORS", _BOOL, "false", _C,
+        "do not verify the server's certificate; not for production",
+        '"true"',
+        portable=True,
+    ),
+    Parameter(
+        "ENABLE_CORS", _BOOL, "false", _S, "send CORS headers and refuse origins that are not listed", '"true"',
+        portable=True,
+        requires=(_SERVER,),
+    ),
+    Parameter(
+        "CORS_ORIGINS", Kind.ORIGINS, "*", _S,
+        "origins that may call; * means all",
+        '"https://dashboard.example.com"',
+        portable=True,
+        requires=(Rule("ENABLE_CORS", ("true",), applies=_S, strict=False),),
+    ),
+    Parameter(
+        "AUTHORIZATION", Kind.HEADER_VALUE, None, _C, "value of the Authorization header of every request",
+        '"Bearer " + GET SECRET "api-token"', secret=True,
+        excludes=(Rule("USERNAME", hint=_ONE_HEADER, applies=_C),),
+    ),
+    Parameter(
+        "OAUTH2_TOKEN_URL", Kind.ADDRESS, None, _C,
+        "where an access token is fetched with the two settings below (client credentials grant) and sent as Bearer "
+        "with every request; renewed before it expires, and once after a 401",
+        '"https://id.example.com/oauth/token"',
+        requires=_GRANT, excludes=_OWN_HEADER,
+    ),
+    Parameter("OAUTH2_CLIENT_ID", _TEXT, None, _C, "who asks for the token", '"mqtt-bridge"', requires=_GRANT),
+    Parameter(
+        "OAUTH2_CLIENT_SECRET", _TEXT, None, _C, "its password", 'GET SECRET "client-secret"', secret=True,
+        requires=_GRANT,
+    ),
+    Parameter(
+        "OAUTH2_SCOPE", _TEXT, None, _C, "scopes to ask for, with spaces between", '"measurements:write"',
+        requires=_GRANT,
+    ),
+    Parameter(
+        "OAUTH2_AUDIENCE", _TEXT, None, _C,
+        "audience to ask for, where the server wants one",
+        '"https://api.example.com"',
+        requires=_GRANT,
+    ),
+    Parameter("CA_FILE", Kind.FILE, None, _C, "authorities to trust instead of the system's", '"ca.pem"'),
+    Parameter("CLIENT_CERT_FILE", Kind.FILE, None, _C, "certificate to present to the server", '"client.pem"'),
+    Parameter(
+        "CLIENT_KEY_FILE", Kind.FILE, None, _C, "its key, when it is not in the same file", '"client.key"',
+        requires=(Rule("CLIENT_CERT_FILE"),),
+    ),
+    Parameter("RETRIES", _INT, "3", _C, "how often a failed request is tried again", "'5'", low=0, high=100),
+    Parameter(
+        "SERVER_USERNAME", _TEXT, None, _S, "user name that callers must send, in any route", '"shop"',
+        requires=(Rule("SERVER_PASSWORD", hint=_BASIC), _SERVER),
+    ),
+    Parameter(
+        "SERVER_PASSWORD", _TEXT, None, _S,
+        "password that callers must send",
+        'GET SECRET "shop-password"', secret=True,
+        requires=(Rule("SERVER_USERNAME", hint=_BASIC),),
+    ),
+    Parameter(
+        "SERVER_TOKEN", Kind.TOKENS, None, _S,
+        "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER; several for rotation",
+        'GET SECRET "caller-tokens"',
+        secret=True,
+        requires=(_SERVER,),
+    ),
+    Parameter(
+        "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, None, _S,
+        "header that may hold the token too, as in X-API-Key",
+        '"X-API-Key"',
+        requires=(Rule("SERVER_TOKEN"),),
+    ),
+)  # fmt: skip  # a table reads best as a table
+
+_EVENT = (
+    Parameter(
+        "SOURCE_TOPIC", Kind.FILTER, None, _B,
+        "client: the messages that send the request; server: a read event, which answers with the latest payload, for "
+        "a filter with wildcards with an object of them; `{path.x}` is a segment of ENDPOINT",
+        '"plant/+/alert"',
+        portable=True,
+    ),
+    Parameter(
+        "DESTINATION_TOPIC", Kind.TOPIC_TEMPLATE, None, _B,
+        "client: where the response is published; server: where the request's data is published",
+        '"tickets/{topic.2}/opened"',
+        portable=True,
+        placeholders=(Mode.RESULT, Mode.SERVER),
+    ),
+    Parameter(
+        "METHOD", Kind.CHOICE, None, _B, "method of the request",
+        '"POST"',
+        choices={
+            Method.GET: "read",
+            Method.POST: "create or start something",
+            Method.PUT: "replace",
+            Method.DELETE: "remove",
+            Method.PATCH: "change a part; client mode only",
+        },
+        portable=True,
+    ),
+    Parameter(
+        "ENDPOINT", Kind.TEMPLATE, None, _B,
+        "client: path to call, appended to BASE_ADDRESS; server: path to expose, `{name}` segments allowed",
+        '"/machines/{topic.2}"',
+        portable=True,
+        placeholders=(Mode.CLIENT,),
+    ),
+    Parameter(
+        "BODY", Kind.TEMPLATE, None, _C, "body of the request", "'{\"level\": {value.json.level}}'",
+        portable=True,
+        placeholders=(Mode.CLIENT,),
+    ),
+    Parameter(
+        "SCHEMA_FILE", Kind.SCHEMA, None, _B,
+        "JSON Schema (2020-12) of the message: client: one that does not match fails with `schema_mismatch`; server: a "
+        "request is answered 400 `invalid_body` and publishes nothing",
+        '"order.schema.json"',
+    ),
+    Parameter(
+        "WHEN", Kind.CONDITION, None, _B,
+        "client: a message for which it is false sends nothing; server: a request for which it is false publishes "
+        "nothing and is answered 200 `{\"status\": \"ignored\"}`",
+        "'{value.json.level} >= 3'",
+        placeholders=(Mode.CLIENT, Mode.SERVER),
+    ),
+    Parameter(
+        "EVERY", Kind.DURATION, None, _C,
+        "also run at this interval, with an empty payload and the topic `$schedule/<route>/<event>`; without "
+        "SOURCE_TOPIC only so",
+        '"15m"',
+    ),
+    Parameter(
+        "ON_CHANGE", Kind.TEMPLATE, None, _C,
+        "a message for which this text is the last one of its topic sends nothing; messages of one topic are finished "
+        "one after the other",
+        '"{value.json.state}"',
+        placeholders=(Mode.CLIENT,),
+    ),
+    Parameter(
+        "ON_CHANGE_FOR", Kind.DURATION, None, _C, "after this time the same text is sent again", '"1h"',
+        requires=(Rule("ON_CHANGE", applies=_C, strict=False),),
+    ),
+    Parameter(
+        "BATCH_SIZE", _INT, None, _C,
+        "up to so many messages become one request, whose BODY holds `{batch}` or `{batch.lines}`",
+        "'500'",
+        low=1, high=10_000,
+        excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
+    ),
+    Parameter(
+        "BATCH_SECONDS", _INT, "1", _C, "a batch is sent so many seconds after its first message at the latest",
+        "'5'", low=1, high=3600,
+        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+    ),
+    Parameter(
+        "BATCH_ITEM", Kind.TEMPLATE, None, _C, "what a message is in a batch, instead of its payload",
+        "'{\"topic\": {topic}, \"value\": {value.json.v}}'",
+        placeholders=(Mode.CLIENT,),
+        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+    ),
+    Parameter(
+        "BATCH_SPLIT", _BOOL, "false", _C,
+        "halve a batch that the server refuses (400, 413, 422) until the bad item is alone",
+        '"true"',
+        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+    ),
+    Parameter(
+        "DEDUPE_KEY", Kind.TEMPLATE, None, _B,
+        "a text that was seen within DEDUPE_FOR: client: the message sends nothing; server: the request publishes "
+        "nothing, and is answered as the first one was",
+        '"{value.json.id}"',
+        placeholders=(Mode.CLIENT, Mode.SERVER),
+        excludes=(Rule("BATCH_SIZE", applies=_C, hint="a message of a batch has no result of its own"),),
+    ),
+    Parameter(
+        "DEDUPE_FOR", Kind.DURATION, "10m", _B, "how long a DEDUPE_KEY is known", '"1d"',
+        requires=(Rule("DEDUPE_KEY", strict=False),),
+    ),
+    Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method", '"500, 502-504"'),
+    Parameter(
+        "HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order", 'ADD Accept "text/csv"',
+        portable=True,
+        placeholders=(Mode.CLIENT,),
+    ),
+    Parameter(
+        "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,
+        "what is published of a response",
+        '"envelope"',
+        choices={
+            ResponseFormat.BODY: "its body, or what PAYLOAD makes of it",
+            ResponseFormat.ENVELOPE: "a JSON object with its status, headers and body",
+        },
+    ),
+    Parameter(
+        "STREAM", _BOOL, "false", _S,
+        "a read event answers with server-sent events: the latest value, then each new one",
+        '"true"',
+        requires=(Rule("SOURCE_TOPIC", hint="a GET with SOURCE_TOPIC reads, any other event publishes", strict=False),),
+    ),
+    Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", '"true"'),
+    Parameter(
+        "QOS", Kind.CHOICE, None, _B,
+        "the highest QoS that what is published, failures too, is delivered with; otherwise that of each subscription "
+        "(of a worker: up to 1)",
+        '"1"',
+        choices={
+            "0": "at most once, and not kept for a subscriber that is away",
+            "1": "at least once",
+            "2": "exactly once, from the broker to subscriptions of QoS 2",
+        },
+    ),
+    Parameter(
+        "ERROR_TOPIC", Kind.TOPIC, None, _C,
+        "where failures go instead of DESTINATION_TOPIC",
+        '"tickets/failed"',
+    ),
+    Parameter(
+        "FAILURE_PAYLOAD", _BOOL, "false", _C,
+        "failures also hold `payload` and `payload_encoding` of the message, for `rest-bridge replay`",
+        '"true"',
+    ),
+    Parameter("ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other", '"true"'),
+    Parameter(
+        "PAYLOAD", Kind.TEMPLATE, None, _B,
+        "what is published instead of the body: of the response (client), of the request (server)",
+        "'{response.json.price}'",
+        placeholders=(Mode.RESULT, Mode.SERVER),
+        requires=(Rule("DESTINATION_TOPIC", applies=_C, strict=False),),
+        excludes=(Rule("RESPONSE_FORMAT", (ResponseFormat.ENVELOPE,), "a result has one form", _C),),
+    ),
+    Parameter(
+        "RESPONSE_CONTENT_TYPE", Kind.MEDIA_TYPE, "application/json", _B,
+        "decides how placeholders are escaped in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
+        '"text/plain"',
+        requires=(Rule("PAYLOAD", applies=_C, strict=False), Rule("RESPONSE", applies=_S, strict=False)),
+        excludes=_REPLIED,
+    ),
+    Parameter(
+        "RESPONSE", Kind.TEMPLATE, None, _S,
+        "body of the answer instead of `{\"status\": \"published\", ...}`",
+        "'{\"accepted\": {body.json.id}}'",
+        placeholders=(Mode.SERVER,),
+        excludes=(*_REPLIED, Rule("RESPONSE_STATUS", _NO_CONTENT, "such an answer has no body", _S)),
+    ),
+    Parameter(
+        "RESPONSE_STATUS", _INT, "200", _S, "status of the answer once the request is published",
+        "'202'", low=200, high=299,
+        excludes=_REPLIED,
+    ),
+    Parameter(
+        "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, None, _S,
+        "wait for a message there and answer the request with its payload",
+        '"replies/{request_id}"',
+        placeholders=(Mode.SERVER,),
+    ),
+    Parameter(
+        "SIGNATURE_SECRET", _TEXT, None, _B,
+        "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it, in "
+        "read events the HMAC of the empty body",
+        'GET SECRET "webhook-secret"', secret=True,
+    ),
+    Parameter(
+        "SIGNATURE_HEADER", Kind.HEADER_NAME, "X-Hub-Signature-256", _B,
+        "header that holds the signature",
+        '"X-Signature"',
+        requires=(
+            Rule("SIGNATURE_SECRET", strict=False),
+            Rule("SIGNATURE_SCHEME", (SignatureScheme.HMAC,), "the others have headers of their own", _S, strict=False),
+        ),
+    ),
+    Parameter(
+        "SIGNATURE_SCHEME", Kind.CHOICE, "hmac", _S,
+        "whose webhooks SIGNATURE_SECRET verifies; all but hmac have headers of their own and sign a timestamp, which "
+        "may be 5 minutes off",
+        '"slack"',
+        choices={
+            SignatureScheme.HMAC: "HMAC-SHA256 of the body, in SIGNATURE_HEADER",
+            SignatureScheme.SLACK: "X-Slack-Signature and X-Slack-Request-Timestamp",
+            SignatureScheme.STRIPE: "Stripe-Signature",
+            SignatureScheme.STANDARD_WEBHOOKS: "webhook-id, webhook-timestamp and webhook-signature",
+        },
+        # Strict, because an endpoint that is meant to check signatures would be open.
+        requires=(Rule("SIGNATURE_SECRET", hint="without it nothing is checked"),),
+    ),
+)  # fmt: skip
+
+_ROUTE_CONFIG = (
+    Parameter(
+        "OVERLOAD_CAPACITY", _INT, "10000", _C, "messages that may be queued and in flight",
+        "'1000'", low=1, high=1_000_000,
+    ),
+    Parameter(
+        "OVERLOAD_BYTES", Kind.SIZE, "64MiB", _C,
+        "payloads of messages that may be queued and in flight; one message is taken where nothing is queued",
+        '"256MiB"',
+        low=1, high=1 << 40,
+    ),
+    Parameter(
+        "OVERLOAD_POLICY", Kind.CHOICE, "balanced", _C,
+        "what happens to messages that come faster than the server answers",
+        '"lossless"',
+        choices={
+            OverloadPolicy.BALANCED: "refuse new messages when full",
+            OverloadPolicy.REALTIME: "refuse new messages when no worker is free",
+            OverloadPolicy.LOSSLESS: "keep messages on disk, and refuse new ones when full",
+        },
+    ),
+    Parameter(
+        "OVERLOAD_TIMEOUT", _INT, "0", _C,
+        "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY and OVERLOAD_BYTES "
+        "more may wait",
+        "'2000'",
+        low=0, high=3_600_000,
+        requires=(Rule("OVERLOAD_POLICY", (OverloadPolicy.BALANCED,), "only balanced waits for room", strict=False),),
+    ),
+    Parameter(
+        "RATE_LIMIT", Kind.RATE, None, _C,
+        "requests are spaced evenly, so that the server sees no more than this; they wait in the queue",
+        '"10/s"',
+    ),
+    Parameter(
+        "BREAKER", Kind.BREAKER, None, _C,
+        "so many failures of the target (no connection, TLS, timeout, 502 to 504) within the time open the breaker: "
+        "one message every 5 s tries the target, lossless and retried ones wait, others fail with `target_down`",
+        '"5 per 30s"',
+    ),
+)  # fmt: skip
+
+PARAMETERS: Mapping[BlockKind, Mapping[str, Parameter]] = MappingProxyType(
+    {
+        BlockKind.CONFIG: MappingProxyType({row.name: row for row in _CONFIG}),
+        BlockKind.EVENT: MappingProxyType({row.name: row for row in _EVENT}),
+        BlockKind.ROUTE_CONFIG: MappingProxyType({row.name: row for row in _ROUTE_CONFIG}),
+    }
+)

@@ -1,0 +1,337 @@
+"""Texts with placeholders: parsed once at load into pieces, joined for every message or request. Pure; any thread.
+
+A value never changes the shape of the text that it is inserted into: it is escaped for its place, by the functions of
+`ESCAPES`, or refused where escaping is not possible.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from types import MappingProxyType
+from typing import TypeGuard
+from urllib.parse import quote
+
+from amqtt_rest_bridge import catalogue, topics
+from amqtt_rest_bridge.catalogue import FailureRow
+from amqtt_rest_bridge.errors import CONTROL, BridgeError, CallError
+from amqtt_rest_bridge.lot.placeholders.kinds import AT_LOAD, RAW, RAWS, Mode, Placeholder, recognise
+from amqtt_rest_bridge.lot.placeholders.values import JsonNumber, JsonValue, Values, default_of, json_string, to_json
+
+_BRACES = re.compile(r"\{([^{}\"\x00-\x1f]{1,256})\}")
+_JSON_TOKEN = re.compile(r'\\.|["\\]', re.DOTALL)
+
+
+# Places, and how a value is escaped for each.
+
+
+class Place(StrEnum):
+    """Where a text is used, which decides how inserted values are escaped; the last three are bodies."""
+
+    ENDPOINT = "endpoint"
+    HEADER = "header"
+    TOPIC = "topic"
+    JSON = "json"
+    FORM = "form"
+    TEXT = "text"
+
+
+def place_of(content_type: str) -> Place:
+    """Return the kind of body of a content type; its parameters do not matter (RFC 9110 section 8.3.1)."""
+    media_type = content_type.split(";", 1)[0].strip().lower()
+    if media_type in _JSON_TYPES or media_type.endswith("+json"):
+        return Place.JSON
+    return Place.FORM if media_type == "application/x-www-form-urlencoded" else Place.TEXT
+
+
+_JSON_TYPES = ("application/json", "text/json", "application/x-ndjson")
+_UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")  # RFC 3986 section 2.3
+_TOPIC_SPECIAL = re.compile(rf"[+#\x00-\x1f\x7f-\x9f{topics.NONCHARACTERS}]")
+
+
+def refuse(placeholder: Placeholder, reason: str, row: FailureRow) -> CallError:
+    """Return the error for a value that its place does not allow; it never shows the value."""
+    return row.error(f"the value of {{{placeholder.name}}} {reason}", unsent=True)
+
+
+def as_text(placeholder: Placeholder, value: JsonValue) -> str:
+    """Return a value as text: a string as it is, anything else as JSON."""
+    try:
+        text = value if isinstance(value, str) else to_json(value)
+    except RecursionError as error:
+        raise refuse(placeholder, "is nested too deeply", catalogue.FLATTER_VALUE) from error
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise refuse(
+                placeholder, "holds half a surrogate pair, which has no UTF-8 form", catalogue.WHOLE_CHARACTERS
+            ) from error
+    return text
+
+
+def escape_in_endpoint(placeholder: Placeholder, value: JsonValue) -> str:
+    """Percent-encode all but RFC 3986 unreserved characters; a whole topic keeps its slashes."""
+    text = as_text(placeholder, value)
+    if _UNRESERVED.fullmatch(text):  # ten times faster than quote, and the usual case
+        return text
+    return quote(text, safe="/" if placeholder.root == "topic" else "")
+
+
+def escape_in_header(placeholder: Placeholder, value: JsonValue) -> str:
+    """Refuse control characters, so that a value cannot end its header (RFC 9110 section 5.5)."""
+    text = as_text(placeholder, value)
+    if CONTROL.search(text):
+        raise refuse(placeholder, "holds a control character, which a header cannot carry", catalogue.NO_LINE_BREAKS)
+    return text
+
+
+def escape_in_topic(placeholder: Placeholder, value: JsonValue) -> str:
+    """Refuse what would add a level or a wildcard; a whole topic keeps its slashes."""
+    text = as_text(placeholder, value)
+    if _TOPIC_SPECIAL.search(text) or ("/" in text and placeholder.root != "topic"):
+        raise refuse(
+            placeholder,
+            "holds a character that would change the topic",
+            catalogue.NO_TOPIC_CHARACTERS,
+        )
+    return text
+
+
+def escape_in_json(placeholder: Placeholder, value: JsonValue) -> str:
+    """Write JSON outside a string literal (`{payload}` as it is), escaped text inside one (RFC 8259 section 7)."""
+    if placeholder.quoted:
+        return json_string(as_text(placeholder, value))[1:-1]
+    text = as_text(placeholder, value)
+    if isinstance(value, str) and not isinstance(value, JsonNumber) and placeholder.root not in RAWS:
+        return json_string(text)
+    return text
+
+
+def escape_in_form(placeholder: Placeholder, value: JsonValue) -> str:
+    """Percent-encode all but unreserved characters, so that a value cannot add a field."""
+    return quote(as_text(placeholder, value), safe="")
+
+
+ESCAPES: Mapping[Place, Callable[[Placeholder, JsonValue], str]] = MappingProxyType(
+    {
+        Place.ENDPOINT: escape_in_endpoint,
+        Place.HEADER: escape_in_header,
+        Place.TOPIC: escape_in_topic,
+        Place.JSON: escape_in_json,
+        Place.FORM: escape_in_form,
+        Place.TEXT: as_text,
+    }
+)
+
+
+# Texts.
+
+
+class LoneBackslashError(BridgeError):
+    r"""In a JSON string a value follows a single backslash, which would escape the value's own first escape.
+
+    `"C:\{payload}"`, filled with a quote, would be `"C:\\""`: a backslash, and the end of the string.
+    """
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """Text that is put in as it is and never expanded: what GET ENV, GET SECRET, `{env.X}` or `{secret.X}` gave.
+
+    With `escaped`, it is escaped for its place like any other value. `label` replaces it where texts are shown.
+    """
+
+    text: str = field(repr=False)
+    label: str
+    escaped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderText:
+    """A text with placeholders, ready to be filled; `source` is the text as written, without secrets."""
+
+    source: str
+    place: Place
+    pieces: tuple[str | Placeholder, ...] = field(repr=False)
+    has_defaults: bool = field(default=False, repr=False)
+    is_payload: bool = field(default=False, repr=False)
+    """Whether it is `{payload}`, `{value}` or `{body}` only: byte for byte what came."""
+
+    @property
+    def is_constant(self) -> bool:
+        """Return whether it has no placeholders."""
+        return not self.pieces or (len(self.pieces) == 1 and isinstance(self.pieces[0], str))
+
+    @property
+    def is_raw(self) -> bool:
+        """Return whether it is `{payload}`, `{value}`, `{body}` or `{response.body}` only: byte for byte."""
+        return len(self.pieces) == 1 and _is_raw(self.pieces[0])
+
+    @property
+    def needs_response(self) -> bool:
+        """Return whether it can be filled only once there is a response."""
+        return any(isinstance(piece, Placeholder) and piece.root.startswith("response.") for piece in self.pieces)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the placeholders in it as they are written, without braces, in their order."""
+        return tuple(placeholder.name for placeholder in self.placeholders)
+
+    @property
+    def placeholders(self) -> tuple[Placeholder, ...]:
+        """Return the placeholders in it, in their order."""
+        return tuple(piece for piece in self.pieces if isinstance(piece, Placeholder))
+
+    def fill(self, values: Values) -> str:
+        """Insert the values, escaped for the place.
+
+        Raises:
+            CallError: `placeholder_unresolved`, a value is missing; `invalid_value`, one is not allowed here.
+        """
+        escape, get = ESCAPES[self.place], values.get_or_default if self.has_defaults else values.get
+        text = "".join([piece if isinstance(piece, str) else escape(piece, get(piece)) for piece in self.pieces])
+        if not self.is_constant:
+            if self.place is Place.ENDPOINT:
+                self._check_segments(text)
+            elif self.place is Place.TOPIC:
+                self._check_topic(text)
+        return text
+
+    def fill_bytes(self, values: Values) -> bytes:
+        """Insert the values into a body, as UTF-8; `{payload}` only, or in plain text, stays byte for byte.
+
+        Raises:
+            CallError: as for `fill`.
+        """
+        if self.is_payload:
+            return values.payload
+        if len(self.pieces) == 1 and _is_raw(piece := self.pieces[0]):
+            return values.raw(piece)
+        if self.place is not Place.TEXT:
+            return self.fill(values).encode()
+        get = values.get_or_default if self.has_defaults else values.get
+        parts = [
+            piece if isinstance(piece, str) else values.raw(piece) if _is_raw(piece) else as_text(piece, get(piece))
+            for piece in self.pieces
+        ]
+        return b"".join([part.encode() if isinstance(part, str) else part for part in parts])
+
+    def _check_segments(self, text: str) -> None:
+        """Refuse a filled `.` or `..` segment, which would climb out of the path (RFC 3986 section 5.2.4)."""
+        if "." not in text and "%2" not in text:  # nearly always, and for every message
+            return
+        literal = "".join([piece if isinstance(piece, str) else "x" for piece in self.pieces])
+        if dot_segments(text) > dot_segments(literal):
+            reason = "a value makes a path segment of ENDPOINT . or .., which would change the path"
+            raise catalogue.OTHER_VALUE.error(reason, unsent=True)
+
+    def _check_topic(self, text: str) -> None:
+        first = self.pieces[0]
+        reason = topics.check_topic_name(text)
+        if reason is not None and any("+" in piece or "#" in piece for piece in self.pieces if isinstance(piece, str)):
+            reason = topics.check_topic_filter(text)  # no value has wildcards: these are the route's own
+        # A value must not move a message among the broker's own topics (MQTT 3.1.1 section 4.7.2).
+        if reason is None and text.startswith("$") and isinstance(first, Placeholder) and first.root != "topic":
+            reason = "begins with $"
+        if reason is not None:
+            raise catalogue.OTHER_VALUE.error(f"the topic filled in {reason}", unsent=True)
+
+
+def parse(text: str | Sequence[str | Fixed], place: Place, mode: Mode) -> PlaceholderText:
+    """Find the placeholders of a text; braces around anything else are text.
+
+    `text` may come in parts: each str is searched for placeholders, each `Fixed` is not.
+
+    Raises:
+        CallError: `invalid_value`, a `Fixed` or the default of a placeholder is not allowed in this place.
+        LoneBackslashError: in JSON, a value could end the string around it.
+    """
+    parts = (text,) if isinstance(text, str) else text
+    pieces: list[str | Placeholder] = []
+    literals: list[str] = []  # since the last placeholder
+    strings = _JsonStrings()
+    for piece in _pieces(parts, mode):
+        if isinstance(piece, Placeholder):
+            quoted = strings.enter_value(f"{{{piece.name}}}")
+            pieces += ["".join(literals)] if any(literals) else []
+            literals.clear()
+            pieces.append(placeholder := replace(piece, quoted=quoted))
+            if (default := default_of(placeholder)) is not None:
+                ESCAPES[place](placeholder, default)
+            continue
+        if isinstance(piece, Fixed) and piece.escaped:
+            value = Placeholder(piece.label.strip("{}"), "", quoted=strings.enter_value(piece.label))
+            literal = ESCAPES[place](value, piece.text)
+        else:
+            literal = piece.text if isinstance(piece, Fixed) else piece
+            if place is Place.JSON:
+                strings.pass_over(literal)
+        literals.append(literal)
+    pieces += ["".join(literals)] if any(literals) else []
+    source = "".join([part if isinstance(part, str) else part.label for part in parts])
+    has_defaults = any(isinstance(piece, Placeholder) and piece.default is not None for piece in pieces)
+    is_payload = len(pieces) == 1 and isinstance(first := pieces[0], Placeholder) and first.root == RAW
+    return PlaceholderText(source, place, tuple(pieces), has_defaults, is_payload)
+
+
+def _pieces(parts: Sequence[str | Fixed], mode: Mode) -> Iterator[str | Fixed | Placeholder]:
+    for part in parts:
+        if isinstance(part, Fixed):
+            yield part
+            continue
+        end = 0
+        for match in _BRACES.finditer(part):
+            placeholder = recognise(match[1], mode)
+            if placeholder is not None and placeholder.root not in AT_LOAD:
+                yield part[end : match.start()]
+                yield placeholder
+                end = match.end()
+        yield part[end:]
+
+
+class _JsonStrings:
+    """The state of the literal text of a JSON body: whether a value would be inside a string."""
+
+    __slots__ = ("_backslash", "_inside")
+
+    def __init__(self) -> None:
+        self._inside = False
+        self._backslash = ""
+
+    def pass_over(self, literal: str) -> None:
+        """Count the quotes in a piece of text; an escape may begin in one piece and end in the next."""
+        tokens = _JSON_TOKEN.findall(self._backslash + literal)
+        self._inside ^= tokens.count('"') % 2 == 1
+        self._backslash = "\\" if tokens[-1:] == ["\\"] else ""
+
+    def enter_value(self, written: str) -> bool:
+        """Return whether a value here is inside a string."""
+        if self._inside and self._backslash:
+            raise LoneBackslashError(
+                f"has a single \\ before {written}: a value that begins with a quote would end its string"
+            )
+        self._backslash = ""
+        return self._inside
+
+
+def constants(text: str) -> Iterator[tuple[int, int, Placeholder]]:
+    """Find `{env.X}` and `{secret.X}`: where each begins and ends, and what it is."""
+    for match in _BRACES.finditer(text):
+        placeholder = recognise(match[1], Mode.CLIENT)
+        if placeholder is not None and placeholder.root in AT_LOAD:
+            yield match.start(), match.end(), placeholder
+
+
+def _is_raw(piece: str | Placeholder) -> TypeGuard[Placeholder]:
+    return isinstance(piece, Placeholder) and piece.root in RAWS
+
+
+def dot_segments(path: str) -> int:
+    """Count the segments of a path that are `.` or `..`; a query after it does not matter.
+
+    A percent-encoded dot is a dot (RFC 3986 section 6.2.2.2). What follows a semicolon does not count: servers that
+    know parameters of segments, as those of Java do, cut them off before they resolve `..;x`.
+    """
+    decoded = path.partition("?")[0].lower().replace("%2e", ".").replace("%3b", ";")
+    return sum(segment.partition(";")[0] in (".", "..") for segment in decoded.split("/"))

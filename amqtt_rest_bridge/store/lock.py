@@ -1,0 +1,72 @@
+"""The locks that keep other brokers away from a spool."""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.store.salvage import salvaged
+from amqtt_rest_bridge.system import open_private, regular_file
+
+log = logging.getLogger(__name__)
+
+
+class SpoolLock:
+    """Two locks against other brokers, which would send every message a second time.
+
+    One is on the name, with symbolic links resolved; the other is on the database file itself, which may have another
+    name. The second one is taken last: closing any descriptor of a file drops the locks that SQLite has in the same
+    process, so a second spool of this process is refused before it opens the file.
+
+    Args:
+        path: Of the database file, symbolic links resolved.
+
+    Raises:
+        ConfigurationError: Another broker uses the spool, it cannot be opened, or it has several names.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._files: list[int] = []
+        try:
+            if path.exists():
+                regular_file(path)
+            self._take(Path(f"{path}-lock"))
+            if not path.exists() and salvaged(path).exists():
+                salvaged(path).rename(path)
+                log.error("the spool %s was damaged; what could be read of it when it was last opened is sent", path)
+            # Decision: refused, not opened by this name: a log may lie beside another one.
+            if path.exists() and path.stat().st_nlink > 1:
+                raise ConfigurationError(  # noqa: TRY301  # closes what is open, as below
+                    f"cannot use the spool {path}: the file has several names (hard links), and another broker may use "
+                    "it by another one; SQLite's log lies beside one name only. Remove the other names"
+                )
+            self._take(path)
+        except OSError as error:
+            self.close()
+            reason = error.strerror or error
+            hint = "name a file in a folder that the broker's user may write"
+            raise ConfigurationError(f"cannot open the spool {path}: {reason}; {hint}") from error
+        except ConfigurationError:
+            self.close()
+            raise
+
+    def renew(self) -> None:
+        """Lock the file that has taken the database's place."""
+        os.close(self._files.pop())
+        self._take(self._path)
+
+    def close(self) -> None:
+        """Release the lock; after SQLite has closed the spool."""
+        while self._files:
+            os.close(self._files.pop())
+
+    def _take(self, path: Path) -> None:
+        file = open_private(path)
+        self._files.append(file)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = f"cannot use the spool {self._path}: another broker uses it; give each its own"
+            raise ConfigurationError(text) from None

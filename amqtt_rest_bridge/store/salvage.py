@@ -1,0 +1,91 @@
+"""What becomes of a damaged spool: its rows are carried into a new file, and the damaged one stays beside it.
+
+At the start; blocks.
+"""
+
+import contextlib
+import itertools
+import logging
+import os
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from amqtt_rest_bridge.store.rows import INSERT, SCHEMA, SCHEMA_VERSION, Kept, rows
+from amqtt_rest_bridge.system import open_private
+
+log = logging.getLogger(__name__)
+
+_LEAST_PAGE: Final = 512
+_MOST_MISSING: Final = 10_000  # rows tried one after the other where the last one is not known
+
+
+def salvaged(path: Path) -> Path:
+    """Return where a salvage builds the new file."""
+    return Path(f"{path}-salvaged")
+
+
+def salvage(path: Path, damage: str) -> None:
+    """Replace the file by one with every row that can be read; log how many, and the name of the damaged one.
+
+    Decision: the broker starts with what can be read, and stops for no file but one that holds no table of messages.
+
+    A kill at any moment leaves either the damaged file in its place or the new one; between two renames the new one
+    waits under its own name, where the next start finds it (see `lock`).
+
+    Raises:
+        sqlite3.Error: It is not a spool at all, or the new file cannot be written; nothing has changed.
+    """
+    names = (Path(f"{path}-damaged-{number}") for number in itertools.count(1))
+    new, beside = salvaged(path), next(name for name in names if not name.exists())
+    new.unlink(missing_ok=True)
+    with closing(sqlite3.connect(path, isolation_level=None)) as old:
+        old.text_factory = bytes
+        old.execute("PRAGMA writable_schema = ON")  # reads a file that is cut off
+        if not old.execute("SELECT 1 FROM sqlite_schema WHERE name = 'calls'").fetchall():
+            raise sqlite3.DatabaseError("it holds no messages")
+        old.execute("PRAGMA journal_mode = DELETE")  # carries the log into the file, page by page
+        with path.open("r+b") as file:  # what is left of a page at the end of a file that was cut off reads as zeros
+            page, size = int.from_bytes(file.read(18)[16:18], "big"), file.seek(0, os.SEEK_END)
+            if page >= _LEAST_PAGE and size % page:
+                file.truncate(size - size % page)
+        try:
+            count = _copy(old, new)
+        except sqlite3.Error:
+            new.unlink(missing_ok=True)
+            raise
+    path.rename(beside)
+    new.rename(path)
+    log.error(
+        "the spool %s was damaged (%s): %d message(s) could be read and are sent; the damaged file is kept as %s",
+        path,
+        damage,
+        count,
+        beside,
+    )
+
+
+def _copy(old: sqlite3.Connection, new: Path) -> int:
+    count = missing = 0
+    os.close(open_private(new))
+    with closing(sqlite3.connect(new, isolation_level=None)) as copy:
+        copy.execute("PRAGMA page_size = 1024")
+        copy.execute("BEGIN")
+        copy.execute(SCHEMA)
+        copy.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        last = 1 << 62  # the page that holds the highest id may be damaged
+        with contextlib.suppress(sqlite3.DatabaseError):
+            last = old.execute("SELECT coalesce(max(id), 0) FROM calls").fetchone()[0]
+        for _number, kept in rows(old, last):
+            if isinstance(kept, Kept):
+                message = kept.message
+                row = (kept.key, kept.route, kept.event, message.topic, message.payload, message.timestamp)
+                copy.execute(INSERT, (*row, kept.hops, kept.client_id, kept.username))
+                count, missing = count + 1, 0
+                continue
+            missing += 1
+            if missing > _MOST_MISSING and last == 1 << 62:
+                break
+        copy.execute("COMMIT")
+    return count

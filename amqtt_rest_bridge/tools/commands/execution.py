@@ -1,0 +1,265 @@
+"""What each command does: it changes the routes of a service by files in the folder, or reports. The event loop.
+
+A definition is tried first, in the process that parses route files, beside all other files as they are. Only one that
+has no fault there is written, and only what the reload that follows has loaded is answered as added.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, Protocol
+
+from amqtt_rest_bridge.engine.status import ReloadFailure
+from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, ROUTE_TYPE
+from amqtt_rest_bridge.lot.reference import template
+from amqtt_rest_bridge.tools.commands.answer import CommandAnswer, failure, refusal
+from amqtt_rest_bridge.tools.commands.command import Command, is_name_of_file, read_definition, subject_of
+from amqtt_rest_bridge.tools.commands.folder import RouteFolder
+
+log = logging.getLogger(__name__)
+
+_OTHERS: Final = "models, actions, rules, scripts, panels, projects or users"
+_NOTHING_ELSE: Final = f"this broker runs routes of type {ROUTE_TYPE} only: it has no {_OTHERS}"
+_ALWAYS: Final = {
+    "ListTemplates": CommandAnswer(ROUTE_TYPE, data=[ROUTE_TYPE]),
+    "GetPendingStatus": CommandAnswer("Nothing waits: routes are loaded whole, or not at all."),
+    "ListProjects": CommandAnswer("No projects: this broker runs routes only.", data=[]),
+}
+"""Commands that are always answered alike."""
+
+
+class RunsRoutes(Protocol):
+    """What commands need of the program that runs the routes."""
+
+    @property
+    def by_name(self) -> Mapping[str, Route]:
+        """Return the present routes."""
+
+    async def reload(self) -> ReloadFailure | None:
+        """Read the route files again now; why not is logged and returned, and the present routes stay."""
+
+    async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
+        """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
+
+    def report(self, route: str) -> None:
+        """Publish the status of a present route now, where status is published at all."""
+
+    def status(self, route: str) -> dict[str, Any]:
+        """Return the status of a present route as it is now."""
+        ...
+
+
+class RefusedError(BridgeError):
+    """A command cannot be executed; nothing has changed."""
+
+
+class Execution:
+    """Execute commands, one at a time.
+
+    Args:
+        service: Loads and runs the routes.
+        folder: Keeps those that commands add.
+    """
+
+    def __init__(self, service: RunsRoutes, folder: RouteFolder) -> None:
+        self._service = service
+        self._folder = folder
+        self._does: dict[str, Callable[[Command], Awaitable[CommandAnswer]]] = {
+            "AddRoute": self._add,
+            "RemoveRoute": self._remove,
+            "RemoveAllRoutes": self._remove_all,
+            "ListRoutes": self._list_routes,
+            "ListEntities": self._list_entities,
+            "RouteCode": self._route_code,
+            "CheckRouteConnection": self._check_connection,
+            "ConnectionStatus": self._connections,
+            "LotDiagnostic": self._diagnose,
+            "ListEnv": self._list_variables,
+            "ListSecrets": self._list_secrets,
+        }
+
+    async def answer(self, command: Command) -> CommandAnswer:
+        """Execute a command and return its answer; what fails is part of the answer."""
+        subject = subject_of(command.arguments)
+        if command.fault is not None:
+            return failure(command, subject, command.fault)
+        if command.name in _ALWAYS:
+            return _ALWAYS[command.name]
+        if command.name not in self._does:
+            return failure(command, subject, _NOTHING_ELSE)
+        try:
+            return await self._does[command.name](command)
+        except RefusedError as error:
+            return failure(command, subject, str(error))
+        except TimeoutError:
+            return failure(command, subject, "it takes longer than ten seconds to read this")
+        except (BridgeError, OSError) as error:
+            return failure(command, subject, getattr(error, "strerror", None) or str(error))
+        except Exception as error:
+            log.exception("the command %s failed", command.word)
+            return failure(command, subject, f"{type(error).__name__}, which the log explains")
+
+    async def _add(self, command: Command) -> CommandAnswer:
+        definition = read_definition(command.arguments)
+        if definition.fault is not None:
+            raise RefusedError(definition.fault)
+        name = definition.name
+        if name is not None:
+            await asyncio.to_thread(self._check_file, name)
+        place = self._folder.place_of(name or "command")
+        loaded = await self._service.trial({place: definition.text})
+        faults = [one for one in loaded.faults if one.path == place and _stops(one)]
+        if faults:
+            return refusal(faults, definition.text, definition.before)
+        # Of files that no command wrote: it keeps all routes from being loaded.
+        if (error := next((one for one in loaded.faults if one.severity is Severity.ERROR), None)) is not None:
+            raise RefusedError(f"another file has an error, so no routes can be loaded: {str(error).splitlines()[0]}")
+        if name is None or [route.name for route in loaded.routes if route.path == place] != [name]:
+            raise RefusedError("one command adds one route")
+        await self._change({name: definition.text})
+        warnings = [str(one).partition(": ")[2] for one in loaded.faults if one.path == place]
+        data = {"warnings": warnings} if warnings else {}
+        return CommandAnswer(f"Route '{name}' added successfully.", route=name, data=data)
+
+    async def _remove(self, command: Command) -> CommandAnswer:
+        name = command.arguments.strip()
+        if len(name.split()) != 1:
+            raise RefusedError("write -removeRoute and the name of a route")
+        route = self._routes.get(name)
+        is_file = is_name_of_file(name) and await asyncio.to_thread(self._check_file, name)
+        if route is None and not is_file:
+            shown = on_one_line(name)
+            return CommandAnswer(f"Route '{shown}' not found.", False, shown)
+        if route is not None and not self._folder.is_place_of(name, route.path):
+            raise RefusedError(f"it is defined in {_place(route)}, which no command changes")
+        await self._change({name: None})
+        return CommandAnswer(f"Route '{name}' removed successfully.", route=name)
+
+    async def _remove_all(self, _: Command) -> CommandAnswer:
+        names = await asyncio.to_thread(self._own)
+        for name in names:
+            await asyncio.to_thread(self._check_file, name)
+        if names:
+            await self._change(dict.fromkeys(names))
+        return CommandAnswer("removed all routes successfully", data={"removed": names})
+
+    async def _change(self, texts: Mapping[str, str | None]) -> None:
+        """Change files and use them; on a failure the files are as before."""
+        before = {name: await asyncio.to_thread(self._folder.read, name) for name in texts}
+        try:
+            await asyncio.to_thread(self._folder.change, texts)
+            failed = await self._service.reload()
+        except OSError:
+            await self._restore(before)
+            raise
+        if failed is not None:
+            await self._restore(before)
+            await self._service.reload()
+            raise RefusedError(f"the routes cannot be loaded: {failed.message}")
+
+    async def _restore(self, texts: Mapping[str, str | None]) -> None:
+        def restore() -> None:
+            changed = {name: text for name, text in texts.items() if self._folder.read(name) != text}
+            self._folder.change(changed)
+
+        try:
+            await asyncio.to_thread(restore)
+        except (BridgeError, OSError):
+            log.exception("route files of the setting coreflux could not be restored: %s", ", ".join(texts))
+
+    def _check_file(self, name: str) -> bool:
+        """Return whether a route's file exists; raises for one that no command wrote. Blocks."""
+        text = self._folder.read(name)
+        if text is None:
+            return False
+        for other in self._routes.values():
+            if other.name != name and self._folder.is_place_of(name, other.path):
+                raise RefusedError(f"the file of {name} would be that of route {other.name}, {_place(other)}")
+        if read_definition(text).name != name:
+            raise RefusedError(f"{self._folder.place_of(name)} does not begin with this route: no command wrote it")
+        return True
+
+    def _own(self) -> list[str]:
+        """Return the names of the present routes that commands have added. Blocks."""
+        return [name for name, route in self._routes.items() if self._folder.is_place_of(name, route.path)]
+
+    @property
+    def _routes(self) -> Mapping[str, Route]:
+        return self._service.by_name
+
+    # Reports of routes.
+
+    async def _list_routes(self, _: Command) -> CommandAnswer:
+        rows = self._statuses("name", "type", "connection", "health")
+        return _listed("route", rows, "{name} ({type}): {connection}, {health}")
+
+    async def _list_entities(self, _: Command) -> CommandAnswer:
+        own = set(await asyncio.to_thread(self._own))
+        rows = [
+            {"name": name, "type": "Route", "origin": "adhoc" if name in own else _place(route)}
+            for name, route in self._routes.items()
+        ]
+        return _listed("route", rows, "{name}: {origin}")
+
+    async def _connections(self, _: Command) -> CommandAnswer:
+        return _listed("route", self._statuses("name", "connection", "last_error"), "{name}: {connection}")
+
+    async def _check_connection(self, command: Command) -> CommandAnswer:
+        """Return how the last tries went: one that is made for this would be a request that no message asked for."""
+        route = self._named(command.arguments)
+        status = self._service.status(route.name)
+        return CommandAnswer(f"Route '{route.name}': {status['connection']}.", route=route.name, data=status)
+
+    async def _diagnose(self, command: Command) -> CommandAnswer:
+        kind, _, rest = command.arguments.strip().partition(" ")
+        if kind.lower() != "route":
+            raise RefusedError(_NOTHING_ELSE)
+        route = self._named(rest)
+        loaded = await self._service.trial({})
+        found = [str(one) for one in loaded.faults if one.path == route.path]
+        status = self._service.status(route.name)
+        data = {"place": _place(route), "definition": route.definition, "faults": found, "status": status}
+        message = "\n".join([f"Route '{route.name}': {status['health']}, {status['connection']}.", *found])
+        return CommandAnswer(message, route=route.name, data=data)
+
+    async def _route_code(self, command: Command) -> CommandAnswer:
+        if command.arguments.strip().upper() != ROUTE_TYPE:
+            raise RefusedError(_NOTHING_ELSE)
+        return CommandAnswer(template(), data=template())
+
+    async def _list_variables(self, _: Command) -> CommandAnswer:
+        names = (await self._service.trial({})).variables
+        return _listed("variable", [{"name": name} for name in sorted(names)], "{name}")
+
+    async def _list_secrets(self, _: Command) -> CommandAnswer:
+        names = (await self._service.trial({})).secrets
+        return _listed("secret", [{"name": name} for name in sorted(names)], "{name}")
+
+    def _statuses(self, *members: str) -> list[dict[str, Any]]:
+        """Return these members of the status of each route."""
+        return [{member: status[member] for member in members} for status in map(self._service.status, self._routes)]
+
+    def _named(self, arguments: str) -> Route:
+        name = arguments.strip()
+        if name not in self._routes:
+            raise RefusedError(f"Route '{on_one_line(name)}' not found.")
+        return self._routes[name]
+
+
+def _stops(fault: Fault) -> bool:
+    """Return whether a text with this fault is refused: nothing that is added may be left out but MQTT_CONFIG."""
+    is_left_out = fault.code is FaultCode.SKIPPED and not fault.message.startswith(IGNORED_BLOCK)
+    return fault.severity is Severity.ERROR or is_left_out
+
+
+def _place(route: Route) -> str:
+    return f"{on_one_line(route.path, 200)}:{route.position.line}:{route.position.column}"
+
+
+def _listed(noun: str, rows: list[dict[str, Any]], line: str) -> CommandAnswer:
+    count = f"{len(rows)} {noun}{'' if len(rows) == 1 else 's'}"
+    lines = [f"{count}:" if rows else f"{count}.", *[line.format(**row) for row in rows]]
+    return CommandAnswer("\n".join(lines), data=rows)

@@ -1,0 +1,144 @@
+"""`Commands`: payloads in, answers out, one after the other, and what is retained of the routes. The event loop.
+
+What waits is bounded in number and bytes, and what is beyond is answered too. Parsing runs in a process of its own,
+files are read and written on threads.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from amqtt_rest_bridge.lot.model import Publication, Route
+from amqtt_rest_bridge.system import own_version
+from amqtt_rest_bridge.tools.commands.answer import CommandAnswer, failure, write
+from amqtt_rest_bridge.tools.commands.command import OUTPUT_TOPIC, ROOT, Command, parse, subject_of
+from amqtt_rest_bridge.tools.commands.execution import Execution, RunsRoutes
+from amqtt_rest_bridge.tools.commands.folder import FolderError, RouteFolder
+
+log = logging.getLogger(__name__)
+
+MOST_COMMANDS: Final = 64
+MOST_COMMAND_BYTES: Final = 1 << 20
+_PUBLISH_TRIES: Final = 100
+_PUBLISH_AGAIN_SECONDS: Final = 0.05
+
+Publish = Callable[[Publication], bool]
+"""Queue what the bridge alone may publish; False when there is no room."""
+
+
+class Commands:
+    """Execute what named users command.
+
+    Args:
+        folder: The folder of routes that commands add.
+        publish: Publishes answers, and what is retained.
+    """
+
+    def __init__(self, folder: str, publish: Publish) -> None:
+        self._folder = RouteFolder(folder)
+        self._folder.prepare()
+        self._publish = publish
+        self._waiting: deque[tuple[Command, int, Publish]] = deque()
+        self._bytes = 0
+        self._executing = asyncio.Lock()
+        self._filled = asyncio.Event()
+        self._has_changed = True
+        self._texts: dict[str, bytes] = {}  # retained, by route
+
+    def receive(self, payload: bytes, answered: Publish | None = None) -> None:
+        """Queue the payload of a command, whose answer `answered` publishes; refuse it when too many wait."""
+        command, publish = parse(payload), answered or self._publish
+        size = len(command.arguments)
+        if len(self._waiting) >= MOST_COMMANDS or (self._waiting and self._bytes + size > MOST_COMMAND_BYTES):
+            why = f"{len(self._waiting)} commands wait already; send it again when they are answered"
+            if not publish(_output(command, failure(command, subject_of(command.arguments), why))):
+                log.warning("a command was refused, and its answer too: too much waits to be published")
+            return
+        self._waiting.append((command, size, publish))
+        self._bytes += size
+        self._filled.set()
+
+    def forget(self) -> None:
+        """Forget what waits, which is sent again, and what is retained; the command that is executed goes on."""
+        self._waiting.clear()
+        self._bytes, self._texts = 0, {}
+        self.routes_changed()
+
+    async def settled(self) -> None:
+        """Wait until no command is executed and its answer is published."""
+        async with self._executing:
+            pass
+
+    def routes_changed(self) -> None:
+        """Publish what is retained of the routes again; called after a reload."""
+        self._has_changed = True
+        self._filled.set()
+
+    def status_published(self, route: str, payload: bytes) -> None:
+        """Publish the status of a route on its topic here too; empty for one that is gone.
+
+        Its text follows: the notebook extension takes the last message below a route for its text.
+        """
+        self._publish(Publication(f"{ROOT}/Routes/{route}/status", payload, retain=True))
+        if payload and route in self._texts:
+            self._publish(Publication(f"{ROOT}/Routes/{route}", self._texts[route], retain=True))
+
+    async def run(self, service: RunsRoutes) -> None:
+        """Execute commands until cancelled."""
+        execution = Execution(service, self._folder)
+        await self._publish_whole(Publication(f"{ROOT}/Version", own_version().encode(), retain=True))
+        while True:
+            await self._publish_texts(service)
+            if self._waiting:
+                command, size, publish = self._waiting.popleft()
+                self._bytes -= size
+                async with self._executing:
+                    answer = await execution.answer(command)
+                    log.info("command %s: %s", command.word, answer.message.partition("\n")[0])
+                    await self._publish_texts(service)  # first: a tool looks at them when it has its answer
+                    await self._publish_whole(_output(command, answer), publish)
+            elif not self._has_changed:
+                self._filled.clear()
+                await self._filled.wait()
+
+    async def _publish_texts(self, service: RunsRoutes) -> None:
+        """Retain the texts that changed: as they were sent, or as they are in use where they came from other files."""
+        if not self._has_changed:
+            return
+        self._has_changed = False
+        texts = await asyncio.to_thread(self._read_texts, service.by_name)
+        for name in [*texts, *(self._texts.keys() - texts)]:
+            text = texts.get(name, b"")
+            if name not in self._texts:  # amqtt sends what is retained in the order in which it first came
+                service.report(name)
+            if self._texts.get(name) != text:
+                await self._publish_whole(Publication(f"{ROOT}/Routes/{name}", text, retain=True))
+        self._texts = texts
+
+    def _read_texts(self, routes: Mapping[str, Route]) -> dict[str, bytes]:
+        """Return the texts of routes. Blocks."""
+        texts: dict[str, bytes] = {}
+        for name, route in routes.items():
+            text = None
+            try:
+                if self._folder.is_place_of(name, route.path):
+                    text = self._folder.read(name)
+            except (FolderError, OSError) as error:
+                log.info("route %s: its text cannot be read: %s", name, error)
+            texts[name] = (route.definition if text is None else text).encode("utf-8", "replace")
+        return texts
+
+    async def _publish_whole(self, publication: Publication, publish: Publish | None = None) -> None:
+        """Publish, and wait for room."""
+        publish = publish or self._publish
+        for _ in range(_PUBLISH_TRIES):
+            if publish(publication):
+                return
+            await asyncio.sleep(_PUBLISH_AGAIN_SECONDS)
+        log.warning("not published on %s: too much waits to be published", publication.topic)
+
+
+def _output(command: Command, answer: CommandAnswer) -> Publication:
+    return Publication(OUTPUT_TOPIC, write(command, answer))

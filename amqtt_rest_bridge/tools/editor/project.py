@@ -1,0 +1,251 @@
+"""The route files of an editor: their texts as they are typed, and what is wrong with them, alone and together. Pure.
+
+`rest-bridge check` reads a thousand lines in half a second; a keystroke may take a tenth of that. A text is therefore
+read in parts, each from one DEFINE to the next, and only a part that has changed is read again.
+"""
+
+import re
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
+from amqtt_rest_bridge.lot.definitions import Block, Definition
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.grammar.parsing import MOST_UNREADABLE
+from amqtt_rest_bridge.lot.loader import LoadedText, join, load_text
+from amqtt_rest_bridge.lot.parsed_texts import ParsedText, parse_text
+from amqtt_rest_bridge.lot.sources import Report, Source, is_notebook, of_content, split_cell
+from amqtt_rest_bridge.tools.editor.notebooks import NotebookCell, cells_of
+from amqtt_rest_bridge.tools.editor.places import UTF_16, EditorPlace, Lines
+
+MAX_TEXT = 1 << 20
+"""Characters of a file beyond which it is not read while it is typed."""
+_DEFINE = re.compile(r"^(?=[^\S\n]*DEFINE(?![\w-]))", re.MULTILINE | re.IGNORECASE)
+_ANY_TYPE = re.compile(r"\"\*/\*\"|'\*/\*'")
+_LINE = re.compile(r"\A(the first is in line |too much of this text .* up to line )(\d+)( only|\Z)")  # in faults
+_START = Position(1, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault where an editor shows it; `replacement` is what to write from `start` to `end`."""
+
+    start: EditorPlace
+    end: EditorPlace
+    severity: Severity
+    code: FaultCode
+    message: str
+    replacement: str | None
+
+
+@dataclass(slots=True)
+class Part:
+    """A definition, or what precedes the first one: its text, and what it holds by itself.
+
+    `offset` and `line` are where it begins in its source, both from 0. `loaded` has places of that source.
+    """
+
+    source: str
+    text: str
+    offset: int
+    line: int
+    parsed: ParsedText
+    alone: LoadedText
+    loaded: LoadedText
+
+    def blocks(self) -> Iterator[tuple[Definition, Block]]:
+        """Return the blocks with their definitions, in the order of the text."""
+        return ((definition, block) for definition in self.parsed.definitions for block in definition.blocks)
+
+
+@dataclass(slots=True)
+class RouteText:
+    """A file: its text, the cells of a notebook by their numbers, and its parts; `unread` are faults of reading it."""
+
+    path: str
+    text: str
+    lines: Lines
+    cells: dict[int, NotebookCell] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    unread: LoadedText = field(default_factory=LoadedText)
+
+    def offset_in_file(self, source: str, offset: int) -> int:
+        """Return where a character of a source is in the file: of a notebook in its JSON."""
+        cell = self.cells.get(split_cell(source)[1])
+        return offset if cell is None else cell.offset(offset)
+
+    def part_at(self, offset: int) -> tuple[Part, int] | None:
+        """Return the part at an offset of the file, and the offset in it."""
+        found = None
+        for part in self.parts:
+            cell = self.cells.get(split_cell(part.source)[1])
+            index = offset if cell is None else cell.index(offset)
+            if index is not None and part.offset <= index <= part.offset + len(part.text):
+                found = part, index - part.offset
+        return found
+
+
+def folder_of(path: str) -> str:
+    """Return the folder of a file, whose routes are compared with each other as `rest-bridge check FOLDER` does."""
+    return path[: max(path.rfind("/"), path.rfind("\\"))]
+
+
+class Project:
+    """The files of a workspace by their paths, with the faults of each; paths are names, nothing is read from disk.
+
+    `units` is what columns count: utf-8, utf-16 or utf-32.
+    """
+
+    def __init__(self, environment: Environment) -> None:
+        self.files: dict[str, RouteText] = {}
+        self.units = UTF_16
+        self._environment = environment
+        self._begun: dict[str, dict[str, Part]] = {}  # parts of texts that were not read to their end, by path
+
+    def put(self, path: str, text: str) -> None:
+        """Add a file, or change its text."""
+        for _ in self.putting(path, text):
+            pass
+
+    def putting(self, path: str, text: str) -> Generator[None]:
+        """Do what `put` does, with a stop after each part that is read; left before its end, nothing has changed."""
+        old = self.files.get(path)
+        file = RouteText(path, text, Lines(text, self.units))
+        if len(text) > MAX_TEXT:
+            message = f"this file has more than {MAX_TEXT} characters: it is not checked here"
+            fault = Fault(path, _START, Severity.WARNING, message, "use rest-bridge check", FaultCode.UNREADABLE)
+            file.unread = LoadedText(faults=(fault,))
+            self.files[path] = file
+            return
+        if is_notebook(path):
+            file.cells = {cell.number: cell for cell in cells_of(text)}
+        known = self._begun.setdefault(path, {})
+        known.update({part.text: part for part in (old.parts if old is not None else ())})
+        # Half of a surrogate pair, which an editor may send, is one character as the mark is.
+        sources = list(of_content(path, text.encode("utf-8", "replace")))
+        file.unread = LoadedText(faults=tuple(fault for source in sources for fault in source.faults))
+        for source in sources:
+            yield from self._read(source, file, known)
+        self.files[path] = file
+        self._begun.pop(path, None)
+
+    def remove(self, path: str) -> None:
+        """Forget a file."""
+        self.files.pop(path, None)
+        self._begun.pop(path, None)
+
+    def reload(self, paths: Iterable[str]) -> None:
+        """Read again what files name: variables, secrets, certificates."""
+        files = [self.files[path] for path in paths if path in self.files]
+        for part in (part for file in files for part in file.parts):
+            part.alone = load_text(Source("", part.text), part.parsed, self._environment)
+            part.loaded = _moved(part.alone, part.source, part.line)
+
+    def findings(self, paths: Iterable[str]) -> dict[str, list[Finding]]:
+        """Return what is wrong with these files, in the order of their texts. Files of one folder are compared."""
+        places = {path: _Places(self.files[path]) for path in paths if path in self.files}
+        found: dict[str, list[Finding]] = {path: [] for path in places}
+        for folder in {folder_of(path) for path in places}:
+            files = [file for path, file in self.files.items() if folder_of(path) == folder]
+            loaded = [text for file in files for text in (file.unread, *(part.loaded for part in file.parts))]
+            for fault in join(loaded).faults:
+                path = fault.path if fault.path in self.files else split_cell(fault.path)[0]
+                if path in places:
+                    found[path].append(places[path].finding(fault))
+        return found
+
+    def _read(self, source: Source, file: RouteText, known: dict[str, Part]) -> Iterator[None]:
+        begin, errors, line = len(file.parts), 0, 0
+        for offset, text in _parts(source.text):
+            part = self._part(source.path, text, offset, line, known.get(text))
+            file.parts.append(part)
+            line += text.count("\n")
+            errors += sum(fault.severity is Severity.ERROR for fault in part.parsed.faults)
+            if errors > MOST_UNREADABLE:  # it is read up to there only, as by `check`
+                file.parts[begin:] = [self._part(source.path, source.text, 0, 0, known.get(source.text))]
+                return
+            if text not in known:
+                known[text] = part
+                yield
+
+    def _part(self, source: str, text: str, offset: int, line: int, old: Part | None) -> Part:
+        if old is None:
+            parsed = parse_text(text)
+            alone = load_text(Source("", text), parsed, self._environment)
+            return Part(source, text, offset, line, parsed, alone, _moved(alone, source, line))
+        is_there = (old.source, old.line) == (source, line)
+        loaded = old.loaded if is_there else _moved(old.alone, source, line)
+        return replace(old, source=source, offset=offset, line=line, loaded=loaded)
+
+
+def _parts(text: str) -> Iterator[tuple[int, str]]:
+    """Split a text before each DEFINE that begins a definition, with offsets; inside of block comments none does."""
+    begin = 0
+    last_end = text.rfind("*/")
+    for found in _DEFINE.finditer(text):
+        end = found.start()
+        if end > begin and not _may_be_in_comment(text, begin, end, last_end):
+            yield begin, text[begin:end]
+            begin = end
+    yield begin, text[begin:]
+
+
+def _may_be_in_comment(text: str, begin: int, end: int, last_end: int) -> bool:
+    """Return whether a comment that begins in a part may go on behind it; one that never ends goes on nowhere."""
+    if last_end < end or text.find("/*", begin, end) < 0:
+        return False
+    part = _ANY_TYPE.sub("", text[begin:end])  # as in ADD Accept "*/*"
+    return part.rfind("/*") >= max(0, part.rfind("*/") - 1)
+
+
+def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
+    """Return what a part holds at its place in a source."""
+
+    def moved(position: Position) -> Position:
+        return Position(position.line + lines, position.column)
+
+    def line_moved(found: re.Match[str]) -> str:
+        return f"{found[1]}{int(found[2]) + lines}{found[3]}"
+
+    def fault(one: Fault) -> Fault:
+        message, hint = one.message, one.hint
+        if lines and one.code in (FaultCode.DUPLICATE, FaultCode.UNREADABLE):
+            message, hint = _LINE.sub(line_moved, message), hint and _LINE.sub(line_moved, hint)
+        position, end = moved(one.position), moved(one.end)
+        return replace(one, path=path, position=position, end=end, message=message, hint=hint)
+
+    events = [
+        replace(event, path=path, places={name: (moved(one), moved(two)) for name, (one, two) in event.places.items()})
+        for event in loaded.events
+    ]
+    return replace(
+        loaded,
+        faults=tuple(map(fault, loaded.faults)),
+        claims=tuple(replace(claim, refused=fault(claim.refused)) for claim in loaded.claims),
+        events=tuple(events),
+        without_define=tuple(map(fault, loaded.without_define)),
+    )
+
+
+class _Places:
+    """From the places of a file's faults to those of its editor."""
+
+    def __init__(self, file: RouteText) -> None:
+        self._file = file
+        self._reports: dict[int, Report] = {}  # of the file, and of its cells by their numbers
+
+    def finding(self, fault: Fault) -> Finding:
+        """Return a fault as an editor shows it."""
+        number = split_cell(fault.path)[1] if fault.path != self._file.path else 0
+        # What GET reads is there on the broker's machine, perhaps not on this one.
+        severity = Severity.NOTICE if fault.code is FaultCode.UNAVAILABLE else fault.severity
+        message = f"{fault.message}\nhint: {fault.hint}" if fault.hint else fault.message
+        start, end = self._place(fault.position, number), self._place(fault.end, number)
+        return Finding(start, end, severity, fault.code, message, fault.replacement)
+
+    def _place(self, position: Position, number: int) -> EditorPlace:
+        cell = self._file.cells.get(number)
+        if number not in self._reports:
+            self._reports[number] = Report("", self._file.text if cell is None else cell.text)
+        offset = self._reports[number].offset(position)
+        return self._file.lines.place(offset if cell is None else cell.offset(offset))

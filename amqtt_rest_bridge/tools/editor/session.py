@@ -1,0 +1,199 @@
+"""What an editor has open: texts as they change, and when each is read again. Runs on the loop of the language server.
+
+A text is read in steps, between which requests are answered; a request waits for the text that it is about. A change
+ends the reading of the text before it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from amqtt_rest_bridge.lot.evaluation import Environment
+from amqtt_rest_bridge.lot.sources import find_route_files, is_route_file
+from amqtt_rest_bridge.tools.editor.places import EditorPlace, Lines
+from amqtt_rest_bridge.tools.editor.project import MAX_TEXT, Finding, Project, RouteText
+
+log = logging.getLogger(__name__)
+
+_MOST_FILES = 1_000  # of a workspace that are read; an open one always is
+
+
+@dataclass(frozen=True, slots=True)
+class TextChange:
+    """A text that takes the place of what is from `start` to `end`, of all where they are None."""
+
+    text: str
+    start: EditorPlace | None = None
+    end: EditorPlace | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Document:
+    """A text that the editor has open: a file, or a cell of a notebook."""
+
+    uri: str
+    path: str
+    text: str
+    version: int | None
+    notebook: str = ""
+    reading: asyncio.Task[None] | None = None
+    published: list[Finding] | None = None
+
+
+class Session:
+    """What one editor has open, and what was sent to it.
+
+    `publish` is called with a document and what is wrong with it.
+    """
+
+    def __init__(self, environment: Environment, publish: Callable[[Document, list[Finding]], None]) -> None:
+        self._publish = publish
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._documents: dict[str, Document] = {}  # by URI
+        self._folders: list[Path] = []
+        self.project = Project(environment)
+
+    # Texts.
+
+    def begin(self, folders: Iterable[str], units: str) -> None:
+        """Read the route files of the workspace, in the background; columns count `units`."""
+        self.project.units = units
+        self._folders = [Path(folder) for folder in folders]
+        self._begin_task(self._read_folders())
+
+    def open(self, uri: str, path: str, text: str, version: int | None) -> None:
+        """Take the text of a document that has been opened."""
+        self._take(Document(uri, path, text, version))
+
+    def open_cell(self, uri: str, notebook: str, text: str, version: int | None) -> None:
+        """Take the text of a cell, which counts instead of the file of its notebook."""
+        self.project.remove(notebook)
+        # Not by its number, which changes with each cell that is inserted.
+        self._take(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
+
+    def change(self, uri: str, version: int | None, changes: Iterable[TextChange]) -> None:
+        """Apply changes to a document, in their order."""
+        document = self._documents.get(uri)
+        if document is None:
+            return
+        for change in changes:
+            document.text = _changed(document.text, change, self.project.units)
+        document.version = version
+        self._read(document)
+
+    def close(self, uri: str) -> None:
+        """Forget a document; a file of the workspace counts as it is on disk."""
+        document = self._documents.pop(uri, None)
+        if document is None:
+            return
+        if document.reading is not None:
+            document.reading.cancel()
+        self._publish(document, [])
+        self.project.remove(document.path)
+        self.publish()
+        self.look_at([document.path])
+
+    def look_at(self, paths: Iterable[str]) -> None:
+        """Read files that may have changed on disk, in the background."""
+        route_files = (path for path in set(paths) if is_route_file(Path(path).name))
+        inside = [path for path in route_files if any(map(Path(path).is_relative_to, self._folders))]
+        self._begin_task(self._read_files(inside))
+
+    def reload(self) -> None:
+        """Read again what GET reads, for the documents that are open."""
+        self.project.reload({document.path for document in self._documents.values()})
+        self.publish()
+
+    async def file(self, uri: str) -> RouteText | None:
+        """Return the text of a document once it is read as it is now."""
+        document = self._documents.get(uri)
+        while document is not None and document.reading is not None and not document.reading.done():
+            await asyncio.wait([document.reading])
+        return self.project.files.get(document.path) if document is not None else None
+
+    def publish(self) -> None:
+        """Send the diagnostics of open documents that differ from those sent before."""
+        open_ones = {document.path: document for document in self._documents.values()}
+        for path, findings in self.project.findings(open_ones).items():
+            document = open_ones[path]
+            is_read = document.reading is None or document.reading.done() or document.reading is asyncio.current_task()
+            if is_read and findings != document.published:
+                document.published = findings
+                self._publish(document, findings)
+
+    def findings(self, uri: str) -> list[Finding]:
+        """Return what was published of a document."""
+        document = self._documents.get(uri)
+        return (document.published if document is not None else None) or []
+
+    def uri_of(self, path: str) -> str | None:
+        """Return the URI of a document that is open."""
+        return next((one.uri for one in self._documents.values() if one.path == path), None)
+
+    def _take(self, document: Document) -> None:
+        self._documents[document.uri] = document
+        self._read(document)
+
+    def _read(self, document: Document) -> None:
+        if document.reading is not None:
+            document.reading.cancel()
+        document.reading = self._begin_task(self._read_steps(document))
+
+    async def _read_steps(self, document: Document) -> None:
+        for _ in self.project.putting(document.path, document.text):
+            await asyncio.sleep(0)
+        document.published = None  # an editor moves what it shows with the text: it is sent again
+        self.publish()
+
+    async def _read_folders(self) -> None:
+        await self._read_files(await asyncio.to_thread(_route_files, self._folders))
+
+    async def _read_files(self, paths: Iterable[str]) -> None:
+        """Read files as they are on disk, but for those that are open."""
+        for path in paths:
+            text = await asyncio.to_thread(_read_file, Path(path))
+            if any(path in (document.path, document.notebook) for document in self._documents.values()):
+                continue
+            if text is None:
+                self.project.remove(path)
+                continue
+            for _ in self.project.putting(path, text):
+                await asyncio.sleep(0)
+        self.publish()
+
+    def _begin_task(self, steps: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        async def logged() -> None:
+            try:
+                await steps
+            except Exception:
+                log.exception("a text could not be read")
+
+        task = asyncio.get_running_loop().create_task(logged())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+
+def _route_files(folders: Iterable[Path]) -> list[str]:
+    return [str(path) for folder in folders for path in find_route_files(folder, lambda _: None)][:_MOST_FILES]
+
+
+def _read_file(path: Path) -> str | None:
+    """Return the text of a file, None where it is not there or larger than what is checked here."""
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_TEXT:
+            return None
+        return path.read_text(encoding="utf-8-sig", errors="replace")
+    except (OSError, ValueError):
+        return None
+
+
+def _changed(text: str, change: TextChange, units: str) -> str:
+    if change.start is None or change.end is None:
+        return change.text
+    lines = Lines(text, units)
+    start, end = lines.offset(*change.start), lines.offset(*change.end)
+    return text[:start] + change.text + text[max(start, end) :]

@@ -1,0 +1,178 @@
+"""What a definition would do: its faults, its drawing, and the request of a message. Pure.
+
+`python -m amqtt_rest_bridge.tools.playground` is the process that finds it, within limits. Nothing is sent,
+published or saved, and no variable is read: each variable and secret has its own name for a value.
+"""
+
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from amqtt_rest_bridge.admin.drawing import flow
+from amqtt_rest_bridge.engine.trial import ANY_KEY, REQUEST_ID, shown_request, try_call, try_request
+from amqtt_rest_bridge.errors import Fault, Severity
+from amqtt_rest_bridge.http.exchange import Request
+from amqtt_rest_bridge.lot import loader
+from amqtt_rest_bridge.lot.evaluation import NameEnvironment
+from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.lot.sources import Source
+from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, Tried
+from amqtt_rest_bridge.topics import check_topic_name, filter_matches, sample_topic
+
+_PATH: Final = "definition"
+_SAMPLES: Final = ("1", "true", "http://example.com", "10 SECONDS")
+"""What a variable is in turn where its setting refuses its name."""
+_MOST_FAULTS: Final = 200
+_MOST_EXCHANGES: Final = 30
+_LONGEST: Final = 8192  # characters of a body
+_BEFORE: Final = 24  # characters of a line before a fault, few enough for a phone
+_BEHIND: Final = 80
+_SEGMENT: Final = re.compile(r"\{[^{}/]*\}")
+
+
+def tried(trial: Trial) -> Tried:
+    """Return what a definition would do; never raises for what it holds."""
+    loaded, substitutes = _loaded(trial.definition)
+    # The value of a secret is its name here, which is to be seen.
+    routes = [replace(route, secrets=frozenset(), in_addresses=frozenset()) for route in loaded.routes]
+    faults = sorted(loaded.faults, key=lambda one: (list(Severity).index(one.severity), one.position))
+    exchanges: list[Exchange] = []
+    note = ""
+    for exchange in _exchanges(routes, trial):
+        if len(exchanges) == _MOST_EXCHANGES:
+            note = f"The first {_MOST_EXCHANGES} events are shown."
+            break
+        exchanges.append(exchange)
+    if not exchanges and routes:
+        filters = sorted({event.source_topic for route in routes for event in route.client_events})
+        note = f"No event listens to this topic. The routes listen to: {', '.join(filters[:20]) or 'nothing'}."
+    more = len(faults) - _MOST_FAULTS
+    lines = trial.definition.split("\n")
+    return Tried(
+        [_shown(fault, lines) for fault in faults[:_MOST_FAULTS]],
+        f"... and {more} more" if more > 0 else "",
+        [route.name for route in routes],
+        msgspec.to_builtins(flow.drawing(flow.edges(routes[: flow.MOST_ROUTES]), {}).ways),
+        exchanges,
+        sorted(substitutes.items()),
+        note,
+    )
+
+
+def _loaded(text: str) -> tuple[LoadResult, Mapping[str, str]]:
+    """Load a definition; a variable whose name its setting refuses has the first sample that it takes."""
+    environment, parsed = NameEnvironment({}, Path()), ParsedTexts()
+    source = Source(_PATH, text)
+    loaded = loader.load([source], environment, parsed)
+    for sample in _SAMPLES:
+        errors = [fault.message for fault in loaded.faults if fault.severity is Severity.ERROR]
+        refused = [
+            name
+            for name in environment.values
+            if any(f"{{{what}.{name}}}" in message for message in errors for what in ("env", "secret"))
+        ]
+        if not refused:
+            break
+        environment.values.update(dict.fromkeys(refused, sample))
+        loaded = loader.load([source], environment, parsed)
+    return loaded, environment.values
+
+
+def _shown(fault: Fault, lines: Sequence[str]) -> ShownFault:
+    line, column = fault.position.line, fault.position.column
+    text, at = lines[line - 1] if line <= len(lines) else "", column - 1
+    end = max(column, fault.end.column - 1 if fault.end.line == line else len(text))
+    return ShownFault(
+        line, column, str(fault.severity), fault.message, None if fault.hint is None else str(fault.hint),
+        ("…" if at > _BEFORE else "") + text[max(0, at - _BEFORE) : at].lstrip(),
+        text[at : min(end, at + _BEHIND)] or " ", text[end : end + _BEHIND],
+    )  # fmt: skip
+
+
+def _exchanges(routes: Sequence[Route], trial: Trial) -> Iterator[Exchange]:
+    if trial.request.strip():
+        yield _taken(routes, _request_of(trial.request.strip(), trial.payload), trial, "")
+    for route in routes:
+        for event in route.client_events:
+            topic = trial.topic or sample_topic(event.source_topic)
+            if filter_matches(event.source_topic, topic):
+                yield _sent(route, event, topic, trial)
+        if not trial.request.strip() and not trial.topic:
+            for served in route.server_events:
+                line = f"{served.method} {_SEGMENT.sub('x', served.endpoint)}"
+                yield _taken([route], _request_of(line, trial.payload), trial, served.name)
+
+
+def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchange:
+    """Return what a message sends, and publishes once the server has answered."""
+    requests: list[HttpRequest] = []
+
+    def answer(request: HttpRequest) -> HttpResponse:
+        requests.append(request)
+        return HttpResponse(200, "OK", (("Content-Type", "application/json"),), trial.response.encode(), 0.0)
+
+    if fault := check_topic_name(topic):
+        return Exchange(route.name, event.name, False, topic, "", f"The topic {fault}.", "")
+    message = Message(topic, trial.payload.encode(), time.time())
+    verdict = try_call(route, event, message, answer, key=ANY_KEY if route.is_lossless else None)
+    request = shown_request(route, requests[0]) if requests else None
+    shown = "" if request is None else _lines(f"{request.method} {request.url}", request.headers, request.body)
+    if verdict.failure is not None:
+        outcome = f"It fails with {verdict.failure.code}: {verdict.failure.message}. {verdict.failure.hint}"
+    elif request is None:
+        outcome = "WHEN is false for this message: it is skipped."
+    else:
+        outcome = "" if verdict.publication is not None else "Nothing is published of the answer."
+    return Exchange(route.name, event.name, False, topic, shown, outcome, _published(verdict.publication))
+
+
+def _taken(routes: Sequence[Route], request: Request, trial: Trial, event: str) -> Exchange:
+    """Return how a request is answered, and what it publishes."""
+    payload = trial.payload.encode()
+    trial_of_it = try_request(routes, request, now=time.time(), latest=payload, reply=payload)
+    served, answer = trial_of_it.run.event, trial_of_it.response
+    return Exchange(
+        trial_of_it.route or (routes[0].name if event else ""),
+        served.name if served is not None else event,
+        True,
+        "",
+        _lines(f"{request.method} {request.target}", tuple(request.headers.items()), request.body),
+        f"It is answered with {_lines(answer.status, answer.headers, answer.body)}",
+        "\n\n".join(_published(one) for one in trial_of_it.publications),
+    )
+
+
+def _request_of(text: str, body: str) -> Request:
+    """Read a request line and headers; any other text leads to no endpoint."""
+    line, *fields = text.split("\n")
+    method, _, path = line.strip().partition(" ")
+    target = path.split(" ")[0] or "/"
+    pairs = (one.partition(":") for one in fields if ":" in one)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    return Request(REQUEST_ID, method.upper(), target, target.partition("?")[2], headers, body.encode())
+
+
+def _published(publication: Publication | None) -> str:
+    if publication is None:
+        return ""
+    return f"{publication.topic}{' (retained)' if publication.retain else ''}\n{_text(publication.payload)}"
+
+
+def _lines(first: str, headers: Sequence[tuple[str, str]], body: bytes | None) -> str:
+    head = "\n".join([first, *(f"{name}: {value}" for name, value in headers)])
+    return f"{head}\n\n{_text(body)}" if body else head
+
+
+def _text(body: bytes) -> str:
+    try:
+        text = body.decode()
+    except UnicodeDecodeError:
+        return f"({len(body)} bytes that are not text)"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}\n... {len(text)} characters in all"

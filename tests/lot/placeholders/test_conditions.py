@@ -1,0 +1,202 @@
+"""WHEN: what is true of which message, that no message makes a condition raise, and what skipped ones leave."""
+
+import json
+import pickle
+import time
+from urllib.request import Request, urlopen
+
+import pytest
+from hypothesis import example
+from hypothesis import strategies as st
+
+from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.lot.model import ClientEvent, ServerEvent
+from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate
+from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, for_all
+from tests.support.embedded_broker import hosting
+from tests.support.http_recorder import recording
+from tests.support.route_text import BASIC, load_text
+
+PAYLOAD = """{"level": 3, "big": 12345678901234567890, "half": 0.5, "text": "pump 7%", "seven": "7", "yes": true,
+ "none": null, "list": [1, {"a": 1.0}], "same": [1.0, {"a": 1}], "other": ["1", {"a": 1}], "empty": "", "one": 1}"""
+
+
+def condition(text: str) -> Condition:
+    loaded = load_text(f"{BASIC}WITH WHEN '{text}'\n")
+    assert not loaded.has_errors, loaded.faults
+    when = loaded.routes[0].client_events[0].when
+    assert when is not None
+    return when
+
+
+def holds(text: str, payload: bytes = PAYLOAD.encode(), topic: str = "in") -> bool:
+    travelled: Condition = pickle.loads(pickle.dumps(condition(text)))
+    return predicate(travelled)(MessageValues(payload, 1769860800.5, topic=topic))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{value.json.level} = 3", "{value.json.level} = 3.0", "{value.json.level} != 4", "{value.json.level} >= 3",
+        "{value.json.level} > 2.99", "{value.json.half} < 1", "{value.json.half} = 5e-1", "3 <= {value.json.level}",
+        "{value.json.big} > 12345678901234567889", "{value.json.big} != 12345678901234567891",
+        "{value.json.level} != \"3\"", "{value.json.yes} = true", "{value.json.yes} != 1", "{value.json.one} != true",
+        "{value.json.none} = null", "{value.json.text} != null", "{value.json.text} > \"pump\"",
+        "{value.json.list} = {value.json.same}", "{value.json.list} != {value.json.other}",
+        "{value.json.text} LIKE \"pump%\"", "{value.json.text} LIKE \"%7_\"", "{value.json.text} NOT LIKE \"pump\"",
+        "{value.json.text} LIKE \"%\"", "{value.json.empty} LIKE \"%\"", "{value.json.seven} LIKE \"_\"",
+        "{value.json.text} LIKE \"p%m%%\"", "{value.json.level} NOT LIKE \"3\"",
+        "{value.json.level} IN (1, \"a\", 3)", "{value.json.level} NOT IN (\"3\", null)",
+        "EXISTS {value.json.none}", "NOT EXISTS {value.json.missing}", "EXISTS {value.json.list.1.a}",
+        "NOT {value.json.missing} = 1", "NOT {value.json.missing} != 1", "{value.json.missing|5} = 5",
+        "{value.json.missing|x} = \"x\"", "{value.json.none|5} > 4", "{value.json.level|5} = 3",
+        "{topic.1} = \"in\" AND {timestamp.unix} = 1769860800", "{payload} LIKE \"{%\"", "EXISTS {payload}",
+        "{value.json.level} = 4 OR {value.json.level} = 3 AND {value.json.half} = 0.5",
+        "NOT ({value.json.level} = 4 OR {value.json.half} = 1)", "({value.json.yes} = TRUE) and(3 = 3)",
+    ],
+)  # fmt: skip
+def test_it_is_true(text: str) -> None:
+    assert holds(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{value.json.missing} = null", "{value.json.missing} != 1", "{value.json.missing} < {value.json.level}",
+        "{value.json.level} < \"4\"", "{value.json.seven} = 7", "{value.json.seven} < 8", "{value.json.yes} >= 0",
+        "{value.json.none} < 1", "{value.json.list} > 0", "{value.json.list} = 1", "{value.json.level} LIKE \"3\"",
+        "{value.json.text} LIKE \"pump_\"", "{value.json.text} LIKE \"PUMP%\"", "{value.json.missing} IN (1, null)",
+        "{value.json.level} = 3 AND {value.json.level} = 4", "NOT {value.json.level} = 3", "{payload.csv.99} = \"x\"",
+    ],
+)  # fmt: skip
+def test_it_is_false(text: str) -> None:
+    assert not holds(text)
+
+
+@pytest.mark.parametrize("payload", [b"", b"no JSON", b"\xff", b"[" * 5000, b"3"])
+def test_what_is_not_in_the_payload_is_missing(payload: bytes) -> None:
+    assert not holds("{value.json.level} = 3 OR {value.json.level} != 3", payload)
+    assert holds("NOT EXISTS {value.json.level}", payload)
+
+
+EVERYTHING = predicate(
+    condition(
+        "({value.json.a} < 3 OR {value.json.a} >= 3.5 OR {value.json.a} = {value.json}"
+        ' OR {value.json.a} LIKE "%a_%b%" OR {value.json.a} IN (1, null, {payload}) OR {value.json.a.0} = true'
+        ' OR {payload.csv.1} > "x"'
+        ' OR {value.json.a|1e400} != {value.json.a|[]} OR {topic.1} LIKE "_%") AND NOT EXISTS {value.json.b}'
+    )
+)
+
+
+@for_all(st.one_of(JSON_VALUES, TEXTS), TOPICS)
+@example(float("1e308"), "a")
+@example("\ud83c", "a")
+def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
+    for payload in (json.dumps({"a": value}), json.dumps(value, ensure_ascii=False), str(value)):
+        assert EVERYTHING(MessageValues(payload.encode("utf-8", "surrogatepass"), 0.0, topic=topic)) in (True, False)
+
+
+@for_all(st.binary(max_size=40))
+@example(b'{"a": ' + b"9" * 6000 + b"}")
+@example(b'{"a": 1e99999}')
+@example(b'{"a": ' + b"[" * 400 + b"]" * 400 + b"}")
+def test_no_bytes_make_a_condition_raise(payload: bytes) -> None:
+    assert EVERYTHING(MessageValues(payload, 0.0, topic="in")) in (True, False)
+
+
+def test_a_hostile_text_does_not_make_like_slow() -> None:
+    text = b'{"a": "' + b"a" * 200_000 + b'"}'
+    started = time.process_time()
+    assert not holds('{value.json.a} LIKE "%a%a%a%a%a%a%a%b"', text)
+    assert time.process_time() - started < 5.0  # with backtracking it would be hours
+
+
+@pytest.mark.parametrize("count", [1000, pytest.param(3000, marks=pytest.mark.long)])
+def test_thousands_of_values_are_one_condition(count: int) -> None:
+    numbers = ", ".join(str(number) for number in range(count, 0, -1))
+    assert holds(f"{{value.json.level}} IN ({numbers})")
+    assert not holds(f"{{value.json.big}} IN ({numbers})")
+
+
+def test_two_hundred_parentheses_are_read_and_thousands_are_a_fault() -> None:
+    assert holds("(" * 20 + "{value.json.level} = 3" + ")" * 20)
+    deep = "(" * 5000 + "{value.json.level} = 3" + ")" * 5000
+    (fault,) = load_text(f"{BASIC}WITH WHEN '{deep}'\n").faults
+    assert "nested too deeply" in fault.message
+
+
+ROUTE = """
+    DEFINE ROUTE R WITH TYPE REST_API
+        ADD REST_API_CONFIG
+            WITH BASE_ADDRESS "{url}" WITH ENABLE_CLIENT "true" WITH ENABLE_SERVER "true" WITH SERVER_PORT '0'
+        ADD EVENT Alert WITH SOURCE_TOPIC "in" WITH METHOD "POST" WITH ENDPOINT "/" WITH BODY "{{payload}}"
+            WITH DESTINATION_TOPIC "out"
+            WITH WHEN '{{value.json.level}} >= 3 AND NOT EXISTS {{value.json.test}}'
+        ADD EVENT Push WITH METHOD "POST" WITH ENDPOINT "/hook" WITH DESTINATION_TOPIC "hook"
+            WITH WHEN '{{header.X-Kind}} = "push"'
+"""
+
+
+def test_a_message_for_which_it_is_false_sends_nothing_and_counts_as_skipped() -> None:
+    with recording() as target, hosting(ROUTE.format(url=target.url)) as host:
+        client = host.client("out")
+        for payload in (b'{"level": 2}', b"", b'{"level": 4, "test": 1}', b'{"level": 3}'):
+            client.publish("in", payload)
+        assert client.message() == ("out", b'{"level": 3}')
+        assert target.request().body == b'{"level": 3}'
+        assert target.arrived.empty()
+        status = host.program.status("R")
+        assert status["messages"] == {
+            "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "refused": 0, "skipped": 3, "queued": 0,
+            "in_flight": 0, "held_bytes": 0,
+        }  # fmt: skip
+        assert status["health"] == "Green"
+
+
+def test_a_request_for_which_it_is_false_is_answered_and_publishes_nothing() -> None:
+    with hosting(ROUTE.format(url="http://127.0.0.1:9")) as host:
+        client = host.client("hook")
+        url = f"http://127.0.0.1:{host.http_port}/hook"
+        for kind, expected in (("ping", {"status": "ignored"}), ("push", {"status": "published", "topic": "hook"})):
+            with urlopen(Request(url, kind.encode(), {"X-Kind": kind}), timeout=10) as response:
+                assert (response.status, json.load(response)) == (200, expected)
+        assert client.message() == ("hook", b"push")
+
+
+def test_conditions_of_read_events_have_no_effect_and_a_warning() -> None:
+    text = """DEFINE ROUTE R WITH TYPE REST_API ADD REST_API_CONFIG WITH ENABLE_SERVER true
+    ADD EVENT E WITH METHOD GET WITH ENDPOINT "/x" WITH SOURCE_TOPIC "a" WITH WHEN '{query.a} = "1"'"""
+    loaded = load_text(text)
+    assert "WHEN has no effect" in loaded.faults[0].message
+    events: tuple[ClientEvent | ServerEvent, ...] = loaded.routes[0].server_events
+    assert events[0].when is None
+
+
+def test_try_tells_why_a_message_is_skipped(tmp_path: object, capsys: pytest.CaptureFixture[str]) -> None:
+    path = f"{tmp_path}/r.lot"
+    with open(path, "w") as file:  # noqa: PTH123
+        file.write(ROUTE.format(url="http://h"))
+    assert main(["try", path, "--topic", "in", "--payload", '{"level": 2}']) == 0
+    assert capsys.readouterr().out.splitlines()[1] == (
+        "# skipped: WHEN {value.json.level} >= 3 AND NOT EXISTS {value.json.test} is false: {value.json.level} is 2, "
+        "{value.json.test} is missing (the payload has no field test)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "wrong", "right"),
+    [
+        *(("", "=> 3", ">="), ("", "=< 3", "<="), ("", "== 3", "="), ("", "=== 3", "="), ('= "=>" ', "== 3", "=")),
+        *(("", "<> 3", "!="), ("", "!== 3", "!="), ("", "=! 3", "!=")),
+        *(("= 1 ", "&& {value.json.b} = 2", "AND"), ("= 1 ", "|| {value.json.b} = 2", "OR")),
+    ],
+)
+def test_an_operator_of_another_language_is_shown_whole_with_the_one_to_write(
+    before: str, wrong: str, right: str
+) -> None:
+    text = f"{BASIC}WITH WHEN '{{value.json.level}} {before}{wrong}'\n"
+    (fault,) = load_text(text).faults
+    assert (fault.message, fault.hint) == (f"WHEN: {wrong} cannot follow here", f"write {right}")
+    line = text.splitlines()[fault.position.line - 1]
+    assert line[fault.position.column - 1 :] == f"{wrong}'"

@@ -1,0 +1,128 @@
+"""A damaged spool, and rows that cannot be read: what is whole is sent, and nothing is thrown away."""
+
+import contextlib
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.store import Kept, Spool, Unreadable
+from amqtt_rest_bridge.store.salvage import salvage
+from tests.store.filling import filled, left_over, message
+
+
+def cut_off(content: bytearray) -> None:
+    del content[len(content) // 2 :]
+
+
+def overwrite_a_page(content: bytearray) -> None:
+    content[10 * 1024 : 11 * 1024] = b"damage! " * 128
+
+
+def overwrite_the_last_page(content: bytearray) -> None:
+    content[-1024:] = b"damage! " * 128
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from amqtt_rest_bridge.store import Spool
+rename, left = Path.rename, int(sys.argv[2])
+def counted(self, target):
+    global left
+    left -= 1
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    rename(self, target)
+Path.rename = counted
+Spool(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("damage", [cut_off, overwrite_a_page, overwrite_the_last_page])
+@pytest.mark.parametrize("renames", [0, 1, 2], ids=["whole", "killed before", "killed between the renames"])
+def test_what_can_be_read_of_a_damaged_spool_is_sent_and_the_file_is_kept(
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[bytearray], None],
+    renames: int,
+) -> None:
+    path = tmp_path / "spool.db"
+    keys = filled(path, 200)
+    content = bytearray(path.read_bytes())
+    damage(content)
+    path.write_bytes(content)
+    if renames:
+        subprocess.run([sys.executable, "-c", KILLED, str(path), str(renames)], check=False)
+    with contextlib.closing(Spool(path)) as spool:
+        found = left_over(spool)
+        assert len(found) > 60
+        assert [one.key for one in found] == [key for key in keys if key in {one.key for one in found}]
+        assert all(one.message.payload == message(keys.index(one.key)).payload for one in found)
+        spool.keep("R", "E", message(1), 0, None)
+    assert (tmp_path / "spool.db-damaged-1").read_bytes()[1024:] == content[1024 : len(content) // 1024 * 1024]
+    assert f"the spool {path} was damaged" in caplog.text
+    with contextlib.closing(Spool(path)) as spool:
+        assert len(left_over(spool)) == len(found) + 1
+
+
+def test_what_is_salvaged_has_the_present_format_whatever_the_damaged_file_says(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    filled(path, 200)
+    content = bytearray(path.read_bytes())
+    content[60:64] = bytes(4)  # its user_version
+    overwrite_a_page(content)
+    path.write_bytes(content)
+    salvage(path, "damaged")
+    with contextlib.closing(Spool(path)) as spool:
+        assert len(left_over(spool)) > 60
+
+
+UNREADABLE = [
+    pytest.param("topic = CAST(x'ff61' AS TEXT)", "its topic is not UTF-8", id="topic not UTF-8"),
+    pytest.param("topic = 'a/+'", "its topic holds the wildcard", id="wildcard"),
+    pytest.param("topic = ''", "its topic is empty", id="no topic"),
+    pytest.param("key = CAST(x'c3' AS TEXT)", "its key is not UTF-8", id="key not UTF-8"),
+    pytest.param("key = 'a' || char(10)", "its key is not allowed in a header", id="key with a line break"),
+    pytest.param("hops = -1", "its number of hops is not one", id="negative hops"),
+    pytest.param("timestamp = 9e999", "its timestamp is not a time", id="endless time"),
+    pytest.param("username = CAST(x'ff' AS TEXT)", "its publisher is not UTF-8", id="user name not UTF-8"),
+    pytest.param("payload = 'text'", "its payload is not binary but text", id="payload of text"),
+    pytest.param("payload = 17", "its payload is not binary but integer", id="payload of a number"),
+    pytest.param("payload = NULL", "its payload is not binary but null", id="no payload"),
+    pytest.param("hops = 'many'", "its number of hops is not one", id="hops of text"),
+    pytest.param("route = x'ff'", "its route is not UTF-8", id="route not UTF-8"),
+]
+
+
+def spoil(path: Path, assignment: str, number: int) -> None:
+    """Write into a row what the table's types forbid."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema = ON")
+        (sql,) = connection.execute("SELECT sql FROM sqlite_schema WHERE name = 'calls'").fetchone()
+        loose = sql.replace("STRICT", "").replace("NOT NULL", "")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'calls'", (loose,))
+        connection.execute("PRAGMA writable_schema = RESET")
+        connection.execute(f"UPDATE calls SET {assignment} WHERE id = ?", (number,))
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = 'calls'", (sql,))
+
+
+@pytest.mark.parametrize(("assignment", "reason"), UNREADABLE)
+def test_a_row_that_cannot_be_read_is_named_and_stays_and_the_others_are_read(
+    tmp_path: Path, assignment: str, reason: str
+) -> None:
+    path = tmp_path / "spool.db"
+    with contextlib.closing(Spool(path)) as spool:
+        keys = [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(5)]
+    spoil(path, assignment, 3)
+    for _ in range(2):
+        with contextlib.closing(Spool(path)) as spool:
+            found = list(spool.left_over())
+        assert [one.key for one in found if isinstance(one, Kept)] == [*keys[:2], *keys[3:]]
+        (bad,) = (one for one in found if isinstance(one, Unreadable))
+        assert (bad.id, bad.event) == (3, "E")
+        assert reason in bad.reason

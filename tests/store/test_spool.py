@@ -1,0 +1,358 @@
+"""The spool: what is kept survives, what cannot be used is refused with a clear line."""
+
+import contextlib
+import os
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.lot.model import Message
+from amqtt_rest_bridge.store import BatchNumbers, Kept, SpoolFullError
+from amqtt_rest_bridge.store.rows import SCHEMA_VERSION
+from amqtt_rest_bridge.store.spool import Spool
+from tests.store.filling import filled, left_over, message
+from tests.support.lossless import on_disk
+
+
+def test_what_is_kept_is_there_after_reopening_oldest_first(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    keys = [spool.keep("R", "E", message(number), 0, ("me", "name")) for number in range(250)]
+    spool.permit(keys[0])
+    spool.forget(keys[1])
+    spool.close()
+    again = Spool(tmp_path / "spool.db")
+    kept = left_over(again)
+    assert [one.key for one in kept] == [keys[0], *keys[2:]]
+    assert kept[1].message == message(2)
+    assert [(one.client_id, one.username) for one in kept[:2]] == [(None, None), ("me", "name")]
+    again.close()
+
+
+def test_what_is_kept_is_on_disk_at_once_and_what_is_forgotten_after_a_flush(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    key = spool.keep("R", "E", message(1), 0, None)
+    other = sqlite3.connect(tmp_path / "spool.db")
+    count = "SELECT count(*) FROM calls"
+    assert other.execute(count).fetchone() == (1,)
+    spool.forget(key)
+    assert other.execute(count).fetchone() == (1,)
+    spool.flush()
+    assert other.execute(count).fetchone() == (0,)
+    other.close()
+    spool.close()
+
+
+def test_a_spool_of_a_newer_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    Spool(path).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+    connection.close()
+    with pytest.raises(ConfigurationError, match="a newer version of amqtt-rest-bridge wrote it"):
+        Spool(path)
+
+
+def test_an_empty_file_of_an_older_version_is_upgraded(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    path.touch()
+    spool = Spool(path)
+    spool.keep("R", "E", message(1), 0, None)
+    spool.close()
+
+
+def test_a_file_that_is_not_a_spool_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(ConfigurationError, match=r"cannot use the spool .*name another file.*left as it is"):
+        Spool(path)
+    assert path.read_bytes() == b"no database" * 100
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        pytest.param(Path.mkdir, "it is a folder", id="folder"),
+        pytest.param(os.mkfifo, "it is a FIFO", id="FIFO"),
+        pytest.param(lambda path: path.symlink_to("/dev/null"), "it is a device", id="device"),
+    ],
+)
+def test_a_path_that_is_not_a_regular_file_is_refused_and_nothing_is_put_beside_it(
+    tmp_path: Path, make: Callable[[Path], object], said: str
+) -> None:
+    path = tmp_path / "spool.db"
+    make(path)
+    with pytest.raises(ConfigurationError, match=rf"cannot open the spool .*{said}, not a regular file; name a file"):
+        Spool(path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        pytest.param("CREATE TABLE orders (id)", "its tables: orders", id="version 0"),
+        pytest.param("CREATE TABLE calls (id, key)", "its tables: calls", id="a table of our name"),
+        pytest.param("CREATE TABLE orders (id); PRAGMA user_version = 1", "its tables: orders", id="our version"),
+        pytest.param("PRAGMA user_version = 7", "its tables: none", id="a later version, empty"),
+        pytest.param("CREATE TABLE calls (key); PRAGMA user_version = 1", "its table calls has no", id="other columns"),
+    ],
+)
+def test_a_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path, schema: str, said: str) -> None:
+    path = tmp_path / "other.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(schema)
+    before = path.read_bytes()
+    with pytest.raises(ConfigurationError, match=rf"another program \({said}.*\); name another file"):
+        Spool(path)
+    assert path.read_bytes() == before
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"cannot open the spool .*nowhere/spool\.db"):
+        Spool(tmp_path / "nowhere" / "spool.db")
+
+
+def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    kept = [spool.keep("R", "E", message(number), 0, None) for number in range(10)]
+    pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
+    spool._connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a full disk
+    with pytest.raises(SpoolFullError, match="full"):
+        while True:
+            kept += [spool.keep("R", "E", message(200), 0, None)]
+    spool.close()
+    again = Spool(tmp_path / "spool.db")
+    assert [one.key for one in left_over(again)] == kept
+    again.close()
+
+
+def test_a_write_that_fails_is_logged_and_done_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    key = spool.keep("R", "E", message(1), 0, None)
+    other = sqlite3.connect(tmp_path / "spool.db", isolation_level=None)
+    spool._connection.execute("PRAGMA busy_timeout = 0")
+    other.execute("BEGIN IMMEDIATE")
+    spool.forget(key)
+    for _ in range(3):
+        spool.flush()
+    assert caplog.text.count("could not be written") == 1
+    other.execute("ROLLBACK")
+    other.close()
+    spool.flush()
+    assert "can be written again" in caplog.text
+    spool.close()
+    again = Spool(tmp_path / "spool.db")
+    assert left_over(again) == []
+    again.close()
+
+
+def test_a_second_broker_on_the_same_file_is_refused_until_the_first_one_ends(tmp_path: Path) -> None:
+    first = Spool(tmp_path / "spool.db")
+    with pytest.raises(ConfigurationError, match=r"cannot use the spool .*: another broker uses it"):
+        Spool(tmp_path / "spool.db")
+    first.close()
+    Spool(tmp_path / "spool.db").close()
+
+
+def test_a_spool_reached_by_a_symbolic_link_is_the_same_spool(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    link, path = tmp_path / "elsewhere" / "link.db", tmp_path / "spool.db"
+    link.symlink_to(path)
+    first = Spool(link)
+    with pytest.raises(ConfigurationError, match="another broker uses it"):
+        Spool(path)
+    key = first.keep("R", "E", message(1), 0, None)
+    assert list(link.parent.iterdir()) == [link], "another broker that uses the file itself finds its other files"
+    first.close()
+    with contextlib.closing(Spool(path)) as again:
+        assert [one.key for one in left_over(again)] == [key]
+
+
+def test_a_spool_with_two_names_is_refused_until_one_of_them_is_gone(tmp_path: Path) -> None:
+    path, other = tmp_path / "spool.db", tmp_path / "other.db"
+    keys = filled(path, 3)
+    other.hardlink_to(path)
+    for name in (path, other):
+        with pytest.raises(ConfigurationError, match=r"several names .*Remove the other names"):
+            Spool(name)
+    other.unlink()
+    with contextlib.closing(Spool(path)) as spool:
+        assert [one.key for one in left_over(spool)] == keys
+
+
+OPEN = """
+import sys
+from pathlib import Path
+from amqtt_rest_bridge.store import Spool
+Spool(Path(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("link", [Path.hardlink_to, lambda other, path: path.rename(other)], ids=["link", "moved"])
+def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
+    tmp_path: Path, link: Callable[[Path, Path], object]
+) -> None:
+    path, other = tmp_path / "spool.db", tmp_path / "other.db"
+    with contextlib.closing(Spool(path)):
+        link(other, path)
+        ended = subprocess.run([sys.executable, "-c", OPEN, str(other)], capture_output=True, text=True)
+        assert "another broker" in ended.stderr
+
+
+def test_a_call_of_this_run_or_an_earlier_one_can_be_read_until_it_is_removed(tmp_path: Path) -> None:
+    (old,) = filled(tmp_path / "spool.db", 1)
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        left_over(spool)
+        new = spool.keep("R", "E", message(2), 3, None)
+        read = [spool.read(key) for key in (new, old)]
+        assert read == [
+            Kept(new, "R", "E", message(2), 3, None, None),
+            Kept(old, "R", "E", message(0), 0, "me", "name"),
+        ]
+        spool.forget(old)
+        spool.flush()
+        assert spool.read(old) is None
+        assert spool.read("unknown") is None
+
+
+def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(tmp_path: Path) -> None:
+    path, log = tmp_path / "spool.db", tmp_path / "spool.db-wal"
+    spool = Spool(path, large_log=4 << 20)
+    kept = [spool.keep("R", "E", message(200), 0, None) for _ in range(500)]
+    assert log.stat().st_size > path.stat().st_size
+    spool.checkpoint()
+    assert path.stat().st_size > 500 * 200
+    spool.settle()
+    assert 0 < log.stat().st_size < 4 << 20
+    while log.stat().st_size < 4 << 20:
+        kept.append(spool.keep("R", "E", message(200), 0, None))
+    spool.checkpoint()
+    spool.settle()
+    assert log.stat().st_size == 0
+    spool.close()
+    again = Spool(path)
+    assert [one.key for one in left_over(again)] == kept
+    again.close()
+
+
+def test_what_is_permitted_and_forgotten_is_written_in_one_commit(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool.db")
+    first, second, third = (spool.keep("R", "E", message(number), 0, ("me", None)) for number in range(3))
+    for key in (first, second):
+        spool.permit(key)
+    spool.forget(second)
+    spool.flush()
+    spool.close()
+    again = Spool(tmp_path / "spool.db")
+    assert [(one.key, one.client_id) for one in left_over(again)] == [(first, None), (third, "me")]
+    again.close()
+
+
+def test_a_burst_of_large_calls_is_written_in_parts_and_as_a_whole_at_the_end(tmp_path: Path) -> None:
+    path, count = tmp_path / "spool.db", 100
+    spool = Spool(path)
+    large = Message("in", b"x" * 200_000, 0.0)
+    keys = [spool.keep("R", "E", large, 0, ("client", None)) for _ in range(count)]
+
+    def permitted() -> int:
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            return int(connection.execute("SELECT count(*) FROM calls WHERE client_id IS NULL").fetchone()[0])
+
+    for key in keys:
+        spool.permit(key)
+    spool.flush()
+    assert 0 < permitted() < 10
+    while permitted() < count:
+        spool.flush()
+    for key in keys:
+        spool.forget(key)
+    spool.flush()
+    assert count / 2 < on_disk(path) < count
+    spool.close()
+    assert on_disk(path) == 0
+
+
+def test_a_call_that_takes_more_than_one_commit_may_is_removed_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    spool = Spool(path)
+    for _ in range(2):
+        spool.forget(spool.keep("R", "E", Message("in", bytes(5 << 20), 0.0), 0, None))
+    for left in (1, 0):
+        spool.flush()
+        assert on_disk(path) == left
+    spool.close()
+
+
+def test_what_was_permitted_and_finds_no_room_to_be_noted_is_tried_again_when_calls_end_or_a_second_is_over(
+    tmp_path: Path,
+) -> None:
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        large = Message("in/large", bytes(50_000), 1000.0)
+        keys = [spool.keep("R", "E", large, 0, ("me", None)) for _ in range(2)]
+        pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
+        spool._connection.execute(f"PRAGMA max_page_count = {pages}")
+        written: list[str] = []
+        spool._connection.set_trace_callback(lambda sql: written.append(sql.split()[0]))
+        spool.permit(keys[0])
+        spool.flush()
+        assert "UPDATE" in written
+        written.clear()
+        for _ in range(100):
+            spool.flush()
+        assert written == []
+        spool.settle()
+        spool.flush()
+        assert "UPDATE" in written
+        spool.forget(keys[1])
+        spool.flush()
+        assert "COMMIT" in written
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as again:
+        assert [(one.key, one.client_id) for one in left_over(again)] == [(keys[0], None)]
+
+
+def test_keys_tell_the_batch_of_a_call_and_its_place_there(tmp_path: Path) -> None:
+    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
+        one, other = BatchNumbers(2, 10.0), BatchNumbers(3, 10.0)
+
+        def key(batch: BatchNumbers | None, now: float) -> str:
+            return spool.keep("R", "E", Message("in", b"", now), 0, None, batch)[24:]
+
+        assert [key(one, 1.0), key(other, 1.0), key(one, 2.0), key(None, 2.0)] == [
+            "800000000000",
+            "800000010000",
+            "800000000001",
+            "000000000000",
+        ]
+        assert key(one, 3.0) == "800000020000", "a full batch goes on"
+        assert key(other, 9.5) == "800000030000", "a batch is not over before its BATCH_SECONDS"
+        assert key(other, 9.0) == "800000040000", "a clock that was set back is not noticed"
+
+
+FORMAT_1 = """
+    CREATE TABLE calls (
+        id INTEGER PRIMARY KEY,
+        key TEXT NOT NULL,
+        route TEXT NOT NULL,
+        event TEXT NOT NULL,
+        topic TEXT NOT NULL,
+        payload BLOB NOT NULL,
+        timestamp REAL NOT NULL,
+        hops INTEGER NOT NULL,
+        client_id TEXT,
+        username TEXT
+    ) STRICT;
+    INSERT INTO calls VALUES (7, 'key', 'R', 'E', 'in/x', x'00ff', 12.5, 2, NULL, NULL);
+    PRAGMA user_version = 1;
+"""
+
+
+def test_a_file_of_the_version_before_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "spool.db"
+    with contextlib.closing(sqlite3.connect(path)) as connection:
+        connection.executescript(FORMAT_1)
+    with contextlib.closing(Spool(path)) as spool:
+        assert left_over(spool) == [Kept("key", "R", "E", Message("in/x", b"\x00\xff", 12.5), 2, None, None)]
