@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 _ERRORS = {"BridgeError", "ConfigurationError", "Fault", "FaultCode", "Position", "RouteFilesError", "Severity"}
-_MODULES = {"LoadResult": "language.loader", "PlaceholderText": "placeholders"} | dict.fromkeys(_ERRORS, "errors")
+_MODULES = {"LoadResult": "lot.load_result", "PlaceholderText": "lot.placeholders"} | dict.fromkeys(_ERRORS, "errors")
 
 
 def load_routes(
@@ -111,5 +111,5 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         return import_module(f"{__name__}.system").own_version()
     if name in __all__:
-        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'model')}"), name)
+        return getattr(import_module(f"{__name__}.{_MODULES.get(name, 'lot.model')}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -50,9 +50,9 @@ def statements(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (function.end_lineno or 0) - first.lineno + 1
 
 
-def test_a_folder_has_at_most_18_modules() -> None:
+def test_a_folder_has_at_most_19_modules() -> None:
     sizes = Counter(file.parent.relative_to(ROOT) for file in SOURCES if file.name != "__init__.py")
-    assert {str(folder): size for folder, size in sizes.items() if size > 18} == {}
+    assert {str(folder): size for folder, size in sizes.items() if size > 19} == {}
 
 
 def test_a_file_has_at_most_560_lines_and_a_function_60() -> None:

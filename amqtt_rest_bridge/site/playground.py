@@ -1,8 +1,8 @@
 """The playground of both sites: what is tried, what is found, and the process that finds it. Any thread.
 
 A stranger's text is judged by `amqtt_rest_bridge.tools.playground` in a process of its own, which has nothing of this
-one's environment, little priority, and limits on processor time and memory: however long a text takes, it delays no call,
-no page and no message.
+one's environment, little priority, and limits on processor time and memory: however long a text takes, it delays no
+call, no page and no message.
 """
 
 import logging

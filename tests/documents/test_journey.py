@@ -48,7 +48,7 @@ def assert_in_this_order(named: Sequence[str], entered: Sequence[str]) -> None:
 def assert_named(entered: Sequence[str]) -> None:
     """Assert that the page names each of these modules."""
     named = codes(JOURNEYS)
-    assert [one for one in entered if one not in named and f"{one.split('/')[0]}/" not in named] == []
+    assert [one for one in entered if one not in named and f"{one.rpartition('/')[0]}/" not in named] == []
 
 
 def of_worker(named: Sequence[str]) -> list[str]:

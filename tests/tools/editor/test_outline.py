@@ -72,7 +72,7 @@ def test_routes_and_events_are_symbols_also_where_a_route_has_faults() -> None:
 def test_a_route_without_blocks_is_a_symbol_too_also_among_many_that_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    for module in ("language.grammar.parsing", "editor.project"):
+    for module in ("lot.grammar.parsing", "tools.editor.project"):
         monkeypatch.setattr(f"amqtt_rest_bridge.{module}.MOST_UNREADABLE", 50)
     (route,) = symbols(project(a="DEFINE ROUTE First WITH TYPE REST_API\n").files["/a.lot"])
     assert (route.name, route.children) == ("First", ())

@@ -67,7 +67,7 @@ def test_every_did_you_mean_has_a_fix_and_with_all_of_them_check_passes(
     text, found = WRONG, client.open(uri, WRONG)
     fixed = []
     while asked := [one for one in found if "did you mean" in one["message"]]:
-        assert asked[0]["codeDescription"]["href"].endswith(f"/language/README.md#{asked[0]['code']}")
+        assert asked[0]["codeDescription"]["href"].endswith(f"/lot/README.md#{asked[0]['code']}")
         (fix,) = client.fixes(uri, asked[0])
         assert fix["diagnostics"] == asked[:1]
         fixed.append(fix["title"])
