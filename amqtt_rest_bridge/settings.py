@@ -2,12 +2,15 @@
 
 A row has name, type, default, what the setting means, an example, its bounds, and whether it is secret. What is checked
 and said of a value, the options and variables of `rest-bridge worker` and the tables of the reference all come from the
-rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` builds `WorkerSettings`. Pure.
+rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` builds `WorkerSettings`. Pure, but for what
+reads secrets from files and the environment.
 """
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
 from types import NoneType
 from typing import Any, ClassVar, Final
 
@@ -17,11 +20,13 @@ from amqtt_rest_bridge.lot.model import Capture, OverloadPolicy, Route
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
+ADMIN_TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # as above
 WRITE_VALUE: Final = "write the value itself, or have a program such as envsubst put it in before the start"
 _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
 _HIGHEST_PORT: Final = 65_535
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
 _UNFILLED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
+_UNFILLED_SECRET: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 YAML_TYPES: Final[Mapping[Any, str]] = {
@@ -64,8 +69,9 @@ class Row:
         texts = [text for text in (value if isinstance(value, list) else [value]) if isinstance(text, str)]
         if any("\0" in text for text in texts):
             return f"the setting {name} holds NUL, which no file, host or password has"
-        if unfilled := next(filter(None, map(unfilled_variable, texts)), None):
-            return f"the setting {name} holds {unfilled}, which nothing replaces here: {WRITE_VALUE}"
+        find = _unfilled_secret if self.is_secret else unfilled_variable
+        if unfilled := next(filter(None, map(find, texts)), None):
+            return f"the setting {name} holds {unfilled}, which nothing replaces here: {_write_value(name, self)}"
         if self.high is None or value is None:
             return None
         if isinstance(value, bool):  # which Python counts as 0 and 1
@@ -79,6 +85,13 @@ class Row:
         return f"the setting {name} is {value}; allowed is {self.low} to {self.high}{size}{instead}"
 
 
+def _write_value(name: str, row: Row) -> str:
+    """Return what to write in the place of a variable."""
+    if row.is_secret:
+        return f"name a file of secrets_dir in {name}_secret, or set the variable REST_BRIDGE_{name.upper()}"
+    return WRITE_VALUE
+
+
 def _setting(default: Any, meaning: str, example: str, **rest: Any) -> Any:
     row = Row(meaning, example, **rest)
     return field(default=default, repr=not row.is_secret, metadata={"row": row})
@@ -88,6 +101,11 @@ def unfilled_variable(text: str) -> str | None:
     """Return the first `${NAME}` in a text, None without one; of `${NAME:-secret}` the name alone."""
     found = _UNFILLED.search(text)
     return None if found is None else f"${{{found[1]}}}"
+
+
+def _unfilled_secret(text: str) -> str | None:
+    """Return the first `${NAME}` in a secret, or `$NAME` where that is the whole secret."""
+    return text if _UNFILLED_SECRET.fullmatch(text) else unfilled_variable(text)
 
 
 def row_of(setting: "Field[Any]") -> Row:
@@ -217,6 +235,12 @@ class Settings:
         "9f86d081884c7d659a2feaa0",
         is_secret=True,
     )
+    admin_token_secret: str | None = _setting(
+        None,
+        f"file of `secrets_dir` with the admin token; without both the environment variable `{ADMIN_TOKEN_VARIABLE}` "
+        "is read",
+        "admin-token",
+    )
     capture: str = _setting(
         "failures",
         "what is kept of calls and requests for pages and retries, with `admin_port` or `failures`: `failures` (of "
@@ -260,10 +284,11 @@ class Settings:
         return [] if self.coreflux is None else [self.coreflux.routes]
 
     def setting_faults(self) -> Iterator[SettingFault]:
-        """Return everything that is wrong with the values: each by its row, then what they mean together."""
-        for one in fields(self):
-            if (fault := row_of(one).fault(one.name, getattr(self, one.name))) is not None:
-                yield (one.name,), fault
+        """Return everything that is wrong with the values: each by its row, then what they mean together.
+
+        Without `admin_token` sets it to what a file of `secrets_dir` or the environment has.
+        """
+        yield from self._faults_of_rows()
         if not self.server_host.strip():
             yield ("server_host",), "the setting server_host is empty; write 127.0.0.1, or 0.0.0.0 for every network"
         if (live := self.coreflux) is not None and not (
@@ -287,6 +312,23 @@ class Settings:
                 "set admin_token, or leave it at 127.0.0.1"
             )
             yield ("admin_host", "admin_token"), message
+
+    def _faults_of_rows(self) -> Iterator[SettingFault]:
+        for one in fields(self):
+            fault = row_of(one).fault(one.name, getattr(self, one.name))
+            if fault is None and one.name == "admin_token_secret":
+                fault = self._read_admin_token()
+            if fault is not None:
+                yield (one.name,), fault
+
+    def _read_admin_token(self) -> str | None:
+        """Set `admin_token` to what a file or the environment has, and return why that cannot be read."""
+        if self.admin_token is None:
+            try:
+                self.admin_token = read_secret(self, "admin_token", ADMIN_TOKEN_VARIABLE) or None
+            except ConfigurationError as error:
+                return str(error)
+        return None
 
     def faults_of(self, route: Route) -> Iterator[Fault]:
         """Return the settings that a route needs and that are missing."""
@@ -369,6 +411,36 @@ class WorkerSettings(Settings):
             yield ("group",), f"the setting group {message}"
         if self.slot is not None and self.slot >= self.slots > 0:
             yield ("slot",), f"the setting slot is {self.slot}; with slots: {self.slots} it is 0 to {self.slots - 1}"
+
+
+def read_secret(settings: Settings, name: str, variable: str) -> str | None:
+    """Return a secret from a file of `secrets_dir`, or from the environment; None without both. Blocks.
+
+    Args:
+        settings: Of which `NAME_secret` names the file.
+        name: NAME.
+        variable: Of the environment, read without that setting.
+
+    Raises:
+        ConfigurationError: The file cannot be read, or `${NAME}` is in the place of the secret.
+    """
+    setting = f"{name}_secret"
+    file: str | None = getattr(settings, setting)
+    if file is None:
+        source, secret = variable, os.environ.get(variable)
+    else:
+        if "/" in file:
+            raise ConfigurationError(f"the setting {setting} must be the name of a file in secrets_dir, without /")
+        path = Path(settings.secrets_dir) / file
+        source = str(path)
+        try:
+            secret = path.read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or error
+            raise ConfigurationError(f"cannot read the setting {setting}, {path}: {why}") from error
+    if secret is not None and _unfilled_secret(secret) == secret:
+        raise ConfigurationError(f"{source} is {secret}, which nothing replaces here: {WRITE_VALUE}")
+    return secret
 
 
 def check_settings(settings: Settings) -> None:

@@ -25,7 +25,7 @@ def test_each_example_is_accepted_and_no_default(name: str, row: Row) -> None:
     (value,) = yaml.safe_load(f"{name}: {row.example}").values()
     built, invalid = build(WorkerSettings, {"routes": "r", "group": "g", "slots": 8, name: value})
     assert invalid == []
-    others = {"server_certfile", "server_keyfile", "admin_token"}
+    others = {"server_certfile", "server_keyfile", "admin_token", "admin_token_secret"}
     assert [names for names, _ in built.setting_faults() if not others.intersection(names)] == []
     assert getattr(built, name) != next(one.default for one in fields(WorkerSettings) if one.name == name)
 
@@ -50,13 +50,61 @@ def test_a_variable_that_nothing_replaces_is_a_fault_with_its_name_alone(name: s
             settings = WorkerSettings()
             setattr(settings, name, value)
             faults = [message for names, message in settings.setting_faults() if names == (name,)]
-            assert faults[:1] == [f"the setting {name} holds ${{TOKEN}}, which nothing replaces here: {WRITE_VALUE}"]
+            instead = "name a file of secrets_dir in admin_token_secret, or set the variable REST_BRIDGE_ADMIN_TOKEN"
+            instead = instead if name == "admin_token" else WRITE_VALUE
+            assert faults[:1] == [f"the setting {name} holds ${{TOKEN}}, which nothing replaces here: {instead}"]
 
 
 @pytest.mark.parametrize("value", ["$2b$12$abcdefghijklmnop", "{TOKEN}-0123456789ab", "${}-0123456789abcdef"])
 def test_a_token_may_hold_dollars_and_braces(value: str) -> None:
     faults = WorkerSettings(routes="r", group="g", admin_token=value).setting_faults()
     assert list(faults) == []
+
+
+TOKEN = "9f86d081884c7d659a2feaa0"
+
+
+def settings_with_token(tmp_path: Path, **values: Any) -> Settings:
+    (tmp_path / "token").write_text(f"{TOKEN}\n")
+    return Settings("routes", secrets_dir=str(tmp_path), **values)
+
+
+def test_the_admin_token_is_in_the_configuration_in_a_file_or_in_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "environment-0123456789")
+    for values, token in (
+        ({"admin_token": "configured-0123456789", "admin_token_secret": "token"}, "configured-0123456789"),
+        ({"admin_token_secret": "token"}, TOKEN),
+        ({}, "environment-0123456789"),
+    ):
+        settings = settings_with_token(tmp_path, admin_host="0.0.0.0", **values)
+        assert (list(settings.setting_faults()), settings.admin_token) == ([], token)
+    monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", "")  # sets nothing
+    assert settings_with_token(tmp_path).admin_token is None
+
+
+@pytest.mark.parametrize(
+    ("secret", "wrong"),
+    [
+        pytest.param("gone", "cannot read the setting admin_token_secret, {}/gone: No such file", id="no file"),
+        pytest.param("a/b", "the setting admin_token_secret must be the name of a file", id="path"),
+        pytest.param("unfilled", "{}/unfilled is $TOKEN_OF_THE_BRIDGE, which nothing replaces here", id="variable"),
+        pytest.param("short", "the setting admin_token must be 16 or more visible ASCII characters", id="short"),
+    ],
+)
+def test_an_admin_token_that_cannot_be_read(tmp_path: Path, secret: str, wrong: str) -> None:
+    (tmp_path / "unfilled").write_text("$TOKEN_OF_THE_BRIDGE\n")
+    (tmp_path / "short").write_text("short")
+    ((_, message),) = settings_with_token(tmp_path, admin_token_secret=secret).setting_faults()
+    assert message.startswith(wrong.format(tmp_path))
+
+
+def test_a_variable_in_the_place_of_a_token_is_a_fault() -> None:
+    (_, message), *_ = Settings("routes", admin_token="$ADMIN_TOKEN_OF_BRIDGE").setting_faults()
+    assert message.startswith(
+        "the setting admin_token holds $ADMIN_TOKEN_OF_BRIDGE, which nothing replaces here: name a"
+    )
 
 
 def test_a_secret_is_not_shown() -> None:

@@ -23,12 +23,11 @@ from amqtt_rest_bridge.mqtt.wire import of_text
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.settings import (
     PASSWORD_VARIABLE,
-    WRITE_VALUE,
     SettingFault,
     WorkerSettings,
     check_settings,
+    read_secret,
     row_of,
-    unfilled_variable,
     variable_of,
 )
 from amqtt_rest_bridge.system import leave_no_core_file
@@ -278,23 +277,12 @@ def _url(settings: WorkerSettings) -> Address:
 
 
 def _password(settings: WorkerSettings) -> str | None:
-    if settings.password_secret is None:
-        password = os.environ.get(PASSWORD_VARIABLE)
-        try:
-            of_text(password or "")
-        except ValueError:  # which may hold it
-            raise ConfigurationError("the broker's password is not UTF-8, or longer than MQTT can write") from None
-        if password is not None and unfilled_variable(password) == password:
-            raise ConfigurationError(f"{PASSWORD_VARIABLE} is {password}, which nothing replaces here: {WRITE_VALUE}")
-        return password
-    path = Path(settings.secrets_dir) / settings.password_secret
-    if "/" in settings.password_secret:
-        raise ConfigurationError("the setting password_secret must be the name of a file in secrets_dir, without /")
+    password = read_secret(settings, "password", PASSWORD_VARIABLE)
     try:
-        return path.read_text(encoding="utf-8").removesuffix("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise ConfigurationError(f"cannot read the setting password_secret, {path}: {why}") from error
+        of_text(password or "")
+    except ValueError:  # which may hold it
+        raise ConfigurationError("the broker's password is not UTF-8, or longer than MQTT can write") from None
+    return password
 
 
 def _tls(settings: WorkerSettings) -> ssl.SSLContext | None:

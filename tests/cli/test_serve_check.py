@@ -94,7 +94,7 @@ def test_check_reports_a_size_that_cannot_be_read(place: Workplace, setting: str
 
 def test_a_token_that_was_to_come_from_the_environment_is_refused_at_its_place(place: Workplace) -> None:
     place.configure(("processes: 0", "admin_token: '${BRIDGE_ADMIN_TOKEN}'"))
-    told = "error: the setting admin_token holds ${BRIDGE_ADMIN_TOKEN}, which nothing replaces here: write the value"
+    told = "error: the setting admin_token holds ${BRIDGE_ADMIN_TOKEN}, which nothing replaces here: name a file"
     ended = check(place)
     assert ended.returncode == 1
     assert told in ended.stdout
