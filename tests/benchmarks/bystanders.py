@@ -2,10 +2,18 @@
 
     python -m tests.benchmarks.bystanders [--rounds 5] [--seconds 5] [--load NAME ...] [TREE ...]
 
-Two clients send a message there and back, a hundred times a second, beside one of the loads: 64 messages of client mode
-under way; 16 or 64 connections that post to server mode; 6,000 messages of client mode at once; four clients that send
-messages to a fifth, 250 at a time. TREE is another checkout, such as `git worktree add /tmp/old 493b0165` makes; all
-run with this Python.
+Two clients send a message there and back, a hundred times a second, beside one of the loads:
+
+- `window`: 64 messages of client mode under way; `slow`: before a server of 50 ms;
+- `16`, `64`: so many connections that post to server mode;
+- `flood`: 6,000 messages of client mode at once, again and again; `hung`: 20,000 to a server that hangs, then answers;
+- `large`: ten JSON messages of 4 MB, of which the request has one field;
+- `reload`: the file of 1,000 routes is rewritten and loaded once a second;
+- `401`: 256 connections of server mode that repeat a request without credentials;
+- `clients`: four clients that send messages to a fifth, 250 at a time.
+
+TREE is another checkout, such as `git worktree add /tmp/old 493b0165` makes; all run with this Python. `bare` is amqtt
+without the bridge, which relays as many messages a second as the first checkout did.
 
 Prints the pair's round trips of all rounds (p50, p99, the longest), and medians of the rounds: messages or requests/s,
 and the processor time of one in the broker and in its bridge process. Payloads of 100 bytes. Linux only; needs wrk.
@@ -13,7 +21,11 @@ and the processor time of one in the broker and in its bridge process. Payloads 
 
 import argparse
 import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from itertools import chain
@@ -26,75 +38,143 @@ from tests.support.ports import free_port
 
 HERE: Final = Path(__file__).parents[2]
 FLOOD: Final = 6_000
+BACKLOG: Final = 20_000
 SENDERS: Final = 4
+ROUTES: Final = 1_000
+CALLERS: Final = 256
+Measured = dict[str, Any]
+"""What a round found: `rate` (messages/s), `trips` (ms), `wrong` (lost or refused), `broker` and `bridge` (us)."""
 
 
-def window(tree: Path, seconds: int) -> dict[str, Any]:
-    """Keep 64 messages of client mode under way."""
-    return messages(tree, seconds, "window", client_mode.OUTSTANDING)
+def messages(mode: str, count: int, delay: float = 0.0) -> Callable[[Path, int], Measured]:
+    """Return a load of client mode, or of clients among themselves, as `tests.benchmarks.load` has it."""
+
+    def send(tree: Path, seconds: int) -> Measured:
+        with (
+            rig.echo_server(delay) as target,
+            rig.bridge_broker(client_mode.route(target), tree=tree) as (port, broker),
+        ):
+            processes = Processes(broker.pid)
+            sender, pair = load(mode, port, seconds, count), load("pair", port, seconds)
+            measured = result(sender)
+            return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
+
+    return send
 
 
-def flood(tree: Path, seconds: int) -> dict[str, Any]:
-    """Send 6,000 messages of client mode at once, and again when all have their results."""
-    return messages(tree, seconds, "flood", FLOOD)
-
-
-def clients(tree: Path, seconds: int) -> dict[str, Any]:
-    """Send from four clients to a fifth."""
-    return messages(tree, seconds, "clients", SENDERS)
-
-
-def messages(tree: Path, seconds: float, mode: str, count: int) -> dict[str, Any]:
-    """Load a broker with a route of client mode beside the pair."""
-    with rig.echo_server() as target, rig.bridge_broker(client_mode.route(target), tree=tree) as (port, broker):
+def hung(tree: Path, seconds: int) -> Measured:
+    """Send 20,000 messages at once to a server that hangs for a second, then answers."""
+    with (
+        rig.echo_server(hangs=1.0) as target,
+        rig.bridge_broker(client_mode.route(target), tree=tree) as (port, broker),
+    ):
         processes = Processes(broker.pid)
-        sender, pair = load(mode, port, seconds, count), load("pair", port, seconds)
+        sender, pair = load("flood", port, 0, BACKLOG), load("pair", port, seconds)
         measured = result(sender)
-        wrong = measured["lost"] + measured["doubled"] + measured["failed"]
-        trips = result(pair)["trips"]
-        return {"rate": measured["per_second"], "trips": trips, "wrong": wrong, **processes.used(measured["sent"])}
+        return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
 
 
-def connections(count: int) -> Callable[[Path, int], dict[str, Any]]:
+def large(tree: Path, seconds: int) -> Measured:
+    """Send ten large messages, of which the request has one field, again and again."""
+    with rig.echo_server() as target:
+        route = client_mode.route(target).replace("{payload}", "{value.json.wanted}")
+        with rig.bridge_broker(route, tree=tree) as (port, broker):
+            processes = Processes(broker.pid)
+            sender, pair = load("large", port, seconds, 10), load("pair", port, seconds)
+            measured = result(sender)
+            return found(measured["per_second"], pair, failures(measured), processes.used(measured["sent"]))
+
+
+def reload(tree: Path, seconds: int) -> Measured:
+    """Rewrite the file of 1,000 routes and load it, once a second."""
+    with tempfile.TemporaryDirectory() as folder, rig.echo_server() as target:
+        text = "".join(client_mode.route(target, f"R{number}", f"in/{number}") for number in range(ROUTES))
+        path = Path(folder, "more.lot")
+        path.write_text(text)
+        with rig.broker({rig.BRIDGE: {"routes": folder, "reload_seconds": 0}}, tree=tree) as (port, broker):
+            processes, pair = Processes(broker.pid), load("pair", port, seconds)
+            for number in range(seconds):
+                path.write_text(text.replace("in/7", f"in/7/{number}"))
+                broker.send_signal(signal.SIGHUP)
+                time.sleep(1.0)
+            return found(1.0, pair, 0, processes.used(seconds))
+
+
+def posts(connections: int) -> Callable[[Path, int], Measured]:
     """Return the load of so many connections that post to server mode."""
 
-    def posts(tree: Path, seconds: int) -> dict[str, Any]:
+    def post(tree: Path, seconds: int) -> Measured:
         http = free_port()
         with rig.bridge_broker(server_mode.route(http), tree=tree) as (port, broker):
             subscriber = counting(port, seconds + 2)
             processes, pair = Processes(broker.pid), load("pair", port, seconds)
-            measured = server_mode.wrk(http, count, seconds)
+            measured = server_mode.wrk(http, connections, seconds)
             used = processes.used(measured["requests"])
-            wrong = max(0, measured["requests"] - measured["errors"] - result(subscriber)["received"])
-            trips = result(pair)["trips"]
-            return {"rate": measured["per_second"], "trips": trips, "wrong": measured["errors"] + wrong, **used}
+            lost = max(0, measured["requests"] - measured["errors"] - result(subscriber)["received"])
+            return found(measured["per_second"], pair, measured["errors"] + lost, used)
 
-    return posts
+    return post
+
+
+def refused(tree: Path, seconds: int) -> Measured:
+    """Repeat a request without credentials over 256 connections; all answers are 401."""
+    http = free_port()
+    route = server_mode.route(http).replace('"true"', '"true" WITH SERVER_TOKEN "token"')
+    with rig.bridge_broker(route, tree=tree) as (port, broker):
+        processes, pair = Processes(broker.pid), load("pair", port, seconds)
+        measured = server_mode.wrk(http, CALLERS, seconds)
+        wrong = measured["requests"] - measured["errors"]
+        return found(measured["per_second"], pair, wrong, processes.used(measured["requests"]))
+
+
+def bare(rate: float, seconds: int) -> Measured:
+    """Relay so many messages a second by amqtt alone."""
+    with rig.broker({}) as (port, broker):
+        processes = Processes(broker.pid)
+        sender, pair = load("relay", port, seconds, rate), load("pair", port, seconds)
+        measured = result(sender)
+        return found(measured["per_second"], pair, 0, processes.used(measured["sent"]))
+
+
+def found(rate: float, pair: subprocess.Popen[str], wrong: float, used: dict[str, float]) -> Measured:
+    """Return what a round found, once the pair has ended."""
+    return {"rate": rate, "trips": result(pair)["trips"], "wrong": wrong, **used}
+
+
+def failures(measured: dict[str, Any]) -> int:
+    """Return the messages without a result, with two, or with a failure."""
+    return int(measured["lost"] + measured["doubled"] + measured["failed"])
 
 
 class Processes:
-    """The processor time of a broker and of its bridge processes, from now on."""
+    """The processor time of a broker and of its bridge process, from now on."""
 
     def __init__(self, broker: int) -> None:
-        self._pids = [broker, *rig.children(broker)]
-        self._before = self._seconds()
+        # A process that loads route files may end meanwhile.
+        self._before = {pid: rig.cpu_seconds(pid) for pid in (broker, *rig.children(broker))}
+        self._broker = broker
 
     def used(self, count: float) -> dict[str, float]:
         """Return the microseconds for each of so many messages."""
-        broker, *bridges = (now - then for now, then in zip(self._seconds(), self._before, strict=True))
-        return {"broker": broker / count * 1e6, "bridge": sum(bridges) / count * 1e6}
-
-    def _seconds(self) -> list[float]:
-        return [rig.cpu_seconds(pid) for pid in self._pids]
+        used = {pid: rig.cpu_seconds(pid) - self._before[pid] for pid in self._before if Path(f"/proc/{pid}").exists()}
+        broker = used.pop(self._broker)
+        return {"broker": broker / count * 1e6, "bridge": sum(used.values()) / count * 1e6}
 
 
-LOADS: Final[dict[str, Callable[[Path, int], dict[str, Any]]]] = {
-    "window": window,
-    "16": connections(16),
-    "64": connections(64),
-    "flood": flood,
-    "clients": clients,
+LOADS: Final[dict[str, Callable[[Path, int], Measured]]] = {
+    "window": messages("window", client_mode.OUTSTANDING),
+    "slow": messages("window", client_mode.OUTSTANDING, client_mode.SLOW),
+    "16": posts(16),
+    "64": posts(64),
+    "flood": messages("flood", FLOOD),
+    "hung": hung,
+    "large": large,
+    "reload": reload,
+    "401": refused,
+    "clients": messages("clients", SENDERS),
 }
+UNPUBLISHED: Final = ("reload", "401")
+"""Loads that publish nothing: amqtt alone has only the pair."""
 
 
 def main(trees: list[Path], loads: list[str], rounds: int, seconds: int) -> None:
@@ -102,18 +182,24 @@ def main(trees: list[Path], loads: list[str], rounds: int, seconds: int) -> None
     header = f"{'load':<8}{'checkout':<14}{'p50':>8}{'p99':>8}{'max':>8} ms{'messages/s':>12}"
     print(f"{header}{'broker':>9}{'bridge':>9}{'both':>9} us{'lost':>7}", flush=True)
     for name in loads:
-        found = defaultdict[Path, list[dict[str, Any]]](list)
+        runs = defaultdict[str, list[Measured]](list)
         for number in range(rounds):
             for tree in trees if number % 2 else reversed(trees):
-                found[tree].append(LOADS[name](tree, seconds))
-        for tree in trees:
-            runs = found[tree]
-            trips = list(chain.from_iterable(run["trips"] for run in runs))
-            times = (rig.quantile(trips, 0.5), rig.quantile(trips, 0.99), max(trips))
-            rate, broker, bridge = (rig.median([run[key] for run in runs]) for key in ("rate", "broker", "bridge"))
-            line = f"{name:<8}{tree.name:<14}" + "".join(f"{time:8.1f}" for time in times) + f"{rate:15.0f}"
-            line += f"{broker:9.0f}{bridge:9.0f}{broker + bridge:9.0f}{sum(run['wrong'] for run in runs):10.0f}"
-            print(line, flush=True)
+                runs[tree.name].append(LOADS[name](tree, seconds))
+            rate = rig.median([run["rate"] for run in runs[trees[0].name]])
+            runs["bare"].append(bare(1.0 if name in UNPUBLISHED else rate, seconds))
+        for checkout in (*(tree.name for tree in trees), "bare"):
+            print_row(name, checkout, runs[checkout])
+
+
+def print_row(name: str, checkout: str, runs: list[Measured]) -> None:
+    """Print a line of the table."""
+    trips = list(chain.from_iterable(run["trips"] for run in runs))
+    times = (rig.quantile(trips, 0.5), rig.quantile(trips, 0.99), max(trips))
+    rate, broker, bridge = (rig.median([run[key] for run in runs]) for key in ("rate", "broker", "bridge"))
+    line = f"{name:<8}{checkout:<14}" + "".join(f"{time:8.1f}" for time in times) + f"{rate:15.0f}"
+    line += f"{broker:9.0f}{bridge:9.0f}{broker + bridge:9.0f}{sum(run['wrong'] for run in runs):10.0f}"
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

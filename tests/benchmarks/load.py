@@ -4,6 +4,8 @@
 are noticed.
 `flood PORT SECONDS COUNT`: sends so many messages at once, and again when all have come, until the time is over.
 `clients PORT SECONDS COUNT`: so many clients send to one on `aside`, 250 messages at a time each; counts.
+`large PORT SECONDS COUNT`: sends so many JSON messages of 4 MB with a field `wanted` at once, and again, as `flood`.
+`relay PORT SECONDS PER_SECOND`: one client sends to another at a rate.
 `pair PORT SECONDS`: one client sends to another that sends back; round trips.
 `rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
 `count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
@@ -21,6 +23,8 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
+from typing import Final
 
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 
@@ -95,6 +99,40 @@ def clients(port: int, seconds: float, count: int) -> dict[str, object]:
         while left:
             left -= len(receiver.messages())
     return {"per_second": sent / (time.perf_counter() - started), "sent": sent, "lost": 0, "failed": 0, "doubled": 0}
+
+
+def large(port: int, seconds: float, count: int) -> dict[str, object]:
+    """Send `count` large JSON messages at once; wait for all results; again and again for some seconds."""
+    receiver, sender = Wire(port, "large-receiver"), Wire(port, "large-sender")
+    receiver.subscribe("out")
+    text = json.dumps({"wanted": "x" * _PAYLOAD, "rest": ["x" * 1_000] * 4_000}).encode()
+    sent = failed = 0
+    started = time.perf_counter()
+    while time.perf_counter() - started < seconds:
+        sender.send(publish_packet("in", text) * count)
+        sent, left = sent + count, count
+        while left:
+            results = receiver.messages()
+            failed += sum(len(payload) != _PAYLOAD for _, payload in results)
+            left -= len(results)
+    per_second = sent / (time.perf_counter() - started)
+    return {"per_second": per_second, "sent": sent, "lost": 0, "failed": failed, "doubled": 0}
+
+
+def relay(port: int, seconds: float, per_second: float) -> dict[str, object]:
+    """Send from one client to another at a rate, as many as are due at a time."""
+    receiver, sender = Wire(port, "relay-receiver"), Wire(port, "relay-sender")
+    receiver.subscribe("aside")
+    sent = received = 0
+    packet, started = publish_packet("aside", b"x" * _PAYLOAD), time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds:
+        due = min(int(passed * per_second) - sent, 250)
+        if due > 0:
+            sender.send(packet * due)
+            sent += due
+        if select.select([receiver.sock], [], [], 0.001)[0]:
+            received += len(receiver.messages())
+    return {"per_second": received / seconds, "sent": max(1, sent)}
 
 
 def pair(port: int, seconds: float) -> dict[str, object]:
@@ -213,31 +251,16 @@ def connect(port: int, count: int) -> dict[str, object]:
     return {"connections": count}
 
 
-def main(mode: str, numbers: list[float]) -> dict[str, object]:
-    """Run one mode."""
-    port = int(numbers[0])
-    match mode:
-        case "window":
-            return window(port, numbers[1], *map(int, numbers[2:]))
-        case "flood":
-            return flood(port, numbers[1], int(numbers[2]))
-        case "clients":
-            return clients(port, numbers[1], int(numbers[2]))
-        case "pair":
-            return pair(port, numbers[1])
-        case "rate":
-            return rate(port, numbers[1], numbers[2])
-        case "count":
-            return count(port, numbers[1], numbers[2])
-        case "acknowledged":
-            return acknowledged(port, numbers[1], int(numbers[2]))
-        case "requests":
-            return requests(port, numbers[1], int(numbers[2]))
-        case "post":
-            return post(port, numbers[1], numbers[2])
-        case _:
-            return connect(port, int(numbers[1]))
+MODES: Final[dict[str, Callable[..., dict[str, object]]]] = {
+    one.__name__: one
+    for one in (window, flood, clients, large, relay, pair, rate, count, post, acknowledged, requests, connect)
+}
+
+
+def main(mode: str, port: int, *numbers: float) -> dict[str, object]:
+    """Run one mode. Numbers without a fraction are whole."""
+    return MODES[mode](port, *(int(number) if number.is_integer() else number for number in numbers))
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], [float(text) for text in sys.argv[2:]])))
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]), *map(float, sys.argv[3:]))))

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import signal
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -33,11 +35,16 @@ def process(*arguments: str, **keywords: Any) -> Iterator[subprocess.Popen[str]]
 
 
 @contextlib.contextmanager
-def echo_server(delay: float = 0.0, port: int = 0) -> Iterator[int]:
-    """Run the HTTP target; gives its port."""
+def echo_server(delay: float = 0.0, port: int = 0, hangs: float = 0.0) -> Iterator[int]:
+    """Run the HTTP target; gives its port. With `hangs` it answers nothing for the first seconds after its start."""
     with process("-m", "tests.benchmarks.http_echo", str(delay), str(port), stdout=subprocess.PIPE) as running:
         assert running.stdout is not None
-        yield int(running.stdout.readline())
+        found = int(running.stdout.readline())
+        if hangs:
+            running.send_signal(signal.SIGSTOP)
+            answering = threading.Timer(hangs, running.send_signal, (signal.SIGCONT,))
+            answering.start()
+        yield found
 
 
 @contextlib.contextmanager
