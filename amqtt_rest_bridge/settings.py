@@ -331,7 +331,7 @@ class Settings:
         return None
 
     def faults_of(self, route: Route) -> Iterator[Fault]:
-        """Return the settings that a route needs and that are missing."""
+        """Return the settings that a route needs and that are missing; a warning if it only loses something."""
         config, name = route.config, route.name
         if self.spool is None and not self.is_mqtt_5 and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
             yield _needed(
@@ -356,6 +356,16 @@ class Settings:
                 f'route {name} has USE_SSL "true" and server events, which need the plugin\'s setting server_certfile',
                 f"set server_certfile and server_keyfile; or leave USE_SSL out, {plain}",
             )
+        if route.is_lossless and (self.failures is None or self.capture == Capture.NONE):
+            for event in route.client_events:
+                if not (event.failure_payload and (event.error_topic or event.destination_topic)):
+                    yield _needed(
+                        route,
+                        f"without the setting failures, messages that fail for good are lost: event {event.name} of "
+                        f"lossless route {name} has no FAILURE_PAYLOAD with a topic",
+                        'set failures to a file, or write WITH FAILURE_PAYLOAD "true" and WITH ERROR_TOPIC',
+                        Severity.WARNING,
+                    )
 
 
 @dataclass
@@ -449,5 +459,5 @@ def check_settings(settings: Settings) -> None:
         raise ConfigurationError(message)
 
 
-def _needed(route: Route, message: str, hint: str) -> Fault:
-    return Fault(route.path, route.position, Severity.ERROR, message, hint)
+def _needed(route: Route, message: str, hint: str, severity: Severity = Severity.ERROR) -> Fault:
+    return Fault(route.path, route.position, severity, message, hint)

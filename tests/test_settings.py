@@ -1,6 +1,7 @@
 """The settings of the plugin and of a worker: what follows from one row each."""
 
 import json
+import logging
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,13 @@ from amqtt_rest_bridge import settings
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli import worker
 from amqtt_rest_bridge.cli.configuration import build
+from amqtt_rest_bridge.errors import RouteFilesError
+from amqtt_rest_bridge.processes.reload import usable_routes
 from amqtt_rest_bridge.settings import WRITE_VALUE, Row, Settings, WorkerSettings, row_of, variable_of
 from tests.documents.tables import plugin_table
 from tests.support.commands import SERVER_ROUTE
 from tests.support.documents import FENCED, page, section
+from tests.support.route_text import BASIC, load_text
 
 ROWS = [pytest.param(one.name, row_of(one), id=one.name) for one in fields(WorkerSettings)]
 
@@ -28,6 +32,14 @@ def test_each_example_is_accepted_and_no_default(name: str, row: Row) -> None:
     others = {"server_certfile", "server_keyfile", "admin_token", "admin_token_secret"}
     assert [names for names, _ in built.setting_faults() if not others.intersection(names)] == []
     assert getattr(built, name) != next(one.default for one in fields(WorkerSettings) if one.name == name)
+
+
+def test_a_start_logs_the_faults_of_a_file_in_the_order_of_its_lines(caplog: pytest.LogCaptureFixture) -> None:
+    first = BASIC.replace("    ADD EVENT", '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT')
+    loaded = load_text(f"{first}{BASIC.replace('ROUTE R', 'ROUTE S').replace('POST', 'GTE')}DEFINE MODEL X")
+    with caplog.at_level(logging.INFO), pytest.raises(RouteFilesError):
+        usable_routes(loaded, Settings(routes="r"))
+    assert [message.split(":")[1] for message in caplog.messages] == ["1", "1", "16", "18"]
 
 
 TEXTS = [one.name for one in fields(WorkerSettings) if "str" in str(one.type)]

@@ -3,14 +3,18 @@
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from enum import StrEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, count, counted, listed
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.lot.model import Route
 
 DESCRIPTION = """\
 Read route files and report everything that is wrong with them, as the broker would at its start:
@@ -60,7 +64,7 @@ def run(
 
     read = sources.read(paths)
     loaded = loader.load(read, Environment(os.environ, secrets_dir))
-    faults = loaded.faults
+    faults = sources.in_order([*loaded.faults, *(fault for route in loaded.routes for fault in _needs_of(route))])
     if not loaded.routes and not loaded.has_errors:
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
         faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE),)
@@ -72,6 +76,15 @@ def run(
     summary = f"{count(len(loaded.routes), 'usable route')}, {counted(faults) or 'no faults'}"
     _print(shown, Format.JSON if as_json else form, {source.path: source.text for source in read}, others, summary)
     return 1 if loaded.has_errors else 0
+
+
+def _needs_of(route: "Route") -> Iterator[Fault]:
+    """Yield what a route needs of the settings, which are not known here: what keeps it from starting is a notice."""
+    if route.is_lossless or route.config.use_ssl:
+        from amqtt_rest_bridge.settings import WorkerSettings
+
+        for fault in WorkerSettings().faults_of(route):
+            yield replace(fault, severity=Severity.NOTICE) if fault.severity is Severity.ERROR else fault
 
 
 def _print(faults: Sequence[Fault], form: Format, texts: Mapping[str, str], others: str | None, summary: str) -> None:

@@ -80,7 +80,7 @@ class _BlockReader(Reading):
             if not self.skipping or closest(node.name.text, _BLOCK_NAMES):
                 self._unknown_block(node)
             return
-        self.after_headers = self.loose_headers = False
+        self.after_headers = self.loose_headers = self.event_is_missing = False
         if node.name.text == BlockKind.EVENT:
             self._open_event(node)
         else:
@@ -143,19 +143,20 @@ class _BlockReader(Reading):
     def _unknown_block(self, node: BlockNode) -> None:
         name, plain = node.name.text, node.name.text.strip("'\"").upper()
         homes = ([self.block.kind] if self.block else []) + list(BlockKind)
+        like_header = node.name.is_string or "-" in name or any(piece.is_string for piece in node.pieces)
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self.refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
             self.loose_headers = self.rest_is_known = True
+        elif self.loose_headers and self.block is not None and (like_header or closest(name, _BLOCK_NAMES) is None):
+            self.block.broken.add(HEADERS)
         elif self.block is not None and any(plain in PARAMETERS[home] for home in homes):
             message = f"{name} is a setting, which begins with WITH"
             self.refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
             self.skipping = False
             self._read_setting(SettingNode(node.name, node.pieces, node.offset))
-        elif not self.loose_headers:
+        else:
             self._report_unknown_block(node)
-        elif self.block is not None:
-            self.block.broken.add(HEADERS)
 
     def _report_unknown_block(self, node: BlockNode) -> None:
         name = node.name.text
@@ -212,7 +213,7 @@ class _BlockReader(Reading):
             message = f"{parameter.name} is set twice in this block"
             self.report.error(FaultCode.DUPLICATE, node.offset, message, f"the first is in line {first.line}")
         elif self._can_be_kept(node, parameter):
-            self.after_headers = False
+            self.after_headers = self.event_is_missing = False
             self.block.settings[parameter.name] = node
             if parameter.kind is Kind.CONDITION:
                 self.block.condition = parse_condition(node.pieces)

@@ -62,7 +62,8 @@ class Reading:
     `block` is None before the first block, `last` after text that is not a statement. `skipping`: inside a block that
     is not known, or known twice. `after_headers`: nothing but headers since WITH HEADERS. `loose_headers`: WITH HEADERS
     is where it does not belong; what follows are headers all the same. `rest_is_known`: the next line that is not a
-    statement belongs to a fault that is reported.
+    statement belongs to a fault that is reported. `event_is_missing`: the setting before belongs in an
+    event, and is reported.
     """
 
     definition: Definition
@@ -75,6 +76,7 @@ class Reading:
     loose_headers: bool = False
     rest_is_known: bool = False
     outside_reported: bool = False
+    event_is_missing: bool = False
 
     def refuse(
         self, code: FaultCode, name: str, offset: int, message: str, hint: str | None = None, end: int | None = None
@@ -116,9 +118,13 @@ class Reading:
         elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
         if elsewhere is not None:
             hint = f"it belongs in {elsewhere}"
-            if elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
+            if plain.upper() == HEADERS:
+                hint = hints.HEADERS_IN_AN_EVENT
+            elif elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
                 hint += ": write ADD EVENT <name> before it"
-            self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
+            if not self.event_is_missing:
+                self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
+            self.event_is_missing = elsewhere is BlockKind.EVENT
             self.loose_headers = plain.upper() == HEADERS
             self.definition.broken.add(elsewhere)
             return

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
 
-from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, on_one_line
+from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, Severity, on_one_line
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.grammar.tree import Piece, unescape
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, Kind, Parameter, Rule
-from amqtt_rest_bridge.lot.placeholders import Fixed, Mode, Place, constants, parse
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, USER_NAMES, Applies, Kind, Parameter, Rule
+from amqtt_rest_bridge.lot.placeholders import Fixed, Mode, Place, constants, parse, recognise
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.system import regular_file
 
@@ -227,7 +227,7 @@ def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
 
 _READ_BY_GET = re.compile(
     r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
-    |(?:(?:Bearer|Basic|Token)\s)?(?:\$(?P<brace>\{)?(?P<shell>[A-Z][A-Z0-9_]+)(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
+    |(?P<scheme>(?:Bearer|Basic|Token)\s)?(?:\$(?:(?P<brace>\{)(?=\w+\}))?(?P<shell>(?(brace)[A-Za-z_]\w*|[A-Z][A-Z0-9_]+))(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
     re.VERBOSE,
 )
 
@@ -256,7 +256,7 @@ class BlockSettings:
             header = evaluate((line.name,), environment, report)
             value = evaluate(line.pieces, environment, report)
             if header is not None and value is not None:
-                _warn_of_unread(f"header {header.shown}", value, report, has_placeholders=True)
+                _report_unread(f"header {header.shown}", value, report, is_secret=False, has_placeholders=True)
                 self.secrets |= value.secrets | (value.brought_in if is_credential(header.text) else frozenset())
                 self.headers.append((header, value))
 
@@ -267,7 +267,8 @@ class BlockSettings:
         self.secrets |= value.secrets
         if parameter.secret:
             self.secrets |= {value.text, *value.brought_in} - {""}
-        _warn_of_unread(parameter.name, value, self.report, has_placeholders=bool(parameter.placeholders))
+        is_secret, has_placeholders = parameter.secret or parameter.name in USER_NAMES, bool(parameter.placeholders)
+        _report_unread(parameter.name, value, self.report, is_secret=is_secret, has_placeholders=has_placeholders)
         try:
             self.values[parameter.name] = _convert(parameter, value)
             self.texts[parameter.name] = value
@@ -396,16 +397,24 @@ class BlockSettings:
         return kind(**values | read)
 
 
-def _warn_of_unread(name: str, value: Value, report: Report, *, has_placeholders: bool) -> None:
-    """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes."""
+def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, has_placeholders: bool) -> None:
+    """Warn of a text that other programs replace by a variable: `$KEY`, `%KEY%`, and a GET within quotes.
+
+    `${KEY}` is an error in a credential. A setting with placeholders has it as a misspelt one.
+    """
     found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
-    if found is None or (has_placeholders and found["brace"]):  # a misspelt placeholder
+    if found is None:
         return
-    what = found["name"] or found["shell"] or found["windows"]
-    source = found["source"] or "ENV"
-    hint = f'write GET {source} "{what}", without quotes around it'
+    is_error = is_secret and found["brace"] is not None and recognise(found["shell"], Mode.CLIENT) is None
+    if found["brace"] and not is_error and (has_placeholders or not found["shell"].isupper()):
+        return
+    scheme, what = found["scheme"] or "", found["name"] or found["shell"] or found["windows"]
+    hint = f'write GET {found["source"] or "ENV"} "{what}", without quotes around it'
+    if scheme:
+        hint = f'write "{scheme}" + GET ENV "{what}", or "{scheme}{{env.{what}}}"'
     message = f"{name} is the text that is written here: nothing is read of the environment"
-    report.warning(FaultCode.OTHER_SYNTAX, value.offset, message, hint)
+    severity = Severity.ERROR if is_error else Severity.WARNING
+    report.note(severity, FaultCode.OTHER_SYNTAX, value.offset, message, hint)
 
 
 def _convert(parameter: Parameter, value: Value) -> object:

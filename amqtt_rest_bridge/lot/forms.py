@@ -306,12 +306,15 @@ def read_size(parameter: Parameter, text: str, shown: str) -> int:
     return size
 
 
+_CHOICES_CALLED = {"github": "hmac", "sha256": "hmac", "hmac-sha256": "hmac", "svix": "standard-webhooks"}
+
+
 def read_choice(parameter: Parameter, text: str, shown: str) -> str:
     """Return one of the setting's choices, which may be written in any case."""
     wanted = text.strip().lower()
     found = next((choice for choice in parameter.choices if choice.lower() == wanted), None)
     if found is None:
-        meant = closest(wanted, parameter.choices)
+        meant = _CHOICES_CALLED.get(wanted) or closest(wanted, parameter.choices)
         raise _wrong(parameter, shown, question(meant, f'"{meant}"') if meant else None)
     return found
 

@@ -76,6 +76,9 @@ _ADVICE: Final[tuple[tuple[str, list[str], str], ...]] = (
 )
 """Names of things that are not settings: the names, the settings that are meant, what to write instead."""
 
+HEADERS_IN_AN_EVENT = (
+    "write it in each event, below ADD EVENT <name>; AUTHORIZATION and USERNAME, in REST_API_CONFIG, are sent by all"
+)
 SPACES = "a value with spaces needs quotes"
 COMMENT_HINT = "a comment begins with // or --"
 """What to do about text that begins with #."""

@@ -20,6 +20,8 @@ class BlockKind(StrEnum):
     EVENT = "EVENT"
 
 
+USER_NAMES = ("USERNAME", "SERVER_USERNAME")
+"""Settings that are part of a credential, and not shown with it."""
 IGNORED_BLOCK = "MQTT_CONFIG"
 """A block of other brokers: accepted, with a notice."""
 

@@ -101,18 +101,31 @@ class Report:
         self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
     ) -> None:
         """Note something that keeps the route from working."""
-        self.faults.append(self.fault(Severity.ERROR, code, offset, message, hint, end))
-        self.errors += 1
+        self.note(Severity.ERROR, code, offset, message, hint, end=end)
 
     def warning(
         self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
     ) -> None:
         """Note something that works, but hardly as it was meant."""
-        self.faults.append(self.fault(Severity.WARNING, code, offset, message, hint, end))
+        self.note(Severity.WARNING, code, offset, message, hint, end=end)
 
     def notice(self, offset: int, message: str, hint: str | None = None) -> None:
         """Note something that is skipped."""
-        self.faults.append(self.fault(Severity.NOTICE, FaultCode.SKIPPED, offset, message, hint))
+        self.note(Severity.NOTICE, FaultCode.SKIPPED, offset, message, hint)
+
+    def note(
+        self,
+        severity: Severity,
+        code: FaultCode,
+        offset: int,
+        message: str,
+        hint: str | None = None,
+        *,
+        end: int | None = None,
+    ) -> None:
+        """Note a fault of a severity."""
+        self.faults.append(self.fault(severity, code, offset, message, hint, end))
+        self.errors += severity is Severity.ERROR
 
     def fault(
         self,

@@ -8,12 +8,13 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from amqtt_rest_bridge.errors import CallError, FaultCode
+from amqtt_rest_bridge.errors import CallError, FaultCode, Severity
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.grammar.tree import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.lot.hints import explain_suspect
+from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
 from amqtt_rest_bridge.lot.placeholders import (
     Condition,
     Fixed,
@@ -58,10 +59,13 @@ def read_placeholder_text(name: str, value: Value, place: Place, mode: Mode, rep
 
     `name` is the setting's or header's, for messages.
     """
-    misspelt = _warn_of_misspelt(value, place, mode, report)
+    errors = report.errors
+    misspelt = _report_misspelt(name, value, place, mode, report)
+    if report.errors > errors:
+        return None
     try:
         template = parse(value.parts, place, mode)
-        _check_literal(name, template, value)
+        _check_literal(name, template, value, mode)
     except CallError as failed:
         report.error(FaultCode.PLACEHOLDER, value.offset, f"{name}: {failed.message}")
         return None
@@ -84,7 +88,7 @@ def _sample(template: PlaceholderText) -> str:
     return "".join([piece if isinstance(piece, str) else "x" for piece in template.pieces])
 
 
-def _check_literal(name: str, template: PlaceholderText, value: Value) -> None:
+def _check_literal(name: str, template: PlaceholderText, value: Value, mode: Mode) -> None:
     sample = _sample(template)
     if template.place is Place.ENDPOINT:
         forms.check_client_endpoint(sample)
@@ -94,8 +98,10 @@ def _check_literal(name: str, template: PlaceholderText, value: Value) -> None:
         if reason := check_topic_filter(sample):
             raise FormError(f'"{value.shown}" {reason}')
     elif template.place is Place.TOPIC and (reason := check_topic_name(sample)):
-        hint = "a level of the message's topic is {topic.1}, {topic.2}, ..." if set("+#") & set(sample) else None
-        raise FormError(f'"{value.shown}" {reason}', hint)
+        hint = "a level of the message's topic is {topic.1}, {topic.2}, ..."
+        if mode is Mode.SERVER:
+            hint = "write what is the caller's own in its place: {request_id}, or {path.x}, a segment of ENDPOINT"
+        raise FormError(f'"{value.shown}" {reason}', hint if set("+#") & set(sample) else None)
 
 
 def warn_of_foreign(name: str, value: Value, mode: Mode, report: Report) -> None:
@@ -159,7 +165,8 @@ def _is_json(text: str) -> bool:
     return True
 
 
-def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) -> bool:
+def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: Report) -> bool:
+    """Warn of texts that look like placeholders; `${TOKEN}` as a credential is an error."""
     found = False
     for piece in value.pieces:
         if piece.source:
@@ -170,17 +177,27 @@ def _warn_of_misspelt(value: Value, place: Place, mode: Mode, report: Report) ->
                 message, hint = warning
                 if isinstance(hint, Question):
                     hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
-                end = piece.offset + suspect.end
-                report.warning(FaultCode.PLACEHOLDER, piece.offset + suspect.offset, message, hint, end=end)
+                is_error = suspect.written.startswith("${") and recognise(suspect.name, mode) is None
+                if place is Place.ENDPOINT:
+                    parameter = _PARAMETER.search(piece.text, 0, suspect.offset)
+                    is_error = is_error and parameter is not None and is_credential_parameter(parameter[1])
+                else:
+                    is_error = is_error and place is Place.HEADER and is_credential(name.removeprefix("header "))
+                severity = Severity.ERROR if is_error else Severity.WARNING
+                begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
+                report.note(severity, FaultCode.PLACEHOLDER, begin, message, hint, end=end)
                 found = True
     return found
 
+
+_PARAMETER = re.compile(r"[?&]([^=&]+)=[^&]*\Z")
 
 # Conditions.
 
 _NAME: Final = "WHEN"
 _CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
+_FIELD: Final = re.compile(r"(?:\$\.|(?:body|message|payload|value)\.)?(?:json\.)?([A-Za-z_][\w.-]*)")
 _SIGNS: Final = re.compile(r"[=<>!~&|]+")
 # Of other languages, and what they are here.
 _OPERATORS: Final = {
@@ -273,7 +290,7 @@ class _ConditionReader:
         if node.name == "(":
             raise self._fault(node, "this ( is never closed", "write ) where it ends")
         tests = tuple(map(self._test, node.operations))
-        operands = tuple(map(self._operand, node.terms))
+        operands = tuple(self._operand(term, is_first=number == 0) for number, term in enumerate(node.terms))
         match node.name, operands:
             case "lone", (operand,):
                 text = operand.term.text
@@ -303,7 +320,7 @@ class _ConditionReader:
             message = f"{operand.term.text} is {_article(operand.type)}, and LIKE compares texts"
             raise self._fault(operand.term, message)
 
-    def _operand(self, node: Term) -> _Typed:
+    def _operand(self, node: Term, *, is_first: bool) -> _Typed:
         match node.kind:
             case "placeholder":
                 return self._placeholder(node)
@@ -322,6 +339,8 @@ class _ConditionReader:
             hint = "close the quote"
         elif recognise(node.text, self._mode):
             hint = f"a placeholder is written in braces: {{{node.text}}}"
+        elif is_first and (field := _FIELD.fullmatch(node.text)):
+            hint = question(f"{{{'body' if self._mode is Mode.SERVER else 'value'}.json.{field[1]}}}")
         raise self._fault(node, f"{_shown(node.text)} is not a value", hint)
 
     def _placeholder(self, term: Term) -> _Typed:

@@ -7,11 +7,10 @@ from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value
 from amqtt_rest_bridge.lot.masking import Masker, is_credential, is_credential_parameter
 from amqtt_rest_bridge.lot.model import SignatureScheme
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, ROUTE_TYPE, Kind
+from amqtt_rest_bridge.lot.parameters import PARAMETERS, ROUTE_TYPE, USER_NAMES, Kind
 from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.secret_search import MASK
 
-_MASKED_NAMES = ("USERNAME", "SERVER_USERNAME")
 _MASKED_KEY = "whsec_KioqKioq"  # asterisks in Base64, as standard-webhooks wants it
 _FREE_TEXTS = (
     *(Kind.STRING, Kind.TEMPLATE, Kind.ADDRESS, Kind.CONDITION, Kind.MEDIA_TYPE),
@@ -48,7 +47,7 @@ def write_definition(
 def _settings(settings: BlockSettings, masker: Masker) -> Iterator[str]:
     for name, value in settings.texts.items():
         parameter = PARAMETERS[settings.block.kind][name]
-        if parameter.secret or name in _MASKED_NAMES:
+        if parameter.secret or name in USER_NAMES:
             is_webhook = settings.values.get("SIGNATURE_SCHEME") == SignatureScheme.STANDARD_WEBHOOKS
             mask = _MASKED_KEY if is_webhook and name == "SIGNATURE_SECRET" else MASK
             yield f'        WITH {name} "{mask}"'

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.lot.model import Route
-from amqtt_rest_bridge.lot.sources import find_route_files
+from amqtt_rest_bridge.lot.sources import find_route_files, in_order
 from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import FileState, file_state
@@ -88,7 +88,8 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
         RouteFilesError: There is an error among the faults; a route that needs a setting which is missing is one: a
             lossless route the spool, one with USE_SSL and server events the certificate.
     """
-    faults = [*loaded.faults, *(fault for route in loaded.routes for fault in settings.faults_of(route))]
+    needed = [fault for route in loaded.routes for fault in settings.faults_of(route)]
+    faults = in_order([*loaded.faults, *needed])
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
     errors = tuple(fault for fault in faults if fault.severity is Severity.ERROR)

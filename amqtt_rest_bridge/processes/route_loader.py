@@ -119,13 +119,15 @@ def main() -> int:
 
 
 def _first(faults: Sequence[Fault], tried: Collection[str]) -> tuple[Fault, ...]:
-    """Return the faults of the texts that are tried, then the others: errors first, not too many."""
-    ordered = sorted(faults, key=lambda fault: (fault.path not in tried, fault.severity is not Severity.ERROR))
-    if len(ordered) > MOST_FAULTS:
-        last, more = ordered[MOST_FAULTS - 1], len(ordered) - MOST_FAULTS + 1
-        message = f"{more} more faults are not listed"
-        ordered[MOST_FAULTS - 1 :] = [Fault(last.path, Position(1, 1), last.severity, message)]
-    return tuple(ordered)
+    """Return the faults of the texts that are tried, then the others; if there are too many, errors are preferred."""
+    more: list[Fault] = []
+    if len(faults) > MOST_FAULTS:
+        by_weight = sorted(faults, key=lambda fault: (fault.path not in tried, fault.severity is not Severity.ERROR))
+        last, message = by_weight[MOST_FAULTS - 1], f"{len(faults) - MOST_FAULTS + 1} more faults are not listed"
+        more = [Fault(last.path, Position(1, 1), last.severity, message)]
+        kept = set(by_weight[: MOST_FAULTS - 1])
+        faults = [fault for fault in faults if fault in kept]
+    return (*sorted(faults, key=lambda fault: fault.path not in tried), *more)
 
 
 if __name__ == "__main__":

@@ -89,6 +89,36 @@ def test_warnings_and_notices_give_0(folder: Path) -> None:
     assert check("a.lot") == 0
 
 
+LOSSLESS = BASIC.replace("    ADD EVENT", '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT')
+KEPT = 'WITH FAILURE_PAYLOAD "true" '
+LOST = "warning: without the setting failures, messages that fail for good are lost: event E of lossless route R has no"
+TLS = """\
+DEFINE ROUTE R WITH TYPE REST_API
+    ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH USE_SSL "true"
+    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "out"
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        pytest.param(LOSSLESS, LOST, id="no failure is kept"),
+        pytest.param(LOSSLESS + 'WITH ERROR_TOPIC "failed"', LOST, id="without its message"),
+        pytest.param(LOSSLESS + KEPT, LOST, id="without a topic"),
+        pytest.param(LOSSLESS + KEPT + 'WITH ERROR_TOPIC "failed"', "", id="kept on ERROR_TOPIC"),
+        pytest.param(LOSSLESS + KEPT + 'WITH DESTINATION_TOPIC "out"', "", id="kept on DESTINATION_TOPIC"),
+        pytest.param(TLS, 'notice: route R has USE_SSL "true" and server events, which need', id="no certificate"),
+    ],
+)
+def test_what_a_route_needs_of_the_settings_is_said(
+    text: str, said: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "a.lot").write_text(text)
+    assert check("a.lot") == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first.startswith(f"a.lot:1:1: {said}") if said else first == "1 usable route, no faults"
+
+
 def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD") + "DEFINE X\n")
     assert check("--json", "a.lot") == 1

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,7 +113,8 @@ def test_a_route_whose_messages_suffer_from_its_removal_is_warned_of(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     gate = Gate()
-    with recording() as target, hosting("", spool=str(tmp_path / "spool.db")) as host:
+    files: dict[str, Any] = {"spool": str(tmp_path / "spool.db"), "failures": str(tmp_path / "failures.db")}
+    with recording() as target, hosting("", **files) as host:
         target.answer = gate.before(lambda _: (200, b""))
         routes = [client_route(target, name="Busy", source="busy"), client_route(target, name="Idle", source="idle")]
         lossless.load(host, lossless.route(target.port) + "".join(routes))

@@ -42,7 +42,6 @@ def tried(trial: Trial) -> Tried:
     loaded, substitutes = _loaded(trial.definition)
     # The value of a secret is its name here, which is to be seen.
     routes = [replace(route, secrets=frozenset(), in_addresses=frozenset()) for route in loaded.routes]
-    faults = sorted(loaded.faults, key=lambda one: (list(Severity).index(one.severity), one.position))
     exchanges: list[Exchange] = []
     note = ""
     for exchange in _exchanges(routes, trial):
@@ -53,10 +52,12 @@ def tried(trial: Trial) -> Tried:
     if not exchanges and routes:
         filters = sorted({event.source_topic for route in routes for event in route.client_events})
         note = f"No event listens to this topic. The routes listen to: {', '.join(filters[:20]) or 'nothing'}."
-    more = len(faults) - _MOST_FAULTS
+    severest = sorted(loaded.faults, key=lambda one: list(Severity).index(one.severity))
+    faults = sorted(severest[:_MOST_FAULTS], key=lambda one: one.position)
+    more = len(severest) - _MOST_FAULTS
     lines = trial.definition.split("\n")
     return Tried(
-        [_shown(fault, lines) for fault in faults[:_MOST_FAULTS]],
+        [_shown(fault, lines) for fault in faults],
         f"... and {more} more" if more > 0 else "",
         [route.name for route in routes],
         msgspec.to_builtins(flow.drawing(flow.edges(routes[: flow.MOST_ROUTES]), {}).ways),
