@@ -10,6 +10,7 @@ are noticed.
 `rate PORT SECONDS PER_SECOND`: sends at a rate; the time of each from `in` to `out`.
 `count PORT SECONDS`: says `ready`, then counts what arrives on `out`, from the first message on.
 `post PORT SECONDS PER_SECOND`: posts to `/hook` at a rate over one kept connection; the time of each answer.
+`hook PORT SECONDS HTTP_PORT PER_SECOND`: posts to `/hook` at a rate; the time of each until `out` has it.
 `acknowledged PORT SECONDS OUTSTANDING`: publishes with QoS 1 on `in` and counts acknowledgements.
 `requests PORT SECONDS CONNECTIONS`: posts to `/echo`, one request at a time on each connection; counts answers.
 `connect PORT COUNT`: opens a connection, posts once, closes; so many times.
@@ -208,6 +209,32 @@ def post(port: int, seconds: float, per_second: float) -> dict[str, object]:
     return {"latencies": latencies}
 
 
+def hook(port: int, seconds: float, http_port: int, per_second: float) -> dict[str, object]:
+    """Post at a rate and take the time of each message until a subscriber has it in milliseconds.
+
+    Others may post: their payloads are as long, and begin with a letter.
+    """
+    receiver, latencies = Wire(port, "hook-receiver"), list[float]()
+    receiver.subscribe("out")
+    head = f"POST /hook HTTP/1.1\r\nHost: x\r\nContent-Length: {_PAYLOAD}\r\n\r\n".encode()
+    sent, total, started = 0, int(seconds * per_second), time.perf_counter()
+    with socket.create_connection(("127.0.0.1", http_port)) as caller:
+        while len(latencies) < total and time.perf_counter() - started < seconds + 10:
+            due = started + sent / per_second
+            if sent < total and time.perf_counter() >= due:
+                caller.sendall(head + _payload(sent))
+                sent += 1
+            wait = max(0.0, due - time.perf_counter()) if sent < total else 1.0
+            readable = select.select([receiver.sock, caller], [], [], wait)[0]
+            if caller in readable:
+                caller.recv(65_536)
+            if receiver.sock in readable:
+                ours = [payload for _, payload in receiver.messages() if payload[0] == 0]
+                now = time.perf_counter()
+                latencies += [(now - struct.unpack_from(">d", payload, 8)[0]) * 1000 for payload in ours]
+    return {"latencies": latencies}
+
+
 def acknowledged(port: int, seconds: float, outstanding: int) -> dict[str, object]:
     """Keep QoS 1 publications unacknowledged for some seconds; gives acknowledgements a second."""
     sender = Wire(port, "acknowledged-sender")
@@ -253,7 +280,7 @@ def connect(port: int, count: int) -> dict[str, object]:
 
 MODES: Final[dict[str, Callable[..., dict[str, object]]]] = {
     one.__name__: one
-    for one in (window, flood, clients, large, relay, pair, rate, count, post, acknowledged, requests, connect)
+    for one in (window, flood, clients, large, relay, pair, rate, count, post, hook, acknowledged, requests, connect)
 }
 
 

@@ -1,18 +1,20 @@
-"""`rest-bridge worker` beside mosquitto, the plugin in amqtt, and a script of asyncio beside mosquitto, in turns.
+"""`rest-bridge worker` beside mosquitto, that of another checkout, and a script of asyncio, in turns.
 
-    python -m tests.benchmarks.worker [SECTION ...]
+    python -m tests.benchmarks.worker [--tree TREE] [SECTION ...]
 
-Brokers, HTTP target and MQTT clients are processes of their own; payloads of 100 bytes; QoS 1 from end to end; medians
-of 3 rounds. The three promise different things: the worker acknowledges a message when its result is acknowledged, the
-plugin's broker and the script acknowledge it on arrival. CPU is that of the broker and of what makes the calls.
-The script needs the extra `benchmark`; without it the other two are compared. Sections: throughput, slow, scale.
+Brokers, HTTP target and clients are processes of their own; payloads of 100 bytes; QoS 1 from end to end; medians of 3
+rounds. TREE is another checkout, such as `git worktree add /tmp/old 493b0165` makes; all run with this Python. The
+worker acknowledges a message when its result is acknowledged, the script on arrival; the script needs the extra
+`benchmark` and is left out without it. CPU is that of the broker and of what makes the calls. Sections: throughput,
+slow, server (16 connections post to server mode; needs wrk), memory, scale.
 """
 
+import argparse
 import contextlib
 import importlib.util
 import json
+import os
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,8 +22,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import rig
+from tests.benchmarks import rig, server_mode
 from tests.benchmarks.client_mode import OUTSTANDING, SLOW, WORKERS, load, result, route
+from tests.support.ports import free_port
 from tests.worker.mosquitto import Mosquitto
 
 ROUNDS = 3
@@ -30,13 +33,6 @@ QOS = 1
 HAS_SCRIPT = all(importlib.util.find_spec(name) for name in ("aiomqtt", "aiohttp"))
 
 Started = Iterator[tuple[int, list[int]]]  # the broker's port, and the processes whose CPU counts
-
-
-@contextlib.contextmanager
-def plugin(target: int) -> Started:
-    """Run the plugin in amqtt."""
-    with rig.bridge_broker(route(target)) as (port, broker):
-        yield port, [broker.pid, *rig.children(broker.pid)]
 
 
 def await_line(running: subprocess.Popen[str], begins: str, lines: Any) -> None:
@@ -48,27 +44,23 @@ def await_line(running: subprocess.Popen[str], begins: str, lines: Any) -> None:
 
 
 @contextlib.contextmanager
-def workers(target: int, slots: int) -> Started:
-    """Run the workers of a group beside mosquitto."""
+def workers(text: str, slots: int = 1, tree: Path | None = None) -> Started:
+    """Run the workers of a group with the route of a text beside mosquitto."""
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         broker = stack.enter_context(Mosquitto(Path(folder)))
         routes, file = Path(folder, "routes.lot"), Path(folder, "worker.yaml")
-        routes.write_text(route(target))
+        routes.write_text(text)
+        environment = {**os.environ, "PYTHONPATH": str(tree)} if tree else None
         file.write_text(json.dumps({"broker": broker.url, "group": "plant", "slots": slots, "routes": str(routes)}))
         pids = [broker.pid]
         for slot in range(slots):
             command = ("-m", "amqtt_rest_bridge", "worker", "-c", str(file), "--slot", str(slot))
-            running = stack.enter_context(rig.process(*command, stderr=subprocess.PIPE))
+            running = stack.enter_context(rig.process(*command, stderr=subprocess.PIPE, env=environment, cwd=tree))
             stack.enter_context(running.stderr or contextlib.nullcontext())
             await_line(running, "ready:", running.stderr)
             pids += [running.pid, *rig.children(running.pid)]
         yield broker.port, pids
-
-
-def worker(target: int) -> AbstractContextManager[tuple[int, list[int]]]:
-    """Run one worker beside mosquitto."""
-    return workers(target, 1)
 
 
 @contextlib.contextmanager
@@ -81,9 +73,17 @@ def script(target: int) -> Started:
             yield broker.port, [broker.pid, running.pid]
 
 
-ARMS: dict[str, Callable[[int], AbstractContextManager[tuple[int, list[int]]]]] = {"worker": worker, "plugin": plugin}
-if HAS_SCRIPT:
-    ARMS["script"] = script
+def trees(tree: Path | None) -> dict[str, Path | None]:
+    """Return the checkouts whose workers are compared, by name; None is this one."""
+    return {"worker": None} | ({tree.name: tree} if tree else {})
+
+
+def arms(tree: Path | None) -> Iterator[tuple[str, Callable[[int], AbstractContextManager[tuple[int, list[int]]]]]]:
+    """Yield what is compared, with its name: each runs client mode with the HTTP server of a port."""
+    for name, one in trees(tree).items():
+        yield name, lambda target, one=one: workers(route(target), tree=one)
+    if HAS_SCRIPT:
+        yield "script", script
 
 
 def pressed(port: int, pids: list[int], outstanding: int) -> dict[str, Any]:
@@ -99,12 +99,12 @@ def pressed(port: int, pids: list[int], outstanding: int) -> dict[str, Any]:
     return measured
 
 
-def rounds(delay: float, outstanding: int) -> dict[str, list[dict[str, Any]]]:
-    """Run all three in turns."""
-    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in ARMS}
+def rounds(tree: Path | None, delay: float, outstanding: int) -> dict[str, list[dict[str, Any]]]:
+    """Run all in turns."""
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name, _ in arms(tree)}
     with rig.echo_server(delay) as target:
         for _ in range(ROUNDS):
-            for name, arm in ARMS.items():
+            for name, arm in arms(tree):
                 with arm(target) as (port, pids):
                     measured[name].append(pressed(port, pids, outstanding))
     return measured
@@ -133,9 +133,9 @@ def wrong(measured: dict[str, list[dict[str, Any]]]) -> None:
     rig.report("lost, doubled or failed", " / ".join(map(str, counts)), "0")
 
 
-def throughput() -> None:
+def throughput(tree: Path | None) -> None:
     """Messages a second and CPU a message, with 64 outstanding."""
-    measured = rounds(0.0, OUTSTANDING)
+    measured = rounds(tree, 0.0, OUTSTANDING)
     compare("messages/s", measured, "per_second")
     compare("CPU a message (us)", measured, "cpu_us")
     parts(measured)
@@ -143,11 +143,51 @@ def throughput() -> None:
     wrong(measured)
 
 
-def slow() -> None:
+def slow(tree: Path | None) -> None:
     """The share of what 64 calls at a time can do before a target that takes 50 ms."""
-    measured = rounds(SLOW, 4 * WORKERS)
+    measured = rounds(tree, SLOW, 4 * WORKERS)
     compare("share of 64 calls / 50 ms", measured, "steady_per_second", 3, SLOW / WORKERS)
     wrong(measured)
+
+
+def server(tree: Path | None) -> None:
+    """Requests a second and CPU a request with 16 connections, and from request to subscriber beside them."""
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in trees(tree)}
+    for _ in range(ROUNDS):
+        for name, one in trees(tree).items():
+            http = free_port()
+            with workers(server_mode.route(http), tree=one) as (port, pids):
+                measured[name].append(posted(port, http, pids))
+    compare("requests/s", measured, "per_second")
+    compare("CPU a request (us)", measured, "cpu_us")
+    parts(measured)
+    for share in ("p50", "p99"):
+        compare(f"request to subscriber, {share} (ms)", measured, share, 1)
+    rig.report("errors", " / ".join(str(int(sum(run["errors"] for run in runs))) for runs in measured.values()), "0")
+
+
+def posted(port: int, http: int, pids: list[int]) -> dict[str, Any]:
+    """Post over 16 connections, and take the times of another caller's requests."""
+    before = [rig.cpu_seconds(pid) for pid in pids]
+    other = load("hook", port, SECONDS - 1, http, 100)
+    measured: dict[str, Any] = {**server_mode.wrk(http, 16, int(SECONDS))}
+    used = [(rig.cpu_seconds(pid) - then) / measured["requests"] * 1e6 for pid, then in zip(pids, before, strict=True)]
+    times = result(other)["latencies"]
+    shares = {f"p{share}": rig.quantile(times, share / 100) for share in (50, 99)}
+    return measured | shares | {"cpu_us": sum(used), "parts_us": used}
+
+
+def memory(tree: Path | None) -> None:
+    """Resident memory of what makes the calls, at the start and after 100,000 messages."""
+    with rig.echo_server() as target:
+        for name, one in trees(tree).items():
+            with workers(route(target), tree=one) as (port, (_, *bridge)):
+                before = sum(map(rig.resident_mb, bridge))
+                sent = result(load("window", port, 120, OUTSTANDING, 100_000, QOS))["sent"]
+                after = sum(map(rig.resident_mb, bridge))
+            rig.report(
+                f"{name}: MB at the start / after {sent:,} messages", f"{before:.0f} / {after:.0f}", "at most 60"
+            )
 
 
 def busy_share(since: tuple[float, float]) -> tuple[float, tuple[float, float]]:
@@ -157,7 +197,7 @@ def busy_share(since: tuple[float, float]) -> tuple[float, tuple[float, float]]:
     return 1 - (now[1] - since[1]) / max(1.0, now[0] - since[0]), now
 
 
-def scale() -> None:
+def scale(_tree: Path | None) -> None:
     """What 1, 2 and 4 workers carry of 64 calls each before a target that takes 50 ms."""
     shares: dict[int, list[float]] = {1: [], 2: [], 4: []}
     pairs: dict[int, list[float]] = {slots: [] for slots in shares}
@@ -166,7 +206,7 @@ def scale() -> None:
     with rig.echo_server(SLOW) as target:
         for _ in range(ROUNDS):
             for slots, values in shares.items():
-                with workers(target, slots) as (port, pids):
+                with workers(route(target), slots) as (port, pids):
                     time.sleep(0.5)
                     since = busy_share((0, 0))[1]
                     measured = pressed(port, pids, 2 * WORKERS * slots)
@@ -182,8 +222,18 @@ def scale() -> None:
     rig.report("lost, doubled or failed", str(errors), "0")
 
 
-SECTIONS: dict[str, Callable[[], None]] = {"throughput": throughput, "slow": slow, "scale": scale}
+SECTIONS: dict[str, Callable[[Path | None], None]] = {
+    "throughput": throughput,
+    "slow": slow,
+    "server": server,
+    "memory": memory,
+    "scale": scale,
+}
 
 if __name__ == "__main__":
-    for section in sys.argv[1:] or SECTIONS:
-        SECTIONS[section]()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sections", nargs="*", choices=[*SECTIONS, []], help="these alone (default all)")
+    parser.add_argument("--tree", type=lambda text: Path(text).absolute(), help="another checkout")
+    given = parser.parse_args()
+    for section in given.sections or SECTIONS:
+        SECTIONS[section](given.tree)
