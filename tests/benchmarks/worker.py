@@ -11,6 +11,7 @@ slow, server (16 connections post to server mode; needs wrk), memory, scale.
 
 import argparse
 import contextlib
+import functools
 import importlib.util
 import json
 import os
@@ -78,10 +79,15 @@ def trees(tree: Path | None) -> dict[str, Path | None]:
     return {"worker": None} | ({tree.name: tree} if tree else {})
 
 
+def client_worker(target: int, tree: Path | None) -> AbstractContextManager[tuple[int, list[int]]]:
+    """Run a worker of client mode."""
+    return workers(route(target), tree=tree)
+
+
 def arms(tree: Path | None) -> Iterator[tuple[str, Callable[[int], AbstractContextManager[tuple[int, list[int]]]]]]:
     """Yield what is compared, with its name: each runs client mode with the HTTP server of a port."""
     for name, one in trees(tree).items():
-        yield name, lambda target, one=one: workers(route(target), tree=one)
+        yield name, functools.partial(client_worker, tree=one)
     if HAS_SCRIPT:
         yield "script", script
 
