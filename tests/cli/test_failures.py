@@ -160,7 +160,11 @@ def test_a_certificate_that_is_refused_is_said_with_what_to_do(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        pytest.param(["--ca-file", AUTHORITY], "--ca-file needs TLS: write --admin https://...", id="plain"),
+        pytest.param(
+            ["--admin", "http://a.test", "--ca-file", AUTHORITY],
+            "--ca-file needs TLS: write --admin https://...",
+            id="plain",
+        ),
         pytest.param(["--admin", "https://a.test", "--cert-file", CLIENT], "--cert-file and --key-file", id="no key"),
         pytest.param(["--admin", "https://a.test", "--ca-file", "no.pem"], "(--ca-file no.pem)", id="no file"),
     ],
@@ -214,7 +218,16 @@ def test_a_question_without_an_answer_sends_nothing(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["retry"], ["retry", "x", "--route", "R"], ["retry", "x", "--code", "c"], ["failures", "show"], ["failures", "x"]],
+    [
+        ["failures"],
+        ["trace"],
+        ["retry", "x"],
+        ["retry"],
+        ["retry", "x", "--route", "R"],
+        ["retry", "x", "--code", "c"],
+        ["failures", "show"],
+        ["failures", "x"],
+    ],
 )
 def test_a_command_that_is_used_wrongly_says_how(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments) == 2

@@ -10,8 +10,8 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from amqtt_rest_bridge.cli.status import parse_status
-from amqtt_rest_bridge.cli.status_table import UNBOUNDED, counters_age, in_order, summary, table
+from amqtt_rest_bridge.cli.look.status import parse_status
+from amqtt_rest_bridge.cli.look.status_table import UNBOUNDED, counters_age, in_order, summary, table
 
 
 def status(name: str = "Orders", **members: Any) -> dict[str, Any]:

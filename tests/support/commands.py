@@ -11,6 +11,8 @@ import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from amqtt_rest_bridge.cli.look.broker_client import broker_address
+from amqtt_rest_bridge.cli.look.status import OfBroker, Overview
 from tests.benchmarks import rig
 from tests.support.forked import REST_BRIDGE, Forked, run
 from tests.support.waiting import SECONDS
@@ -149,6 +151,13 @@ class Workplace:
 
     def _environment(self) -> dict[str, str]:
         return dict(os.environ, PYTHONPATH=os.pathsep.join([str(self.folder), *filter(None, sys.path)]))
+
+
+def overview(url: str, seconds: float = 0.0) -> Overview:
+    """Return the routes as a broker says that they are, after `seconds`."""
+    seen: list[Overview] = []
+    OfBroker(broker_address(url)).watch(seconds, seen.append)
+    return seen[-1]
 
 
 @contextlib.contextmanager

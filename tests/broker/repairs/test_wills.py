@@ -12,10 +12,9 @@ from amqtt.contexts import Action, BaseContext
 from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
-from amqtt_rest_bridge.cli.broker_client import broker_address
-from amqtt_rest_bridge.cli.status import snapshot
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.asking import ask
+from tests.support.commands import overview
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import Recorder
 from tests.support.waiting import SECONDS, eventually
@@ -219,8 +218,7 @@ def test_only_the_bridge_publishes_on_status_topics(
     assert not [body for body in requests(target, "end") if b"Invented" in body]
     assert json.loads(host.broker.retained_messages[own].data)["name"] == "R"
     assert STATUS not in host.broker.retained_messages
-    address = broker_address(f"mqtt://ann:nna@127.0.0.1:{host.mqtt_port}")
-    assert [status["name"] for status in snapshot(address).statuses] == ["R"]
+    assert [one["name"] for one in overview(f"mqtt://ann:nna@127.0.0.1:{host.mqtt_port}").statuses] == ["R"]
     assert "is published by the bridge alone" in caplog.text
     listener.close()
 

@@ -1,4 +1,4 @@
-"""`rest-bridge status` against a real broker, printed once and on a terminal."""
+"""`rest-bridge status` against a real bridge and a real broker: printed once, on a terminal, and how it connects."""
 
 import contextlib
 import json
@@ -9,16 +9,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from amqtt.contexts import Action, BaseContext
+from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
+from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.broker_client import BrokerUnavailableError, broker_address
-from amqtt_rest_bridge.cli.status import Overview, follow, snapshot
+from amqtt_rest_bridge.cli.look.broker_client import BrokerUnavailableError, broker_address
+from amqtt_rest_bridge.cli.look.status import OfBroker, Overview
+from amqtt_rest_bridge.errors import ConfigurationError
 from tests.cli.test_status_table import status
-from tests.support.commands import SERVER_ROUTE, taken_port
+from tests.support.admin_client import TOKEN, admin_of
+from tests.support.commands import SERVER_ROUTE, overview, taken_port
 from tests.support.embedded_broker import Host, configuration, hosting, plain_broker
 from tests.support.http_ports import Raw, post
-from tests.support.http_target import Target, silent
+from tests.support.http_target import Peer, Target, silent
 from tests.support.terminal import Terminal
+from tests.support.waiting import eventually
 
 SECONDS = 30.0
 
@@ -79,7 +85,7 @@ def test_every_one_of_many_statuses_is_there(host: Host, retained: dict[str, byt
     for number in range(count):
         topic = f"$SYS/broker/routes/r{number}/status"
         host.wait(host.broker.retain_message(None, topic, json.dumps(status(f"r{number}")).encode()))
-    assert len(snapshot(broker_address(url(host))).statuses) == count + 2
+    assert len(overview(url(host)).statuses) == count + 2
 
 
 def test_a_reload_that_failed_is_shown_until_one_succeeds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +120,7 @@ def test_seconds_are_how_long_it_listens(host: Host) -> None:
     publishing = threading.Thread(target=publish)
     publishing.start()
     try:
-        assert [one["name"] for one in snapshot(broker_address(url(host)), 0.5).statuses] == ["late"]
+        assert [one["name"] for one in overview(url(host), 0.5).statuses] == ["late"]
     finally:
         stop.set()
         publishing.join()
@@ -167,14 +173,14 @@ def test_table_follows_changes_and_removals(host: Host, retained: dict[str, byte
             raise _SeenEnoughError
 
     with pytest.raises(_SeenEnoughError):
-        follow(broker_address(url(host)), SECONDS, show)
+        OfBroker(broker_address(url(host))).watch(SECONDS, show)
     assert seen[0] == ["a", "b"]
     assert seen[-1] == ["b", "new"]
 
 
 def test_table_ends_after_its_seconds(host: Host, retained: dict[str, bytes]) -> None:
     shown: list[int] = []
-    follow(broker_address(url(host)), 0.2, lambda overview: shown.append(len(overview.statuses)))
+    OfBroker(broker_address(url(host))).watch(0.2, lambda overview: shown.append(len(overview.statuses)))
     assert shown[-1] == 2
 
 
@@ -183,7 +189,7 @@ def test_end_of_the_broker_ends_the_table() -> None:
         stops = threading.Thread(target=ending.stop)
         address = broker_address(url(ending))
         with pytest.raises(BrokerUnavailableError, match=f"^{address.shown} closed the connection$"):
-            follow(address, SECONDS, lambda _: stops.start() if stops.ident is None else None)
+            OfBroker(address).watch(SECONDS, lambda _: stops.start() if stops.ident is None else None)
         stops.join()
         ending.stop = lambda: None  # type: ignore[method-assign]  # it has
 
@@ -267,3 +273,198 @@ def test_terminal_of_80_columns_shows_every_number_and_the_whole_name(host: Host
     assert {"324.5", "12345.7", "1234", "1200", "30", "7", "4", "5", "16", "Green", "connected"} <= set(words)
     assert name in "".join(line.partition(" ")[0] for line in table)
     assert any(line.startswith("counters of up to ") for line in last)
+
+
+# How it connects.
+
+HERE = "tests.cli.test_status"
+
+
+class OneUser(BaseAuthPlugin):
+    """Accept one user."""
+
+    async def authenticate(self, *, session: Session) -> bool | None:
+        return (session.username, session.password) == ("mon:itor", "s/cr@t")
+
+
+class NoSubscriptions(BaseTopicPlugin):
+    """Forbids every subscription."""
+
+    def __init__(self, context: BaseContext) -> None:
+        super().__init__(context)
+
+    async def topic_filtering(
+        self, *, session: Session | None = None, topic: str | None = None, action: Action | None = None
+    ) -> bool | None:
+        return action is not Action.SUBSCRIBE
+
+
+def test_credentials_of_the_url_are_used_decoded() -> None:
+    with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
+        assert overview(url(gated, "mon%3Aitor:s%2Fcr%40t@")).statuses == []
+
+
+def test_refusal_is_printed_without_the_password(capsys: pytest.CaptureFixture[str]) -> None:
+    with hosting(SERVER_ROUTE, {f"{HERE}.OneUser": {}}) as gated:
+        assert main(["status", "--broker", url(gated, "monitor:geheim@")]) == 1
+        printed = capsys.readouterr()
+        shown = url(gated)
+    assert printed.err == (
+        f"rest-bridge status: cannot connect to {shown}: "
+        "not authorized: check user name (mqtt://USER@HOST) and password (REST_BRIDGE_BROKER_PASSWORD)\n"
+    )
+
+
+def test_forbidden_subscription_is_printed() -> None:
+    with (
+        hosting(SERVER_ROUTE, {f"{HERE}.NoSubscriptions": {}}) as strict,
+        pytest.raises(BrokerUnavailableError, match=r"a subscription to \$SYS/broker/routes/\+/status$"),
+    ):
+        overview(url(strict))
+
+
+def test_broker_that_does_not_run_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with taken_port() as port:
+        pass
+    assert main(["status", "--broker", f"mqtt://u:geheim@127.0.0.1:{port}"]) == 1
+    assert capsys.readouterr().err == (
+        f"rest-bridge status: cannot connect to mqtt://127.0.0.1:{port}: connection refused; is the broker running?\n"
+    )
+
+
+def answering(answer: bytes) -> Target:
+    """Run a server that sends one answer to whatever comes first, and closes."""
+
+    def script(peer: Peer) -> None:
+        peer.sock.recv(1000)
+        peer.send(answer)
+
+    return Target(script)
+
+
+ANSWERS = [
+    pytest.param(b"", "mqtt", "it closed the connection; is it an MQTT broker?", id="nothing"),
+    pytest.param(b"\x20\x02\x00\x04", "mqtt", "wrong user name or password", id="wrong-password"),
+    pytest.param(b"\x20\x02\x00\x03", "mqtt", "it is not available", id="not-available"),
+    pytest.param(b"\x20\x02\x00\x63", "mqtt", "it answers with code 99", id="unknown-code"),
+    pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", "mqtts", "", id="no-tls"),
+    pytest.param(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", "ws", "", id="no-websocket"),
+]
+
+
+@pytest.mark.parametrize(("answer", "scheme", "why"), ANSWERS)
+def test_peer_that_is_not_an_mqtt_broker_is_printed(answer: bytes, scheme: str, why: str) -> None:
+    with answering(answer) as target, pytest.raises(BrokerUnavailableError) as caught:
+        overview(f"{scheme}://127.0.0.1:{target.port}")
+    assert str(caught.value).startswith(f"cannot connect to {scheme}://127.0.0.1:{target.port}: {why}")
+    assert "\n" not in str(caught.value)
+
+
+def test_peer_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.2)
+    with Target(silent) as target, pytest.raises(BrokerUnavailableError, match="no answer within 0 s; is it an MQTT"):
+        overview(f"mqtt://127.0.0.1:{target.port}")
+
+
+ADDRESSES = [
+    pytest.param("mqtt://host", "mqtt://host:1883", id="default-port"),
+    pytest.param("mqtts://host", "mqtts://host:8883", id="tls"),
+    pytest.param("ws://u:p@host/mqtt", "ws://host:80", id="websocket"),
+    pytest.param("mqtt://u:p@[::1]:1", "mqtt://[::1]:1", id="ipv6"),
+]
+
+
+@pytest.mark.parametrize(("given", "shown"), ADDRESSES)
+def test_address_is_shown_without_credentials(given: str, shown: str) -> None:
+    address = broker_address(given)
+    assert address.shown == shown
+    assert (address.username, address.password) == (("u", "p") if "u:p@" in given else (None, None))
+    assert "'p'" not in repr(address)
+
+
+@pytest.mark.parametrize("given", ["", "host", "127.0.0.1:1883", "http://host", "mqtt://", "mqtt://u:geheim@h:x"])
+def test_address_that_is_none_is_refused_without_repeating_it(given: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r"^--broker is not the address of a broker; write mqtt://\[USER"):
+        broker_address(given)
+    assert main(["status", "--broker", given]) == 2
+    assert "geheim" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "x", "nan", "86401"])
+def test_seconds_that_cannot_be_are_refused(seconds: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--broker", "mqtt://h", "--seconds", seconds]) == 2
+    assert f"'{seconds}' is not a number of seconds above 0" in capsys.readouterr().err
+
+
+# The figures of now, from the admin port.
+
+
+@pytest.fixture
+def bridge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
+    """Run a bridge that never publishes a status, and name its admin port in the environment."""
+    with hosting(SERVER_ROUTE, status_seconds=0, admin_port=0, admin_token=TOKEN) as running:
+        monkeypatch.setenv("REST_BRIDGE_ADMIN", f"http://127.0.0.1:{running.admin_port}")
+        monkeypatch.setenv("REST_BRIDGE_ADMIN_TOKEN", TOKEN)
+        yield running
+
+
+def test_the_admin_port_has_the_figures_of_now(bridge: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    for count in (1, 2):
+        with Raw(bridge.http_port) as raw:
+            assert raw.ask(post("/webhook", b"x")).status == 200
+        assert main(["status", "--json"]) == 0
+        (one,) = json.loads(capsys.readouterr().out)
+        assert (one["name"], one["messages"]["succeeded"]) == ("Intake", count)
+    assert main(["status"]) == 0
+    title, row, *_ = capsys.readouterr().out.splitlines()
+    assert (title.split()[:5], row.split()[:5]) == (
+        ["ROUTE", "HEALTH", "CONNECTION", "TOTAL", "OK"],
+        ["Intake", "Green", "connected", "2", "2"],
+    )
+    assert main(["status", "--broker", url(bridge), "--json"]) == 0  # which wins over the environment
+    assert capsys.readouterr().out == "[]\n"
+
+
+def test_what_keeps_the_bridge_from_being_ready_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.lot"
+    path.write_text(SERVER_ROUTE)
+    reporting = Host(configuration(path, admin_port=0, reload_seconds=0.02))
+    try:
+        path.write_text("DEFINE ROUTE R WITH TYPE REST_API\n    ADD NONSENSE\n")
+        eventually(lambda: admin_of(reporting).get("/readyz").status == 503)
+        assert main(["status", "--admin", f"http://127.0.0.1:{reporting.admin_port}"]) == 0
+        printed = capsys.readouterr()
+        assert printed.err.startswith("not ready: the last reload failed, the routes before it are in use: ")
+        assert printed.out.splitlines()[1].startswith("Intake ")
+    finally:
+        reporting.stop()
+
+
+def test_terminal_follows_the_admin_port(bridge: Host) -> None:
+    terminal = Terminal("status", NO_COLOR="1")
+    terminal.expect(r"http://127\.0\.0\.1:\d+  \d\d:\d\d:\d\d  1 route: 1 Green  \(Ctrl-C ends\)")
+    with Raw(bridge.http_port) as raw:
+        assert raw.ask(post("/webhook", b"x")).status == 200
+    terminal.expect(r"Intake +Green +connected +1 +1 ")
+    terminal.process.send_signal(signal.SIGINT)
+    assert terminal.end() == 130
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param(
+            [], "name the bridge's admin port with --admin or REST_BRIDGE_ADMIN: write http://HOST", id="none"
+        ),
+        pytest.param(["--group", "plant"], "add --broker mqtt://HOST:PORT", id="group"),
+        pytest.param(["--admin", "http://h", "--broker", "mqtt://h"], "give one of them", id="two"),
+        pytest.param(["--admin", "localhost"], "--admin is not an address; write http://HOST:PORT", id="no address"),
+    ],
+)
+def test_nothing_is_asked_without_one_address(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", *arguments]) == 2
+    assert said in capsys.readouterr().err

@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, broker_client, read_bytes, several
-from amqtt_rest_bridge.cli.broker_client import (
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, read_bytes, several
+from amqtt_rest_bridge.cli.look import broker_client
+from amqtt_rest_bridge.cli.look.broker_client import (
     BROKER_HELP,
     DEFAULT_BROKER,
     Broker,
@@ -70,7 +71,7 @@ def run(
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> int:
     """Read the failures, ask, and publish their messages; return the exit status."""
-    address = broker_address(broker, ca_file, cert_file, key_file)
+    address = broker_address(broker or DEFAULT_BROKER, ca_file, cert_file, key_file)
     if os.path.isfile(source):  # noqa: PTH113  # Path.is_file raises for a name that is too long
         found = _read(read_bytes(Path(source), _LARGEST_FILE).split(b"\n"))
     elif reason := check_topic_filter(source):

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
-from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
-from amqtt_rest_bridge.cli.failures import check_code, kept_failures, line
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
+from amqtt_rest_bridge.cli.look.failures import check_code, kept_failures, line
 from amqtt_rest_bridge.errors import visible
 
 _MOST_SHOWN: Final = 20
@@ -19,7 +19,7 @@ Send the messages of failures again, each through its own event only, by the def
 the given runs, or of a route, without those that were sent again before. With --route it shows them, and asks before
 it does.
 
-The bridge needs the settings admin_port and admin_token; set {TOKEN_VARIABLE} to the latter.
+{ADMIN_HELP}A retry needs the setting admin_token.
 """
 EPILOG = """\
 exit status:
@@ -38,7 +38,7 @@ def run(
     route: Annotated[str | None, typer.Option(metavar="R", help="instead: all failures of this route")] = None,
     code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-    admin: Admin = DEFAULT_ADMIN,
+    admin: Admin = None,
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,

@@ -56,7 +56,7 @@ system's authorities, or those of --ca-file.
 """
 
 Broker = Annotated[
-    str,
+    str | None,
     typer.Option(
         metavar="URL",
         help="mqtt://, mqtts://, ws:// or wss://[USER[:PASSWORD]@]HOST[:PORT]; "

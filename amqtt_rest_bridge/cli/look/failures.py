@@ -16,7 +16,7 @@ import typer
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count
-from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
@@ -27,8 +27,7 @@ List the failures that a running bridge has kept, the newest last: time, run id,
 code, reason. With show and the id of a run: its message, the request as it was sent, the response and the tries.
 Secrets are masked.
 
-The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_VARIABLE}.
-"""
+{ADMIN_HELP}"""
 EPILOG = """\
 exit status:
   0  listed, or there was none
@@ -48,7 +47,7 @@ def run(
     code: Annotated[str | None, typer.Option(metavar="C", help="only those with this code")] = None,
     since: Annotated[str | None, typer.Option(metavar="AGE", help="only younger ones: 10m, 2h, or a time")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    admin: Admin = DEFAULT_ADMIN,
+    admin: Admin = None,
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,

@@ -209,14 +209,14 @@ def summary(statuses: Iterable[Status]) -> str:
     return f"{count(len(healths), 'route')}{': ' if counts else ''}{', '.join(counts)}"
 
 
-def reload_failure(failure: Status | None, now: float) -> Text | None:
-    """Return the line about a reload that failed, None without one; `failure` came over MQTT too."""
+def reload_failure(failure: Status | None, now: float) -> str | None:
+    """Return the line about a reload that failed, None without one; `failure` came over MQTT."""
     if failure is None:
         return None
     errors, why = failure.get("errors"), _text(failure.get("message"))
     if isinstance(errors, int) and errors > 1:
         why = f"{errors} errors in the route files, the first: {why}"
-    return Text(f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}", "red")
+    return f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}"
 
 
 def counters_age(statuses: Iterable[Status], now: float) -> Text | None:

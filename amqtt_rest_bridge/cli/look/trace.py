@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
-from amqtt_rest_bridge.cli.admin_client import DEFAULT_ADMIN, TOKEN_VARIABLE, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminError, AdminPort
 from amqtt_rest_bridge.errors import visible
 
 DESCRIPTION = f"""\
@@ -21,8 +21,7 @@ Print every message and request of a running bridge as it happens, one a line, u
 topic, request, result, tries, the milliseconds that the server took and those that the message waited, run id. Messages
 that match no route, and requests that match no endpoint, are there too. Secrets are masked; payloads are not shown.
 
-The bridge needs the setting admin_port. Where it asks for a token, set {TOKEN_VARIABLE}.
-"""
+{ADMIN_HELP}"""
 EPILOG = """\
 exit status:
   1    the bridge cannot be reached, refuses the request, has no such route, or closed the connection
@@ -40,7 +39,7 @@ def run(
     route: Annotated[str | None, typer.Option(metavar="R", help="only messages and requests of this route")] = None,
     topic: Annotated[str | None, typer.Option(metavar="FILTER", help="only those with a topic that matches")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON objects, one a line")] = False,
-    admin: Admin = DEFAULT_ADMIN,
+    admin: Admin = None,
     ca_file: CaFile = None,
     cert_file: CertFile = None,
     key_file: KeyFile = None,

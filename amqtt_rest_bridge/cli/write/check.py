@@ -69,7 +69,7 @@ def run(
         message, hint = "there is no route of type REST_API here", "write DEFINE ROUTE MyRoute WITH TYPE REST_API"
         faults += (Fault(paths[0], Position(1, 1), Severity.WARNING, message, hint, FaultCode.NO_ROUTE),)
     if portable:
-        from amqtt_rest_bridge.cli.editing.portability import portability_warnings
+        from amqtt_rest_bridge.cli.write.portability import portability_warnings
 
         faults = sources.in_order([*faults, *(fault for source in read for fault in portability_warnings(source))])
     shown, others = listed(faults)
@@ -89,7 +89,7 @@ def _needs_of(route: "Route") -> Iterator[Fault]:
 
 def _print(faults: Sequence[Fault], form: Format, texts: Mapping[str, str], others: str | None, summary: str) -> None:
     """Print faults in a form; beside the forms for programs, how many more there are goes to standard error."""
-    from amqtt_rest_bridge.cli.editing import fault_formats
+    from amqtt_rest_bridge.cli.write import fault_formats
 
     match form:
         case Format.JSON:

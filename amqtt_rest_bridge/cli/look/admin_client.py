@@ -1,4 +1,6 @@
-"""The admin port of a running bridge, as `trace`, `failures` and `retry` ask it. Main thread; every function blocks.
+"""The admin port of a running bridge, as `status`, `failures`, `retry` and `trace` ask it. Every function blocks.
+
+No address is guessed: it is given by `--admin` or by REST_BRIDGE_ADMIN.
 
 The one door for urllib3.
 """
@@ -7,8 +9,8 @@ import json
 import os
 import re
 import ssl
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.client import IncompleteRead
 from typing import Annotated, Any, Final
@@ -24,7 +26,7 @@ from amqtt_rest_bridge.errors import ConfigurationError, reason, visible
 from amqtt_rest_bridge.mqtt.values import load_tls
 from amqtt_rest_bridge.spelling import did_you_mean
 
-DEFAULT_ADMIN: Final = "http://127.0.0.1:9464"
+ADMIN_VARIABLE: Final = "REST_BRIDGE_ADMIN"
 TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _SECONDS: Final = 10.0  # to connect, and without a byte of an answer ...
 _SILENCE_SECONDS: Final = 60.0  # ... or of the live stream, in which a comment comes every 15 s
@@ -33,8 +35,16 @@ _BROKEN_OFF: Final = (ssl.SSLError, ConnectionResetError, BrokenPipeError)
 _TOKEN: Final = re.compile(r"[\x20-\x7e]*")
 _MOST_NAMES: Final = 10  # that an error lists
 _MOST_SHOWN: Final = 200  # characters of what another server answers
+_FORM: Final = "write http://HOST:PORT, as in http://127.0.0.1:9464"
 
-Admin = Annotated[str, typer.Option(metavar="URL", help="the bridge's admin port")]
+Admin = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help=f"the bridge's admin port, http://HOST:PORT (default: {ADMIN_VARIABLE})"),
+]
+ADMIN_HELP: Final = f"""\
+The bridge needs the setting admin_port: name it by --admin or the variable {ADMIN_VARIABLE}. Where it asks for a
+token, set {TOKEN_VARIABLE}.
+"""
 
 
 class AdminError(CommandError):
@@ -44,29 +54,39 @@ class AdminError(CommandError):
 class AdminPort:
     """One connection to the admin port at an address, with the files of its options --ca-file, --cert-file, --key-file.
 
+    Without an address it is that of REST_BRIDGE_ADMIN.
+
     Raises:
-        ConfigurationError: It is not an address, or a file cannot be used.
+        ConfigurationError: There is no address, it is not one, or a file cannot be used.
     """
 
     def __init__(
-        self, address: str, ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None
+        self, given: str | None, ca_file: str | None = None, cert_file: str | None = None, key_file: str | None = None
     ) -> None:
-        parts = _parse(address)
+        address = given or os.environ.get(ADMIN_VARIABLE)
+        if not address:
+            raise ConfigurationError(f"name the bridge's admin port with --admin or {ADMIN_VARIABLE}: {_FORM}")
+        parts = _parse(address, "--admin" if given else ADMIN_VARIABLE)
         files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
         self._tls = load_tls(parts.scheme == "https", files, "--admin https://...")
         try:
             manager = PoolManager(retries=False, ssl_context=self._tls)
             self._pool = manager.connection_from_host(parts.hostname, parts.port, parts.scheme)
         except LocationValueError:
-            raise _no_address() from None
+            raise ConfigurationError(f"{'--admin' if given else ADMIN_VARIABLE} is not an address; {_FORM}") from None
         self.shown: Final = f"{parts.scheme}://{parts.hostname}:{self._pool.port}"
         self._base = parts.path.rstrip("/")
 
-    def get(self, path: str, member: str, query: Mapping[str, str] | None = None) -> Any:
-        """Return the JSON object that is answered, which has to have a member; raises `AdminError`."""
+    def get(
+        self, path: str, member: str, query: Mapping[str, str] | None = None, expected: Collection[int] = ()
+    ) -> Any:
+        """Return the JSON object that is answered, which has to have a member; raises `AdminError`.
+
+        A status of 300 and above is an error, unless it is `expected`.
+        """
         asked = f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
         with self.asking("GET", asked) as response:
-            return self._read(response, member)
+            return self._read(response, member, expected)
 
     def post(self, path: str, member: str, members: Mapping[str, Any]) -> Any:
         """Post a JSON object and return the one that is answered, which has to have a member; raises `AdminError`."""
@@ -140,8 +160,8 @@ class AdminPort:
         """Close the connection."""
         self._pool.close()
 
-    def _read(self, response: BaseHTTPResponse, member: str) -> Any:
-        if response.status >= 300:
+    def _read(self, response: BaseHTTPResponse, member: str, expected: Collection[int] = ()) -> Any:
+        if response.status >= 300 and response.status not in expected:
             raise AdminError(f"{self.shown}: {refusal(response)}")
         try:
             answer = json.loads(response.read())
@@ -174,19 +194,12 @@ def _answered(response: BaseHTTPResponse) -> str:
     return visible(f"this is not the admin port of a bridge: it answers {answer[:_MOST_SHOWN]}")
 
 
-def _parse(url: str) -> SplitResult:
-    try:
+def _parse(url: str, option: str) -> SplitResult:
+    with suppress(ValueError):
         parts = urlsplit(url)
-        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_address = False
-    if not is_address:
-        raise _no_address()
-    return parts
-
-
-def _no_address() -> ConfigurationError:
-    return ConfigurationError(f"--admin is not an address; write http://HOST:PORT, for example {DEFAULT_ADMIN}")
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return parts
+    raise ConfigurationError(f"{option} is not an address; {_FORM}")
 
 
 def _lines(response: BaseHTTPResponse) -> Iterator[str]:

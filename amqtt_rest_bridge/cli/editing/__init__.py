@@ -1,1 +1,0 @@
-"""The commands of those who write route files. Main thread."""

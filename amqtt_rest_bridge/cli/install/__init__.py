@@ -1,1 +1,0 @@
-"""`rest-bridge install`: `library` fetches a template, `effects` finds what its routes would do, `placing` writes."""

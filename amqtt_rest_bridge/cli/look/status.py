@@ -1,0 +1,335 @@
+"""`rest-bridge status`: how the routes of a bridge are doing, as a table or JSON. Main thread, own loop for a broker.
+
+The figures are those of now, from the admin port, or those that were published last, from a broker.
+"""
+
+import asyncio
+import contextlib
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
+from amqtt_rest_bridge.cli.look import status_table
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
+from amqtt_rest_bridge.cli.look.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
+from amqtt_rest_bridge.engine.status import reload_topic, status_topic
+from amqtt_rest_bridge.errors import ConfigurationError, visible
+from amqtt_rest_bridge.group.overview import GroupOverview, GroupRecords, filters
+from amqtt_rest_bridge.mqtt.values import Address
+
+DESCRIPTION = f"""\
+Show how the routes of a running bridge are doing: health, connection, counters since its start, latencies, last
+error.
+
+On a terminal the table follows the bridge until Ctrl-C. Otherwise, and with --json, it is printed once. The figures
+are those of now, from the bridge's admin port. With --broker they are those that the bridge published last, on
+$SYS/broker/routes/<route>/status: every `status_seconds` (30 by default, 0: never) and when a health changes.
+
+With --group the workers of a group are shown, from their broker: who holds each slot since when, who lives or is away
+since when, and whether their route sets differ. Below them each route is one line for all living workers: health and
+connection are the worst, counts are sums, latencies those of the slowest worker; WORKERS counts them. A route whose
+workers are all away has the time since when in the place of its health. What the broker still keeps for a slot no
+broker says over MQTT.
+
+Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
+count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
+P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
+Columns that are zero for every route are left out, and what does not fit beside each other goes below; then the last
+error of each route, and how old the counters are. A reload that failed, and whatever else keeps the bridge from being
+ready, is on a line of its own (to standard error unless on a terminal).
+
+{ADMIN_HELP}
+{BROKER_HELP}"""
+EPILOG = """\
+exit status:
+  0    shown (even if there is no route)
+  1    bridge or broker cannot be reached, refuses the question, or closed the connection
+  2    the command is used wrongly
+  130  ended by Ctrl-C
+
+examples:
+  rest-bridge status --admin http://127.0.0.1:9464
+  REST_BRIDGE_BROKER_PASSWORD=secret rest-bridge status --broker mqtts://monitor@broker.example --ca-file ca.pem
+  rest-bridge status --group plant --broker mqtt://broker.example
+  REST_BRIDGE_ADMIN=http://127.0.0.1:9464 rest-bridge status --json | jq -r '.[] | select(.health == "Red") | .name'
+"""
+RELOAD_TOPIC: Final = reload_topic()
+TOPIC_FILTER: Final = status_topic("+")
+_QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
+_REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
+_PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
+
+Status = dict[str, Any]
+_DAY = 86_400
+_LINES_OF_ITS_OWN = 3  # summary, titles, and the last line, which would scroll
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The status of each route, and lines about what is wrong with all of them.
+
+    `group` is what the workers of a group report, whose statuses are merged.
+    """
+
+    statuses: Sequence[Status]
+    troubles: Sequence[str] = ()
+    group: GroupOverview | None = None
+
+
+Show = Callable[[Overview], object]
+
+
+def parse_status(payload: bytes) -> Status | None:
+    """Parse a status payload; None when it is not one: anything may be published on these topics."""
+    status = _parse(payload)
+    return status if _is_status(status) else None
+
+
+def _is_status(members: Any) -> bool:
+    return isinstance(members, dict) and isinstance(members.get("name"), str)
+
+
+def _parse(payload: bytes) -> dict[str, Any] | None:
+    try:
+        members = json.loads(payload)
+    except (ValueError, RecursionError):
+        return None
+    return members if isinstance(members, dict) else None
+
+
+class OfBridge:
+    """The figures of now, from the admin port of a bridge."""
+
+    nothing = "the bridge has no route"
+
+    def __init__(self, port: AdminPort) -> None:
+        self._port = port
+        self.shown = port.shown
+
+    def watch(self, seconds: float | None, show: Show) -> None:
+        """Call `show` every second; blocks.
+
+        Args:
+            seconds: When to end, 0: after the first time; None: when interrupted.
+            show: Called in this thread.
+
+        Raises:
+            AdminError: The port cannot be asked, or refuses.
+        """
+        end = None if seconds is None else time.monotonic() + seconds
+        with contextlib.closing(self._port) as port:
+            while True:
+                routes = port.get("/api/routes", "routes")["routes"]
+                reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
+                show(Overview(list(filter(_is_status, routes)), [f"not ready: {visible(str(one))}" for one in reasons]))
+                left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
+                if left <= 0:
+                    return
+                time.sleep(left)
+
+
+class OfBroker:
+    """The figures that a bridge, or the workers of a group, published last on a broker."""
+
+    def __init__(self, address: Address, group: str | None = None) -> None:
+        self._address = address
+        self._group = group
+        self.shown = address.shown
+        of = "route" if group is None else "worker of this group"
+        asked = "is the bridge loaded" if group is None else "is its name right, has one run"
+        self.nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
+
+    def watch(self, seconds: float | None, show: Show) -> None:
+        """Call `show` at each change and every second; blocks.
+
+        Args:
+            seconds: When to end, 0: once all that is retained has come; None: when interrupted.
+            show: Called on the thread of an event loop.
+
+        Raises:
+            BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
+            KeyboardInterrupt: Ctrl-C, or SIGTERM.
+        """
+        try:
+            asyncio.run(self._watch(seconds, show))
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+    async def _watch(self, seconds: float | None, show: Show) -> None:
+        # SIGTERM is as Ctrl-C, also where a script's background job ignores that; an exception that a signal's handler
+        # raises could come where Python drops it.
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        with contextlib.suppress(NotImplementedError):  # Windows
+            loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
+        # Workers do not retain a reload that failed, but records of who is there.
+        topics = [TOPIC_FILTER, RELOAD_TOPIC] if self._group is None else filters(self._group)
+        async with connected(self._address, topics) as subscriber:
+            feed = _Feed(subscriber, self._group)
+            await feed.receive_retained()
+            end = None if seconds is None else time.monotonic() + seconds
+            while True:
+                show(feed.overview())
+                left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
+                if left <= 0:
+                    return
+                if await feed.receive(left) is not None:
+                    settled = time.monotonic() + _PAUSE_SECONDS
+                    while await feed.receive(settled - time.monotonic()) is not None:
+                        pass
+
+
+class _Feed:
+    """A connected client and the statuses it has received."""
+
+    def __init__(self, subscriber: Subscriber, group: str | None) -> None:
+        self._subscriber = subscriber
+        self._statuses: dict[str, Status] = {}
+        self._group = None if group is None else GroupRecords(group)
+        self._reload_failure: dict[str, Any] | None = None
+
+    def overview(self) -> Overview:
+        if self._group is None:
+            failed = status_table.reload_failure(self._reload_failure, time.time())
+            return Overview(list(self._statuses.values()), [] if failed is None else [failed])
+        group = self._group.overview(time.time())
+        return Overview(group.routes, group=group)
+
+    async def receive_retained(self) -> None:
+        """Receive until nothing retained has come for a while, however many messages are published meanwhile."""
+        quiet = time.monotonic() + _QUIET_SECONDS
+        while (left := quiet - time.monotonic()) > 0 and (is_retained := await self.receive(left)) is not None:
+            if is_retained:
+                quiet = time.monotonic() + _QUIET_SECONDS
+
+    async def receive(self, seconds: float) -> bool | None:
+        """Wait for one message; return whether it was retained, None when none came in time."""
+        message = await self._subscriber.receive(seconds)
+        if message is None:
+            return None
+        status = parse_status(message.payload)
+        if message.topic == RELOAD_TOPIC:
+            self._reload_failure = _parse(message.payload)
+        elif self._group is not None:
+            self._group.take(message.topic, message.payload, status, time.time())
+        elif status is not None:
+            self._statuses[message.topic] = status
+        elif not message.payload:  # the route is gone
+            self._statuses.pop(message.topic, None)
+        return message.retain
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= _DAY:
+        raise typer.BadParameter(f"{text!r} is not a number of seconds above 0, at most {_DAY}")
+    return seconds
+
+
+def _group(text: str) -> str:
+    if not text or set(text) & set("/+#"):
+        raise typer.BadParameter(f"{text!r} is not the name of a group of workers")
+    return text
+
+
+def run(
+    admin: Admin = None,
+    broker: Broker = None,
+    ca_file: CaFile = None,
+    cert_file: CertFile = None,
+    key_file: KeyFile = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="NAME", parser=_group, help="show the workers of this group, with --broker")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print the status payloads as JSON, once")] = False,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            metavar="N", parser=_seconds,
+            help="end after N seconds (default: on a terminal never, otherwise when all that is there has come)",
+        ),
+    ] = None,
+) -> int:  # fmt: skip
+    """Show the table, or print once."""
+    if admin is not None and (broker is not None or group is not None):
+        raise typer.BadParameter("--broker and --group read from a broker, --admin from a bridge: give one of them")
+    if group is not None and broker is None:
+        raise ConfigurationError("the workers of a group are read from their broker: add --broker mqtt://HOST:PORT")
+    source: OfBridge | OfBroker
+    if broker is None:
+        source = OfBridge(AdminPort(admin, ca_file, cert_file, key_file))
+    else:
+        source = OfBroker(broker_address(broker, ca_file, cert_file, key_file), group)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if sys.stdout.isatty() and not as_json:
+        with _screen(source.shown) as show:
+            source.watch(seconds, show)
+        return 0
+    shown: list[Overview] = []
+    source.watch(seconds or 0, shown.append)
+    _print_once(shown[-1], source.nothing, as_json=as_json)
+    return 0
+
+
+def _print_once(overview: Overview, nothing: str, *, as_json: bool) -> None:
+    statuses, group, now = overview.statuses, overview.group, time.time()
+    for trouble in overview.troubles:
+        print(trouble, file=sys.stderr)
+    if as_json:
+        print(json.dumps(status_table.in_order(statuses) if group is None else group.members(), indent=2))
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    if group is not None and group.workers:
+        console.print(status_table.group_tables(group), crop=False)
+    if not statuses:
+        print(nothing, file=sys.stderr)
+        return
+    console.print(status_table.table(statuses, console, now=now, width=status_table.UNBOUNDED), crop=False)
+    if (age := status_table.counters_age(statuses, now)) is not None:
+        console.print(age)
+
+
+@contextlib.contextmanager
+def _screen(source: str) -> Iterator[Show]:
+    """Show the newest table on a screen of the terminal's own, and leave the last one behind."""
+    console = Console(highlight=False)
+    shown: list[Overview] = []
+
+    def table(rows: int | None) -> Group:
+        overview, now = shown[0], time.time()
+        statuses = overview.statuses
+        clock = time.strftime("%H:%M:%S", time.localtime(now))
+        title = Text(f"{source}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold")
+        age = status_table.counters_age(statuses, now)
+        head = [title, *([] if age is None else [age]), *(Text(one, "red") for one in overview.troubles)]
+        group = [] if overview.group is None else [status_table.group_tables(overview.group)]
+        if rows is not None:
+            rows -= sum(len(line.wrap(console, console.width)) for line in head) - 1
+            rows -= sum(len(console.render_lines(one)) for one in group)
+        return Group(*head, *group, status_table.table(statuses, console, now=now, rows=rows))
+
+    with Live(console=console, screen=True, auto_refresh=False) as live:
+
+        def show(overview: Overview) -> None:
+            shown[:] = [overview]
+            live.update(table(console.height - _LINES_OF_ITS_OWN), refresh=True)
+
+        try:
+            yield show
+        finally:
+            live.stop()
+            if shown:
+                console.print(table(None))
