@@ -70,7 +70,7 @@ def checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[[lis
 
 
 def guide_configuration() -> str:
-    (configuration,) = (block for block in blocks(page(GUIDE), "yaml") if "slots" in block)
+    (configuration,) = (block for block in blocks(page("conf/several-machines.md"), "yaml") if "slots" in block)
     return configuration
 
 

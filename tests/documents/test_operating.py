@@ -1,8 +1,10 @@
-"""Files and commands of conf/OPERATION.md, written and run as they are printed there."""
+"""Files and commands of conf/production.md, and the files of conf/service, written and run as they are."""
 
 import asyncio
 import configparser
 import contextlib
+import re
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -19,7 +21,7 @@ from amqtt_rest_bridge.store import Spool
 from tests.support.commands import SERVER_ROUTE, Workplace
 from tests.support.documents import ROOT, blocks, page, section
 
-GUIDE: Final = page("conf/OPERATION.md")
+GUIDE: Final = page("conf/production.md")
 USERS: Final = ("sensor", "dashboard", "monitor")
 REFUSED: Final = 0x80  # MQTT 3.1.1 section 3.9.3
 
@@ -32,7 +34,8 @@ def block(title: str, language: str) -> str:
 
 def run(command: str, folder: Path, given: str = "") -> None:
     """Run a shell command that reads a pipe; it has nothing to warn of."""
-    words = ["sh", "-ec", command.replace(".venv/bin/python", sys.executable)]
+    command = command.replace("/opt/rest-bridge/bin/python", sys.executable).replace("/etc/rest-bridge/", "conf/")
+    words = ["sh", "-ec", command]
     ended = subprocess.run(
         words, cwd=folder, input=given, text=True, check=True, start_new_session=True, stderr=subprocess.PIPE
     )
@@ -47,8 +50,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Workplace:
     (place.folder / "conf/routes/intake.lot").write_text(SERVER_ROUTE)
     for user in USERS:
         run(block("Users", "sh").replace("sensor", user), place.folder, f"pass of {user}\n")
+    permissions = block("Who may do what", "yaml").replace("/etc/rest-bridge/", "conf/")
     listeners = {"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}}
-    place.write("broker.yaml", yaml.safe_dump(listeners) + block("Who may do what", "yaml"))
+    place.write("broker.yaml", yaml.safe_dump(listeners) + permissions)
     return place
 
 
@@ -137,3 +141,23 @@ def test_the_licence_is_that_of_the_package() -> None:
     assert metadata["metadata"]["license"] == "Apache-2.0"
     assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text()
     assert f"\n## {metadata['metadata']['version']} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+def test_systemd_accepts_the_unit_of_the_broker(tmp_path: Path) -> None:
+    unit = tmp_path / "rest-bridge.service"
+    text = (ROOT / "conf/service" / unit.name).read_text()
+    unit.write_text(text.replace("/opt/rest-bridge/bin/rest-bridge", sys.executable))
+    command = ["systemd-analyze", "verify", "--man=no", str(unit)]
+    verified = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (verified.returncode, verified.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
+def test_nginx_accepts_its_file(tmp_path: Path) -> None:
+    pem = str(ROOT / "tests/support/certificates/server.pem")
+    text = re.sub(r"/etc/letsencrypt/\S+\.pem", pem, (ROOT / "conf/service/nginx.conf").read_text())
+    whole = f"pid {tmp_path}/pid; error_log stderr; events {{}} http {{ access_log off; {text} }}"
+    (tmp_path / "nginx.conf").write_text(whole)
+    command = ["nginx", "-t", "-q", "-p", str(tmp_path), "-c", str(tmp_path / "nginx.conf")]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).returncode == 0

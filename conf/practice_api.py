@@ -1,0 +1,53 @@
+"""An HTTP API to practise on: it takes meter readings at POST http://127.0.0.1:9000/readings/METER and prints each.
+
+    python3 conf/practice_api.py [--require NAME] [--port PORT]
+
+A reading is a JSON object with `kwh`; with `--require unit` one that lacks `unit` is refused with 422. A repeated
+Idempotency-Key is answered as the first time. It needs only the standard library, and is good for nothing else.
+"""
+
+import argparse
+import json
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, ClassVar
+
+
+class Readings(BaseHTTPRequestHandler):
+    """One request; the readings are kept by their Idempotency-Key."""
+
+    required: ClassVar[list[str]] = ["kwh"]
+    ids: ClassVar[dict[str, int]] = {}
+
+    def do_POST(self) -> None:
+        """Take a reading, or say what it lacks."""
+        text = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        key = self.headers.get("Idempotency-Key", f"none-{len(self.ids)}")
+        note = " (seen before)" if key in self.ids else ""
+        try:
+            lacking = [name for name in self.required if name not in json.loads(text)]
+        except (ValueError, TypeError):
+            lacking = ["a JSON object"]
+        if lacking:
+            status, answer = 422, {"error": f"{lacking[0]} is required"}
+        else:
+            status, answer = 201, {"id": self.ids.setdefault(key, len(self.ids) + 1)}
+        print(f"{status} POST {self.path} {text.decode(errors='replace')}{note}", flush=True)
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Print nothing else."""
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--require", action="append", default=[], help="a member that a reading needs, beside kwh")
+    parser.add_argument("--port", type=int, default=9000)
+    given = parser.parse_args()
+    Readings.required = ["kwh", *given.require]
+    print(f"listening on http://127.0.0.1:{given.port}", flush=True)
+    ThreadingHTTPServer(("127.0.0.1", given.port), Readings).serve_forever()
