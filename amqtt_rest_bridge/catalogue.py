@@ -149,7 +149,9 @@ HTTP_STATUS: Final = FailureRow(
     "401, 403: credentials; 404: BASE_ADDRESS and ENDPOINT; 405: METHOD; 415: content type; `body` holds what the "
     "server said, secrets of the route masked",
 )
-STATUS_EXPLAINED: Final = HTTP_STATUS.hinting("The response body may tell what the server expects.")
+STATUS_EXPLAINED: Final = HTTP_STATUS.hinting(
+    "Change BODY, HEADERS or ENDPOINT of the event to what the server expects."
+)
 STATUS_OF_THE_SERVER: Final = HTTP_STATUS.hinting("The server has a problem of its own: look into its log.")
 STATUS_EXPECTS_TLS: Final = HTTP_STATUS.hinting(
     "The server expects TLS on this port: set USE_SSL or write https:// into BASE_ADDRESS."

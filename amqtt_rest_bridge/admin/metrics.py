@@ -37,6 +37,10 @@ METRICS: Final = {
     "rest_bridge_call_seconds": ("histogram", "Seconds that the requests of a call took; of calls that sent any."),
     "rest_bridge_wait_seconds": ("summary", "Seconds that a message waited: for a worker, a turn, the next try."),
     "rest_bridge_refused_total": ("counter", "Messages that were not taken: no room, or too large."),
+    "rest_bridge_skipped_total": (
+        "counter",
+        "Messages and requests that were skipped: when_false, when_unusable, unchanged, duplicate.",
+    ),
     "rest_bridge_requests_total": ("counter", "Requests of server mode, by the status of the answer."),
     "rest_bridge_request_seconds": (
         "histogram",
@@ -125,6 +129,8 @@ class _Samples(Collector):
             self._add("rest_bridge_calls_total", {**labels, "outcome": outcome}, count)
         for status, count in counts.statuses.items():
             self._add("rest_bridge_requests_total", {**labels, "status": status}, count)
+        for reason, count in counts.skipped.items():
+            self._add("rest_bridge_skipped_total", {**labels, "reason": reason}, count)
         self._add("rest_bridge_refused_total", labels, counts.refused)
         if counts.outcomes:
             samples = self._metrics["rest_bridge_wait_seconds"].samples

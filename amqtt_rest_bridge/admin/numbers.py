@@ -27,7 +27,8 @@ class EventCounts(Struct, array_like=True):
 
     `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
     `waited` how long they waited (one bucket). `statuses` are requests of server mode by the status of the answer; of a
-    server event `took` is the time until the answer, without callers that were refused and what WHEN skipped.
+    server event `took` is the time until the answer, without callers that were refused and what was skipped. `skipped`
+    are messages and requests by the code of their reason.
     """
 
     outcomes: dict[str, int]
@@ -35,6 +36,7 @@ class EventCounts(Struct, array_like=True):
     waited: "Durations"
     refused: int = 0
     statuses: dict[str, int] = {}
+    skipped: dict[str, int] = {}
 
 
 class Durations(Struct, array_like=True):

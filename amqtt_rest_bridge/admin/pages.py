@@ -36,7 +36,6 @@ from amqtt_rest_bridge.site.playground import Trial, Tried
 CHANGE_SECONDS: Final = 2.0
 _CODE: Final = re.compile(r"`([^`]+)`")
 _WORD: Final = re.compile("[a-z]+ ")
-_REASON: Final = 240  # characters
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -178,7 +177,6 @@ class StatusPages:
             "run",
             run=run,
             again=None if again is None else run_members(again),
-            reason=_reason(run),
             may_retry=self._may_retry and route is not None,
             is_refused=is_refused,
             bars=bars,
@@ -254,15 +252,6 @@ def _members(record: Record) -> dict[str, Any]:
 
 def _duration(milliseconds: float) -> str:
     return f"{milliseconds:.1f} ms" if milliseconds < 1000 else f"{milliseconds / 1000:.1f} s"
-
-
-def _reason(run: Mapping[str, Any]) -> str:
-    """Return how a response begins that may say why a call has failed; "" where it is a page or no text."""
-    response = run["response"]
-    if response is None or "path" in run or run["outcome"] != "failed" or response["body_encoding"] == "base64":
-        return ""
-    text = " ".join(response["body"].split())
-    return "" if text.startswith("<") else text if len(text) <= _REASON else f"{text[:_REASON]}…"
 
 
 def _moment(time: str) -> str:

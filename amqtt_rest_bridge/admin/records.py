@@ -43,6 +43,7 @@ from amqtt_rest_bridge.records.values import (
     SHOWN_FAILURES,
     SHOWN_RUNS,
     Evidence,
+    Reason,
     Record,
     RunQuery,
     ShownResponse,
@@ -79,6 +80,7 @@ class _Run(Struct, gc=False):
     waited: float | None
     attempts: Sequence[Try] = ()
     retry_of: str | None = None
+    reason: tuple[str, str] | None = None
 
 
 class RunRecords:
@@ -118,8 +120,7 @@ class RunRecords:
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Record the events of these routes from now on, and no others; kept runs of others stay."""
         self._counts = {
-            name: self._counts.get(name) or EventCounts({}, Durations(), Durations([0]), statuses={})
-            for name in event_names(routes)
+            name: self._counts.get(name) or EventCounts({}, Durations(), Durations([0])) for name in event_names(routes)
         }
         names = [route.name for route in routes]
         self._recent = {name: self._recent.get(name, deque(maxlen=SHOWN_RUNS)) for name in names}
@@ -147,7 +148,7 @@ class RunRecords:
         noted = _Run(
             run.time, _KINDS.get(run.outcome, "call"), self._ids.of(run.key, *name), run.route, run.event,
             run.message.topic[:_LONGEST], run.event.method.value, url, run.status, failure,
-            run.attempted, run.took, run.waited, run.attempts, run.retry_of,
+            run.attempted, run.took, run.waited, run.attempts, run.retry_of, run.skipped,
         )  # fmt: skip
         self._note(noted)
         if name not in self._counts:
@@ -183,12 +184,14 @@ class RunRecords:
         kind = "skipped" if run.outcome is Outcome.SKIPPED else "request"
         noted = _Run(
             run.time, kind, run.request.id, route, event, topic, run.request.method[:_LONGEST_METHOD], url, status,
-            failure, None, run.took, None, (), run.retry_of,
+            failure, None, run.took, None, (), run.retry_of, run.skipped,
         )  # fmt: skip
         self._note(noted)
         if route is None or event is None or (counts := self._counts.get((route.name, event.name))) is None:
             return
         counts.statuses[run.answer.status[:3]] = counts.statuses.get(run.answer.status[:3], 0) + 1
+        if run.skipped is not None:
+            counts.skipped[run.skipped[0]] = counts.skipped.get(run.skipped[0], 0) + 1
         if run.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
             counts.took.add(run.took, BUCKETS)
         if failure is not None:
@@ -197,7 +200,7 @@ class RunRecords:
         is_kept = failure[0] in NOT_SERVED_CODES if failure is not None else self._capture is Capture.ALL
         if run.retry_of is not None:
             self._keep_request(noted, run)
-        elif is_kept and self._capture is not Capture.NONE and kind != "skipped":
+        elif is_kept and self._capture is not Capture.NONE:
             self._keep_soon(noted, run)
 
     def note_unmatched(self, message: Message) -> None:
@@ -294,6 +297,8 @@ class RunRecords:
         if run.outcome is Outcome.REFUSED:
             counts.refused += 1
             return
+        if run.skipped is not None:
+            counts.skipped[run.skipped[0]] = counts.skipped.get(run.skipped[0], 0) + 1
         outcome = _SKIPPED if run.outcome is Outcome.SKIPPED else SUCCEEDED
         if run.failure is not None:
             outcome = run.failure.code.value
@@ -307,7 +312,7 @@ class RunRecords:
     def _keeps(self, outcome: Outcome) -> bool:
         if outcome in (Outcome.FAILED, Outcome.REFUSED):
             return True
-        return outcome is Outcome.SUCCEEDED and self._capture is Capture.ALL
+        return outcome in (Outcome.SUCCEEDED, Outcome.SKIPPED) and self._capture is Capture.ALL
 
     def _evidence(self, run: CallRun) -> Evidence | None:
         """Return what is kept of a call beside its message, without secrets; None for one that was refused."""
@@ -381,6 +386,7 @@ class RunRecords:
             None if is_refused else round(1000 * run.took, 1),
             None if run.waited is None or is_refused else max(0.0, round(1000 * run.waited, 1)),
             list(run.attempts), run.retry_of,
+            reason=None if run.reason is None else Reason(run.reason[0], masker.address(run.reason[1])),
         )  # fmt: skip
 
 

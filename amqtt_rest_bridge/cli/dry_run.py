@@ -15,10 +15,9 @@ import typer
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
 from amqtt_rest_bridge.engine.client_mode import sender_of
 from amqtt_rest_bridge.engine.results import masker_for
-from amqtt_rest_bridge.engine.stages import Call, Verdict
+from amqtt_rest_bridge.engine.stages import Verdict
 from amqtt_rest_bridge.engine.trial import ANY_KEY, MAX_BYTES, call_of, shown_request, try_request
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity, on_one_line
-from amqtt_rest_bridge.failures import message_values
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
 from amqtt_rest_bridge.http.client import client_for
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot import loader, sources
@@ -33,7 +32,6 @@ from amqtt_rest_bridge.lot.model import (
     Publication,
     Route,
 )
-from amqtt_rest_bridge.lot.placeholders import Condition, to_json
 from amqtt_rest_bridge.topics import check_topic_name, filter_matches
 
 DESCRIPTION = """\
@@ -152,7 +150,7 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     call = call_of(route, event, message, key=key)
     masker, verdict = call.event.masker, call.event.begin(call)
     if verdict is not None or call.built is None:
-        return _show_end(verdict or call.event.fail_unexpectedly(call), call, masker)
+        return _show_end(verdict or call.event.fail_unexpectedly(call), masker)
     built = call.built
     request = shown_request(route, built.request)
     print(f"{request.method} {masker.address(request.url)}")
@@ -164,11 +162,11 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     try:
         response = asyncio.run(_sent(route, built.request))
     except CallError as failure:
-        return _show_end(call.event.judge(call, failure), call, masker_for(masker, built.request, None))
+        return _show_end(call.event.judge(call, failure), masker_for(masker, built.request, None))
     masker = masker_for(masker, built.request, response)
     print(f"{response.status} {without_controls(masker.text(response.reason))}")
     _print_headers_and_body(response.headers, response.body, masker)
-    return _show_end(call.event.judge(call, response), call, masker, response)
+    return _show_end(call.event.judge(call, response), masker, response)
 
 
 async def _sent(route: Route, request: HttpRequest) -> HttpResponse:
@@ -180,7 +178,7 @@ async def _sent(route: Route, request: HttpRequest) -> HttpResponse:
         sender.close()
 
 
-def _show_end(verdict: Verdict, call: Call, masker: Masker, response: HttpResponse | None = None) -> bool:
+def _show_end(verdict: Verdict, masker: Masker, response: HttpResponse | None = None) -> bool:
     """Print how a call ended; return whether it succeeded."""
     failure, result = verdict.failure, verdict.publication
     goes_to = _delivery(result.topic if result else None, result, masker)
@@ -189,7 +187,7 @@ def _show_end(verdict: Verdict, call: Call, masker: Masker, response: HttpRespon
         print(f"# hint: {failure.hint}\n# the failure would go to {goes_to}\n")
         return False
     if response is None:
-        print(f"# skipped: {masker.text(why_skipped(call.event.event.when, call.message))}\n")
+        print(f"# skipped: {masker.text('' if verdict.skipped is None else verdict.skipped[1])}\n")
         return True
     print(f"# {response.elapsed * 1000:.0f} ms; the broker would publish this to {goes_to}")
     if result and result.payload != response.body:  # PAYLOAD or RESPONSE_FORMAT has shaped it
@@ -204,19 +202,6 @@ def _delivery(topic: str | None, like: Publication | ClientEvent | None, masker:
         return "no topic"
     quality = "" if like.qos is None else f", with QoS {like.qos} at most"
     return f"{masker.text(topic)}{', retained' if like.retain else ''}{quality}"
-
-
-def why_skipped(condition: Condition | None, message: Message) -> str:
-    """Return why WHEN is false for a message, with the values of its placeholders."""
-    if condition is None:
-        return "it has no WHEN"
-    values, given = message_values(message), []
-    for one in dict.fromkeys(condition.placeholders):
-        try:
-            given.append(f"{{{one.name}}} is {on_one_line(to_json(values.get_or_default(one)))}")
-        except CallError as failed:
-            given.append(f"{{{one.name}}} is missing ({failed.message.partition(': ')[2]})")
-    return f"WHEN {on_one_line(condition.source, 1000)} is false: {', '.join(given) or 'it holds no placeholder'}"
 
 
 def _print_headers_and_body(headers: tuple[tuple[str, str], ...], body: bytes, masker: Masker) -> None:

@@ -14,6 +14,7 @@ from amqtt_rest_bridge.engine.needs import Sends
 from amqtt_rest_bridge.engine.requests import BuiltRequest, RequestBuilder
 from amqtt_rest_bridge.engine.results import (
     error_without_secrets,
+    failure_explained,
     failure_of,
     failure_publication,
     masker_for,
@@ -28,7 +29,7 @@ from amqtt_rest_bridge.engine.stages.retries import Retries
 from amqtt_rest_bridge.engine.stages.schema import Checked
 from amqtt_rest_bridge.engine.stages.signature import Signed
 from amqtt_rest_bridge.engine.stages.when import When
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import ClientEvent, HttpResponse, Message, Route, RunIds
 from amqtt_rest_bridge.lot.placeholders import BatchValues, MessageValues
@@ -139,6 +140,8 @@ class PreparedEvent:
         failure.with_traceback(None).__cause__ = failure.__context__ = None
         masker = masker_for(self.masker, request, response)
         failure = error_without_secrets(masker, failure)
+        if response is not None and failure.code is FailureCode.HTTP_STATUS:
+            failure = failure_explained(masker, failure, response)
         if call.url is not None:
             call.url = masker.address(call.url)  # secrets of the message, too: records mask only the route's
         status = None if response is None else response.status

@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -25,9 +26,11 @@ from amqtt_rest_bridge.engine.needs import (
     RequestRun,
 )
 from amqtt_rest_bridge.engine.stages import Call, Step, Verdict
-from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, RouteStatistics
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
+from amqtt_rest_bridge.lot.masking import Masker, masker_of
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, RunIds, RunKey, Try
+from amqtt_rest_bridge.lot.placeholders import WHEN_UNUSABLE
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -160,8 +163,10 @@ class Outcomes:
         """Note a call that has ended."""
         event, now, failure = call.event, self._clock.time(), verdict.failure
         waited = call.waited(now)
+        if event.event.when is not None:
+            self._note_when(event.event.name, verdict.skipped, event.masker, statistics)
         if failure is not None:
-            statistics.failure(failure.code.value, failure.message, now)
+            statistics.failure(failure.code.value, failure.message, now, event.run_id(call), call.retry_of)
             if log.isEnabledFor(logging.WARNING):
                 log.warning(
                     "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
@@ -171,7 +176,7 @@ class Outcomes:
         elif verdict.step is Step.SKIPPED:
             statistics.skip()
         else:
-            statistics.success(waited, call.took, now)
+            statistics.success(waited, call.took, now, call.retry_of)
             self.quiet.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 event.request, verdict.status, 1000 * call.took, 1000 * waited,
@@ -196,7 +201,7 @@ class Outcomes:
             self._record(one, verdict, now, one.waited(now))
         statistics.retry(failure.code.value)
         if event.is_lossless:
-            statistics.error(failure.code.value, failure.message, now)
+            statistics.error(failure.code.value, failure.message, now, event.run_id(call))
         self.quiet.note(
             logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
             topic=call.message.topic, run=call.run, kind="retry",
@@ -206,7 +211,7 @@ class Outcomes:
     def refused(self, call: Call, failure: CallError, statistics: RouteStatistics) -> None:
         """Note a message that was not admitted."""
         now = self._clock.time()
-        statistics.refuse(failure.code.value, failure.message, now)
+        statistics.refuse(failure.code.value, failure.message, now, call.event.run_id(call), call.retry_of)
         self.quiet.note(
             logging.WARNING, call.name, "refused a message on %s: %s", loggable(call.message.topic), failure.message,
             run=call.run,
@@ -249,12 +254,14 @@ class Outcomes:
         statistics = self.statistics.get(route.name)
         if statistics is None:
             return
+        if event.when is not None and run.outcome is not Outcome.REFUSED:
+            self._note_when(event.name, run.skipped, masker_of(route), statistics)
         if run.outcome is Outcome.SUCCEEDED:
-            statistics.request_served(run.took, run.time)
+            statistics.request_served(run.took, run.time, run.retry_of)
         elif run.outcome is Outcome.SKIPPED:
             statistics.request_skipped()
         elif run.outcome is Outcome.FAILED and run.refusal is not None:
-            statistics.request_failed(run.refusal.code, run.refusal.message, run.time)
+            statistics.request_failed(run.refusal.code, run.refusal.message, run.time, run.request.id, run.retry_of)
         elif run.outcome is Outcome.REFUSED and run.refusal is not None:
             statistics.caller_refused(f"{run.answer.status[:3]} {run.refusal.code}")
         self.noted(statistics)
@@ -280,6 +287,22 @@ class Outcomes:
         if self._records is not None and not of_server:
             self._records.note_error(route, code, message, now)
         self.noted(statistics)
+
+    def _note_when(
+        self, event: str, skipped: tuple[str, str] | None, masker: Masker, statistics: RouteStatistics
+    ) -> None:
+        """Note whether a WHEN could be used. A broken one makes its route Yellow, until a minute without messages."""
+        fault = None if skipped is None or skipped[0] != WHEN_UNUSABLE else masker.text(skipped[1])
+        is_watched = bool(statistics.broken_whens)
+        statistics.note_when(event, fault, self._clock.monotonic())
+        if statistics.broken_whens and not is_watched:
+            self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
+
+    def _check_whens(self, statistics: RouteStatistics) -> None:
+        statistics.check_whens(self._clock.monotonic())
+        self.noted(statistics)
+        if statistics.broken_whens:
+            self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
 
     def noted(self, statistics: RouteStatistics) -> None:
         """Report the health of a route if it has changed. Removed routes have no status."""

@@ -8,7 +8,7 @@ from typing import Final
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.engine.trace_context import TRACE_NAMES, trace_of
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, on_one_line
 from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http.failures import describe_status, redirect_refused
 from amqtt_rest_bridge.lot.masking import Masker, credentials_of
@@ -25,6 +25,10 @@ from amqtt_rest_bridge.lot.model import (
 
 _TRACE_NAMES: Final = frozenset(TRACE_NAMES)
 _BODY: Final = attrgetter("body")
+_LARGEST: Final = 65_536  # bytes of a body that is looked at for what it says
+_LONGEST: Final = 200  # characters of that
+_DEEPEST: Final = 5
+_SAYING: Final = ("message", "detail", "error_description", "msg", "description", "reason", "error", "errors", "title")
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 Result = Callable[[Message, str | None, HttpResponse], Publication | None]
@@ -130,6 +134,44 @@ def error_without_secrets(masker: Masker, failure: CallError) -> CallError:
     if message == failure.message:
         return failure
     return CallError(failure.code, message, failure.hint, unsent=failure.unsent)
+
+
+def failure_explained(masker: Masker, failure: CallError, response: HttpResponse) -> CallError:
+    """Return a failure whose message ends with what the server said: `...: unit is required`.
+
+    That is the text of the body, or in JSON of its member `message`, `detail`, `error` or the like. HTML, JSON without
+    such a member and binary bodies are left out. Secrets are masked before the text is cut.
+    """
+    text = " ".join(masker.address(_text_said(response.body)).split())
+    if not text or text.startswith("<"):
+        return failure
+    return CallError(
+        failure.code, f"{failure.message}: {on_one_line(text, _LONGEST)}", failure.hint, unsent=failure.unsent
+    )
+
+
+def _text_said(body: bytes) -> str:
+    if len(body) > _LARGEST:
+        return ""
+    try:
+        text = body.decode()
+        return _said(json.loads(text))
+    except UnicodeDecodeError:
+        return ""
+    except (ValueError, RecursionError):
+        return text
+
+
+def _said(value: object, depth: int = 0) -> str:
+    """Return the first text in what an API tells of an error, looking where most APIs have it."""
+    if isinstance(value, str) or depth == _DEEPEST:
+        return value if isinstance(value, str) else ""
+    if isinstance(value, dict):
+        named = [value[name] for name in _SAYING if name in value]
+        return next(filter(None, (_said(one, depth + 1) for one in named or (value.values() if depth else ()))), "")
+    if isinstance(value, list):
+        return next(filter(None, (_said(one, depth + 1) for one in value)), "")
+    return ""
 
 
 def _properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:

@@ -7,6 +7,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from msgspec import Struct, field
+
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
 from amqtt_rest_bridge.engine.admission import Admission, QueueBytes
 from amqtt_rest_bridge.errors import FailureCode
@@ -18,6 +20,11 @@ HEALTH_WINDOW: Final = 20
 WELL: Final = "."
 CALLER_REFUSED: Final = "c"
 NOT_SERVED: Final = "x"
+FAILED: Final = "-"
+WHEN_SECONDS: Final = 60.0
+"""A WHEN that could not be used for any message of so many seconds makes its route Yellow ..."""
+_FEWEST: Final = 5  # ... where these were so many messages at least
+_MOST_RUNS: Final = 20  # of one message that was sent again and again
 _RED_STREAK = 3
 _LAST = 1000  # calls and requests that p50 and p99 are taken from
 # What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
@@ -39,6 +46,57 @@ class RouteError(NamedTuple):
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
+class _Ended(Struct):
+    """How a message or request has ended; `runs` are the ids of its failed runs, by which a retry finds it."""
+
+    outcome: str
+    runs: list[str]
+
+
+_WELL: Final = _Ended(WELL, [])
+
+
+class _Window:
+    """How the last 20 messages, or requests, of a route have ended. They are counted: each message asks for it twice.
+
+    What was sent again takes the place of its failure, so that a message counts once.
+    """
+
+    def __init__(self) -> None:
+        self._last: deque[_Ended] = deque(maxlen=HEALTH_WINDOW)
+        self.counts = dict.fromkeys((WELL, FAILED, CALLER_REFUSED, NOT_SERVED), 0)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._last)
+
+    def add(self, outcome: str, run: str | None = None, retry_of: str | None = None) -> None:
+        """Note how a run has ended; `run` is its id where it has failed, `retry_of` that of the run it repeats."""
+        self.counts[outcome] += 1
+        before = None if retry_of is None else next((one for one in self._last if retry_of in one.runs), None)
+        if before is not None:
+            self.counts[before.outcome] -= 1
+            before.outcome = outcome
+            before.runs = [*before.runs, *([] if run is None else [run])][-_MOST_RUNS:]
+            return
+        if len(self._last) == HEALTH_WINDOW:
+            self.counts[self._last[0].outcome] -= 1
+        self._last.append(_WELL if run is None and outcome == WELL else _Ended(outcome, [] if run is None else [run]))
+
+
+class _When(Struct):
+    """When the WHEN of an event could be used last and when it could not, monotonic seconds, and why not."""
+
+    usable: float = float("-inf")
+    unusable: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST))
+    fault: str = ""
+
+    def is_broken(self, now: float) -> bool:
+        """Return whether it could not be used for any message of the last minute, of which there are enough."""
+        since = now - WHEN_SECONDS
+        return self.usable < since and len(self.unusable) == _FEWEST and self.unusable[0] >= since
+
+
 class RouteStatistics:
     """Counters of one route, and its admission; kept when a reload changes the route."""
 
@@ -48,15 +106,16 @@ class RouteStatistics:
         self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
         # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
         self._other_errors = 0  # that ended no message: attempts of a lossless call, a port that is not served
-        self._recent: deque[bool] = deque(maxlen=HEALTH_WINDOW)
-        self._recent_errors = 0
+        self._calls, self._requests = _Window(), _Window()
+        self._whens: dict[str, _When] = {}
+        self.broken_whens: dict[str, str] = {}
+        """Why a WHEN could not be used for any message of the last minute, by event."""
         self._took: deque[float] = deque(maxlen=_LAST)
         self._waited: deque[float] = deque(maxlen=_LAST)
         self._streak = 0
         self.retrying = 0
         """Calls of which an attempt has failed and is followed by another one; see `retry`."""
         self._retry_code = ""
-        self._requests = ""  # the last 20 of server mode: `WELL`, `CALLER_REFUSED` or `NOT_SERVED`
         self._failed_requests = 0  # in a row
         self._refused_callers = 0  # of `refused`
         self._refusal = ""  # of the last of them
@@ -78,35 +137,58 @@ class RouteStatistics:
         self._has_breaker = route.route_config.breaker is not None
         self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
         self.admission.update(route.route_config)
+        self._whens.clear()
+        self.broken_whens.clear()
 
     def health_changed(self) -> bool:
         """Return whether the health is another one than when this was asked last."""
         before, self._known_health = self._known_health, self.health
         return self._known_health != before
 
-    def refuse(self, code: str, message: str, now: float) -> None:
+    def refuse(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
         """Note a message that was not admitted."""
         self._others += 1
         self.refused += 1
-        self._error(code, message, now)
+        self._error(code, message, now, run, retry_of)
 
-    def success(self, waited: float, took: float, now: float) -> None:
-        """Note a call that ended well: it waited, and its requests took, so many seconds."""
+    def success(self, waited: float, took: float, now: float, retry_of: str | None = None) -> None:
+        """Note a call that ended well: it waited, and its requests took, so many seconds.
+
+        `retry_of` is the id of the failed run whose message it has sent again, which counts as a success then.
+        """
         self.succeeded += 1
         self._took.append(took)
         self._waited.append(waited)
         self.last_success = now
         self._connection = "connected"
-        self._note(well=True)
+        self._streak = 0
+        self._calls.add(WELL, None, retry_of)
 
     def skip(self) -> None:
         """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
         self.skipped += 1
 
-    def failure(self, code: str, message: str, now: float) -> None:
+    def note_when(self, event: str, fault: str | None, now: float) -> None:
+        """Note that the WHEN of an event could be used, or why not; `now` is monotonic seconds."""
+        when = self._whens.get(event)
+        if when is None:
+            when = self._whens[event] = _When()
+        if fault is None:
+            when.usable = now
+        else:
+            when.unusable.append(now)
+            when.fault = fault
+        if fault is not None or self.broken_whens:
+            self.check_whens(now)
+
+    def check_whens(self, now: float) -> None:
+        """Find each WHEN that could not be used for any message of the last minute."""
+        self.broken_whens = {event: when.fault for event, when in self._whens.items() if when.is_broken(now)}
+
+    def failure(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
         """Note a call that failed."""
         self.failed += 1
-        self._error(code, message, now)
+        self._error(code, message, now, run, retry_of)
 
     def retry(self, code: str) -> None:
         """Note why an attempt has failed that is followed by another one.
@@ -118,16 +200,16 @@ class RouteStatistics:
         self._retry_code = code
         self._note_connection(code)
 
-    def error(self, code: str, message: str, now: float) -> None:
+    def error(self, code: str, message: str, now: float, run: str | None = None) -> None:
         """Note an error that ended no message, such as a failed attempt of a lossless call.
 
         Decision: each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
         so a route whose server is down for a week would be Green all the while.
         """
         self._other_errors += 1
-        self._error(code, message, now)
+        self._error(code, message, now, run)
 
-    def request_served(self, seconds: float, now: float) -> None:
+    def request_served(self, seconds: float, now: float, retry_of: str | None = None) -> None:
         """Count a request of server mode that was answered well."""
         self._others += 1
         self.succeeded += 1
@@ -136,14 +218,14 @@ class RouteStatistics:
         if not self._calls_out:
             self._connection = "connected"
         self._failed_requests = 0
-        self._note_request(WELL)
+        self._requests.add(WELL, None, retry_of)
 
     def request_skipped(self) -> None:
         """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
         self._others += 1
         self.skipped += 1
         self._failed_requests = 0
-        self._note_request(WELL)
+        self._requests.add(WELL)
 
     def caller_refused(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
@@ -156,22 +238,24 @@ class RouteStatistics:
         self._refused_callers += 1
         self._refusal = refusal
         self._failed_requests = 0
-        self._note_request(CALLER_REFUSED)
+        self._requests.add(CALLER_REFUSED)
 
-    def request_failed(self, code: str, message: str, now: float) -> None:
+    def request_failed(
+        self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
+    ) -> None:
         """Count a request that the route could not serve."""
         self._others += 1
         self.failed += 1
         self._last_error = RouteError(now, code, message)
         self._failed_requests += 1
-        self._note_request(NOT_SERVED)
+        self._requests.add(NOT_SERVED, run, retry_of)
 
     def server_error(self, code: str, message: str, now: float) -> None:
         """Note an error of server mode that ended no request."""
         self._other_errors += 1
         self._last_error = RouteError(now, code, message)
         self._failed_requests += 1
-        self._note_request(NOT_SERVED)
+        self._requests.add(NOT_SERVED)
 
     def note_down(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
@@ -197,8 +281,9 @@ class RouteStatistics:
         """Return how many streams of the route are open, None for a route without STREAM."""
         return self._readers if self._has_stream else None
 
-    def _error(self, code: str, message: str, now: float) -> None:
-        self._note(well=False)
+    def _error(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
+        self._streak += 1
+        self._calls.add(FAILED, run, retry_of)
         self._note_connection(code)
         self._last_error = RouteError(now, code, message)
 
@@ -208,46 +293,43 @@ class RouteStatistics:
         elif code in _ANSWERED:
             self._connection = "connected"
 
-    def _note(self, *, well: bool) -> None:
-        if len(self._recent) == HEALTH_WINDOW:  # counted, since each message asks for the health twice
-            self._recent_errors -= not self._recent[0]
-        self._recent.append(well)
-        if well:
-            self._streak = 0
-        else:
-            self._recent_errors, self._streak = self._recent_errors + 1, self._streak + 1
-
-    def _note_request(self, outcome: str) -> None:
-        self._requests = (self._requests + outcome)[-HEALTH_WINDOW:]
-
     @property
     def health(self) -> str:
         """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 in a row, breaker, port).
 
-        Calls and requests are looked at each for themselves; the worse counts. With a call that is tried again, Yellow.
+        Calls and requests are looked at each for themselves; the worse counts. With a call that is tried again, or a
+        WHEN that cannot be used, Yellow.
         """
         is_down = self._down is not None or self._open is not None
         if is_down or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
             return "Red"
-        return "Yellow" if self._recent_errors or self.retrying or self._requests.strip(WELL) else "Green"
+        requests = self._requests.counts
+        is_ill = self._calls.counts[FAILED] or self.retrying or requests[NOT_SERVED] or requests[CALLER_REFUSED]
+        return "Yellow" if is_ill or self.broken_whens else "Green"
 
     @property
     def health_reason(self) -> str | None:
         """Return why the health is not Green: what fails, and callers that are refused apart from it."""
         requests, reasons = self._requests, []
+        failed, not_served, refused = (
+            self._calls.counts[FAILED], requests.counts[NOT_SERVED], requests.counts[CALLER_REFUSED],
+        )  # fmt: skip
         if self._down is not None:
             reasons.append(self._down)
         if self._open is not None:
             reasons.append(self._open)
-        if self._recent_errors:
-            failed = "tries failed" if self._counts_tries else "messages failed"
-            reasons.append(f"{failed}: {self._recent_errors} of the last {len(self._recent)}")
+        if failed:
+            what = "tries failed" if self._counts_tries else "messages failed"
+            reasons.append(f"{what}: {failed} of the last {len(self._calls)}")
         if self.retrying:
             reasons.append(f"messages tried again: {self.retrying}, the last failed try with {self._retry_code}")
-        if NOT_SERVED in requests:
-            reasons.append(f"requests failed: {requests.count(NOT_SERVED)} of the last {len(requests)}")
-        if CALLER_REFUSED in requests:
-            refused = requests.count(CALLER_REFUSED)
+        reasons += [
+            f"event {event}, each message of the last minute was skipped: {fault}"
+            for event, fault in self.broken_whens.items()
+        ]
+        if not_served:
+            reasons.append(f"requests failed: {not_served} of the last {len(requests)}")
+        if refused:
             reasons.append(
                 f"callers refused: {refused} of the last {len(requests)} requests, the last one with {self._refusal}"
             )
@@ -270,6 +352,7 @@ class RouteStatistics:
                 "succeeded": self.succeeded,
                 "failed": self.failed,
                 "retried": self.retried,
+                "retrying": self.retrying,
                 "refused": self.refused,
                 "skipped": self.skipped,
                 "queued": self.admission.queued,

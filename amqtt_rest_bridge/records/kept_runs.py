@@ -1,7 +1,7 @@
 """The runs that are kept: failures with their messages, bounded in number and bytes. The loop alone.
 
-Each route has its last 100 failures and its last 20 others. Where all together are too large the route that holds the
-most bytes loses its oldest run, so that no route takes the room of another one.
+Each route has its last 100 failures, its last 20 successes and the last 20 that were skipped. Where all together are
+too large the route that holds the most bytes loses its oldest run, so that no route takes the room of another one.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -53,9 +53,15 @@ class KeptRun(Struct, frozen=True, array_like=True):
         return size + sum(len(name) + len(value) for name, value in pairs) + _PAIR_BYTES * len(pairs)
 
     @property
+    def outcome(self) -> Outcome:
+        """Return how it has ended; what was refused is among the failures."""
+        outcome = outcome_of(self.record.kind, self.record.code)
+        return Outcome.FAILED if outcome is Outcome.REFUSED else outcome
+
+    @property
     def is_failure(self) -> bool:
         """Return whether its message may be sent again."""
-        return outcome_of(self.record.kind, self.record.code) in (Outcome.FAILED, Outcome.REFUSED)
+        return self.outcome is Outcome.FAILED
 
     def detail(self, again: "KeptRun | None") -> RunDetail:
         """Return what there is to show of it; `again` is the run that sends its message again."""
@@ -68,8 +74,8 @@ class KeptRun(Struct, frozen=True, array_like=True):
         )  # fmt: skip
 
 
-_Part = tuple[str, bool]
-"""A route's name, and whether its failures are meant."""
+_Part = tuple[str, Outcome]
+"""A route's name, and how the runs have ended."""
 
 
 class KeptRuns:
@@ -116,8 +122,7 @@ class KeptRuns:
             self._drop(next(iter(part)))
         while self.bytes > self._most:
             route = max(self._bytes, key=self._bytes.__getitem__)
-            both = [self._parts.get((route, is_failure)) for is_failure in (True, False)]
-            oldest = [next(iter(part)) for part in both if part]
+            oldest = [next(iter(part)) for (name, _), part in self._parts.items() if name == route]
             self._drop(min(oldest, key=lambda one: self._runs[one].record.time))
         return run
 
@@ -143,11 +148,11 @@ class KeptRuns:
         """Return all runs, or those of a route, the newest first; as they are now, whatever changes later."""
         if route is None:
             return reversed(list(self._runs.values()))
-        both = [run for is_failure in (True, False) for run in self._parts.get((route, is_failure), {}).values()]
-        return iter(sorted(both, key=lambda run: run.record.time, reverse=True))
+        own = [run for (name, _), part in self._parts.items() if name == route for run in part.values()]
+        return iter(sorted(own, key=lambda run: run.record.time, reverse=True))
 
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
-        return self._parts.setdefault((run.record.route or "", run.is_failure), {})
+        return self._parts.setdefault((run.record.route or "", run.outcome), {})
 
     def _put(self, name: str, run: KeptRun, size: int) -> dict[str, KeptRun]:
         route, part = run.record.route or "", self._part(run)
@@ -166,7 +171,7 @@ class KeptRuns:
         route, part, size = run.record.route or "", self._part(run), self._sizes.pop(name)
         del part[name]
         if not part:
-            del self._parts[route, run.is_failure]
+            del self._parts[route, run.outcome]
         self._bytes[route] -= size
         self.bytes -= size
         if not self._bytes[route]:

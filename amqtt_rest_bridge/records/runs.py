@@ -3,6 +3,8 @@
 from enum import StrEnum
 from typing import Any, Final
 
+from msgspec import structs
+
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import Try
@@ -22,7 +24,7 @@ class Outcome(StrEnum):
     REFUSED = "refused"
     """A message that was not taken, or a request that is its caller's fault."""
     SKIPPED = "skipped"
-    """WHEN is false."""
+    """There was nothing to send or publish; its reason says why."""
     UNANSWERED = "unanswered"
     """A request that came while the bridge or its port closed, which counts nowhere."""
 
@@ -88,6 +90,7 @@ def run_members(record: Record) -> dict[str, Any]:
         "outcome": outcome_of(record.kind, record.code).value,
         "status": record.status,
         "code": record.code,
+        "reason": None if record.reason is None else structs.asdict(record.reason),
         "error": None if record.code is None else {"code": record.code, "message": record.message, "hint": record.hint},
         "waited_ms": record.waited_ms,
         "took_ms": record.ms,

@@ -20,6 +20,17 @@ MASKED_BYTES: Final = 4 * SHOWN_BYTES
 """Bytes of it that are looked through for secrets: a secret that begins in the shown part may end behind it."""
 
 
+class Reason(Struct, frozen=True):
+    """Why a message or request was skipped.
+
+    `code` is `when_false`, `when_unusable` (a value that its WHEN needs is missing or of another type), `unchanged`
+    (ON_CHANGE) or `duplicate` (DEDUPE_KEY).
+    """
+
+    code: str
+    message: str
+
+
 class Record(Struct, frozen=True):
     """One message or request, as people see it: secrets are masked, there is no payload.
 
@@ -30,7 +41,7 @@ class Record(Struct, frozen=True):
     mode until its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
 
     `attempts` are the last tries of a call that has had more than one. `retry_of` is the run whose message this one
-    sends again, `retried_as` the newest one that sends the message of this one again.
+    sends again, `retried_as` the newest one that sends the message of this one again. `reason` is why it was skipped.
     """
 
     time: float
@@ -51,6 +62,7 @@ class Record(Struct, frozen=True):
     attempts: list[Try] = []
     retry_of: str | None = None
     retried_as: str | None = None
+    reason: Reason | None = None
 
 
 class ShownBody(Struct, frozen=True, array_like=True):

@@ -91,7 +91,7 @@ def test_the_last_calls_of_a_route_come_from_every_process_the_newest_first(
     assert newest == {
         "kind": "call", "route": "Orders", "event": "Send", "topic": "orders/59", "method": "POST",
         "url": f"{target.url}/new/59", "status": 404, "code": "http_status", "tries": 1,
-        "message": "the server answered 404 Not Found", "hint": "Check BASE_ADDRESS and ENDPOINT.",
+        "message": "the server answered 404 Not Found", "hint": "Check BASE_ADDRESS and ENDPOINT.", "reason": None,
     }  # fmt: skip
     assert (calls[1]["status"], calls[1]["code"]) == (200, None)
     assert b"a payload" not in admin.get("/api/routes/Orders/calls").body
@@ -246,6 +246,7 @@ def test_a_message_whose_condition_is_false_counts_as_skipped_and_not_among_the_
     assert client.message()[0] == "done/2"
     labels = {"route": "Orders", "event": "Send"}
     admin.await_value(1, "rest_bridge_calls_total", outcome="skipped", **labels)
+    admin.await_value(1, "rest_bridge_skipped_total", reason="when_false", **labels)
     admin.await_value(1, "rest_bridge_calls_total", outcome="succeeded", **labels)
     assert admin.value("rest_bridge_call_seconds_count", **labels) == 1
     assert admin.value("rest_bridge_call_seconds_bucket", le="+Inf", **labels) == 1

@@ -356,3 +356,30 @@ def test_no_secret_is_in_a_problem_or_the_page_of_a_run_that_is_tried_again(
         shown = {path: admin.get(path).text for path in ("/", "/api/problems", f"/runs/{problem['run']}", "/runs")}
     for name, text in (*shown.items(), ("log", caplog.text)):
         assert [secret for secret in (*SECRETS, carried, address) if secret in text] == [], name
+
+
+@pytest.mark.parametrize("hosting", DOORS)
+@pytest.mark.parametrize("capture", ["all", "failures"])
+def test_a_message_that_was_skipped_says_why_and_has_its_payload_with_capture_all(
+    target: Recorder, hosting: Hosting, capture: str
+) -> None:
+    routes = client_route(target.url, event="WITH WHEN '{value.json.celsius} > 30'")
+    with hosting(routes, admin_port=0, capture=capture) as host:
+        admin, client = admin_of(host), host.client()
+        with admin.live() as events:
+            events.begin(client, "orders/probe")
+            client.publish("orders/1", b'{"celsius": "hot"}')
+            eventually(lambda: runs(admin, "?topic=orders/1"))
+            record = events.record()
+        (run,) = runs(admin, "?topic=orders/1")
+        reason = {"code": "when_unusable", "message": 'WHEN: {value.json.celsius} is "hot", not a number'}
+        assert (run["outcome"], run["code"], run["reason"], record["reason"]) == ("skipped", None, reason, reason)
+        whole, page = admin.get(f"/api/runs/{run['id']}").json, admin.get(f"/runs/{run['id']}").text
+        assert "is &#34;hot&#34;, not a number" in page
+        assert (whole["message"] and whole["message"]["payload"]) == (
+            '{"celsius": "hot"}' if capture == "all" else None
+        )
+        labels = {"route": "Orders", "event": "Send", "reason": "when_unusable"}
+        assert (admin.value("rest_bridge_skipped_total", **labels) or 0) >= 1
+        (status,) = admin.get("/api/routes").json["routes"]
+        assert status["health"] in ("Green", "Yellow")

@@ -68,7 +68,7 @@ def test_failures_are_listed_the_newest_last_and_narrowed(
     assert hint == "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again\n"
     *lines, last = shown.splitlines()
     assert [line.split("  ")[1] for line in lines] == names
-    reason = f"the server answered 422 {HTTPStatus(422).phrase}"  # another one from Python 3.13 on
+    reason = f"the server answered 422 {HTTPStatus(422).phrase}: no such customer"  # another one from Python 3.13 on
     assert lines[0].endswith(f"Orders/Send  orders/0  422 http_status  ({reason})")
     assert last == "3 failures"
     assert main(["failures", "--code", "timeout", "--route", "Orders", *at(admin)]) == 0

@@ -7,9 +7,10 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.engine.results import envelope, failure_of, failure_publication, result_of
+from amqtt_rest_bridge.engine.results import envelope, failure_explained, failure_of, failure_publication, result_of
 from amqtt_rest_bridge.engine.stages import retries
 from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     HttpRequest,
@@ -276,3 +277,27 @@ def test_delay_is_the_backoff_but_never_less_than_the_server_asks_for(
     answer: HttpResponse | None, attempt: int, seconds: float
 ) -> None:
     assert retries.delay(attempt, answer, now=NOW, random=lambda: 0.0) == seconds
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        pytest.param(b"unit is required", ": unit is required", id="text"),
+        pytest.param(b'{"error": {"code": 7, "message": "unit is\\nrequired"}}', ": unit is required", id="nested"),
+        pytest.param(b'{"error": "Bad Request", "message": ["unit is required"]}', ": unit is required", id="list"),
+        pytest.param(b'{"title": "Invalid", "errors": {"unit": ["is required"]}}', ": is required", id="by field"),
+        pytest.param(b'{"detail": [{"loc": ["unit"], "msg": "is required"}]}', ": is required", id="problem"),
+        pytest.param(b'{"error": "key hush-hush-1 is wrong"}', ": key *** is wrong", id="secret"),
+        pytest.param(b"x" * 195 + b" hush-hush-1", f": {'x' * 195} ***", id="secret at the cut"),
+        pytest.param(b"x" * 300, f": {'x' * 197}...", id="long"),
+        pytest.param(b'{"path": "/new", "status": 400}', "", id="JSON that says nothing"),
+        pytest.param(b"<html><body>Oops</body></html>", "", id="page"),
+        pytest.param(b"\xff\xfe", "", id="no text"),
+        pytest.param(b"[" * 5000, f": {'[' * 197}...", id="hostile"),
+        pytest.param(b"", "", id="nothing"),
+    ],
+)
+def test_a_failure_ends_with_what_the_server_said(body: bytes, said: str) -> None:
+    failure = CallError(FailureCode.HTTP_STATUS, "the server answered 400 Bad Request", "hint")
+    explained = failure_explained(Masker(["hush-hush-1"]), failure, response(400, body))
+    assert (explained.message, explained.hint) == (f"the server answered 400 Bad Request{said}", "hint")

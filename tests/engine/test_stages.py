@@ -239,7 +239,7 @@ def test_a_message_for_which_when_is_false_sends_nothing_and_is_released(rigs: R
     rig.offer(b'{"v": 1}', delivery=source)
     assert (rig.waiting, rig.published, source.state) == ([], [], "acknowledged")
     assert (records.calls[0].outcome, records.calls[0].skipped) == (
-        "skipped", ("when_false", "WHEN is false for the message"),
+        "skipped", ("when_false", "WHEN {value.json.v} > 1 is false: {value.json.v} is 1"),
     )  # fmt: skip
 
 
@@ -509,3 +509,28 @@ def test_a_stop_ends_the_schedule(rigs: Rigs) -> None:
     rig.do(rig.mode.stop)
     rig.advance(100)
     assert rig.network.seen == []
+
+
+def test_a_when_that_was_unusable_for_each_message_of_a_minute_makes_its_route_yellow(rigs: Rigs) -> None:
+    rig = rigs(text("WITH WHEN '{value.json.celsius} > 30'"))
+    for _ in range(4):
+        rig.offer(b'{"celsius": "hot"}')
+    assert rig.statistics.health == "Green"
+    rig.offer(b"{}")
+    assert (rig.statistics.health, rig.healths) == ("Yellow", ["Yellow"])
+    assert rig.statistics.health_reason == (
+        "event E, each message of the last minute was skipped: WHEN: {value.json.celsius} is missing (the payload has "
+        "no field celsius)"
+    )
+    rig.offer(b'{"celsius": 3}')
+    assert rig.healths == ["Yellow", "Green"]
+    for _ in range(9):
+        rig.offer(b"{}")
+    assert rig.healths == ["Yellow", "Green"], "one could be used within the minute"
+    rig.advance(61)
+    for _ in range(5):
+        rig.offer(b"{}")
+    rig.advance(59)
+    assert rig.healths[2:] == ["Yellow"]
+    rig.advance(61)
+    assert rig.healths[2:] == ["Yellow", "Green"], "there were no messages for a minute"

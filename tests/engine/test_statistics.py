@@ -78,6 +78,7 @@ def test_the_status_counts_every_message() -> None:
         "succeeded": 2,
         "failed": 1,
         "retried": 1,
+        "retrying": 0,
         "refused": 1,
         "skipped": 0,
         "queued": 1,

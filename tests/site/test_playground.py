@@ -60,7 +60,7 @@ def test_a_message_is_sent_by_the_events_that_listen_to_its_topic_and_else_they_
 @pytest.mark.parametrize(
     ("event", "outcome"),
     [
-        pytest.param('WITH WHEN "{value.json.n} = 2"', "WHEN is false for this message: it is skipped.", id="skipped"),
+        pytest.param('WITH WHEN "{value.json.n} = 2"', "It is skipped: WHEN {value.json.n} = 2 is false", id="skipped"),
         pytest.param('WITH PAYLOAD "{response.json.x}"', "It fails with placeholder_unresolved: ", id="failed"),
     ],
 )

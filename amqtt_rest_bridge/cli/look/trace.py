@@ -77,6 +77,7 @@ def line(record: Mapping[str, Any]) -> str:
         "" if ms is None else f"{ms} ms",
         "" if waited is None else f"waited {waited} ms",
         "" if record.get("message") is None else f"({record['message']})",
+        "{code} ({message})".format_map(record["reason"]) if record.get("reason") else "",
         "" if record.get("id") is None else f"run {record['id']}",
     ]
     return visible("  ".join(part for part in parts if part))

@@ -27,9 +27,10 @@ from amqtt_rest_bridge.engine.server.newest import TopicPayload
 from amqtt_rest_bridge.engine.server.reads import Reading, Reads, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies, until
 from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
+from amqtt_rest_bridge.engine.stages import SkippedError
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
 from amqtt_rest_bridge.engine.trace_context import trace_in, trace_of
-from amqtt_rest_bridge.errors import BridgeError, BrokerAwayError, NoRoomError, PublicationRefusedError
+from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.http.exchange import (
     RETRY_AFTER,
     Answer,
@@ -44,7 +45,7 @@ from amqtt_rest_bridge.http.exchange import (
 )
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import predicate
+from amqtt_rest_bridge.lot.placeholders import predicate, why_false
 from amqtt_rest_bridge.lot.schemas import checker_of
 
 log = logging.getLogger(__name__)
@@ -82,10 +83,6 @@ class Shared:
     replies: Replies
     wrong_credentials: WrongCredentials
     claims: dict[bytes, list[asyncio.Future[None]]] = field(default_factory=dict)
-
-
-class IgnoredError(BridgeError):
-    """WHEN is false for a request: it is answered, and publishes nothing."""
 
 
 class ServerEndpoint:
@@ -154,8 +151,8 @@ class ServerEndpoint:
     async def _respond(self, request: EventRequest) -> Response:
         if self._check is not None and (faults := self._check(request.content())):
             raise RefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
-        if self._is_wanted is not None and not self._is_wanted(request.values()):
-            raise IgnoredError
+        if self._event.when is not None and self._is_wanted is not None and not self._is_wanted(request.values()):
+            raise SkippedError(*why_false(self._event.when, request.values()))
         key = self._key(request)
         publication = request.publication = self._publication(request)
         answer = self._answer_to(request, publication)
@@ -247,6 +244,7 @@ class ServerEndpoint:
             kept = shared.host.keeps.answer(key)
             if kept is not None:
                 request.publication = None
+                request.skipped = "duplicate", "DEDUPE_KEY was seen before"
                 return _kept(kept) or self._answer or answer
             answer = await self._send(request, publication, answer)
             shared.host.keeps.keep(key, float(self._event.dedupe_for), b"" if is_usual else _keep(answer))
@@ -272,12 +270,12 @@ class ServerEndpoint:
 
     # The end.
 
-    def _done(self, request: EventRequest, answer: Response, skipped: tuple[str, str] | None = None) -> Response:
-        """Note a good answer; return it with the endpoint's headers. `skipped` is why nothing was published, if so."""
+    def _done(self, request: EventRequest, answer: Response) -> Response:
+        """Note a good answer; return it with the endpoint's headers."""
         headers = (*request.answer_headers, *answer.headers)
         labelled = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
-        outcome = Outcome.SUCCEEDED if skipped is None else Outcome.SKIPPED
-        return self._noted(request, labelled, outcome, None, skipped)
+        outcome = Outcome.SUCCEEDED if request.skipped is None else Outcome.SKIPPED
+        return self._noted(request, labelled, outcome, None)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Note and return the answer to a request that was refused, ignored by WHEN, or met a fault of our own.
@@ -285,8 +283,9 @@ class ServerEndpoint:
         The cause of such a fault is logged and is not in the answer. If `instead` is given, it is the answer; the
         failure is noted all the same.
         """
-        if isinstance(failure, IgnoredError):
-            return self._done(request, _IGNORED, ("when_false", "WHEN is false for the request"))
+        if isinstance(failure, SkippedError):
+            request.skipped = failure.code, failure.message
+            return self._done(request, _IGNORED)
         if isinstance(failure, RefusedError):
             refusal = noted = failure.refusal
         else:
@@ -294,7 +293,7 @@ class ServerEndpoint:
             refusal = internal_error()
             noted = refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
         answer = refused(instead or refusal, request.answer_headers, self._labels)
-        return self._noted(request, answer, outcome_of(refusal.code), noted, None)
+        return self._noted(request, answer, outcome_of(refusal.code), noted)
 
     def _noted(
         self,
@@ -302,13 +301,12 @@ class ServerEndpoint:
         answer: Response,
         outcome: Outcome,
         refusal: Refusal | None,
-        skipped: tuple[str, str] | None,
     ) -> Response:
         clock = self._shared.host.clock
         self._shared.outcomes.request_answered(
             RequestRun(
                 clock.time(), outcome, request.port, self._route, self._event, request.http, answer, refusal,
-                skipped, request.publication, clock.monotonic() - request.began, label=self._label,
+                request.skipped, request.publication, clock.monotonic() - request.began, label=self._label,
             )
         )  # fmt: skip
         return answer

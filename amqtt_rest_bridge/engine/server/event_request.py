@@ -26,7 +26,18 @@ class EventRequest:
     """
 
     __slots__ = (
-        *("_values", "answer_headers", "began", "http", "parameters", "path", "port", "publication", "timestamp"),
+        *(
+            "_values",
+            "answer_headers",
+            "began",
+            "http",
+            "parameters",
+            "path",
+            "port",
+            "publication",
+            "skipped",
+            "timestamp",
+        ),
     )
 
     def __init__(
@@ -40,6 +51,8 @@ class EventRequest:
         self.port = port
         self.publication: Publication | None = None
         """What the request publishes, once that is known."""
+        self.skipped: tuple[str, str] | None = None
+        """Code and sentence of why it publishes nothing, if so."""
         self.answer_headers: Headers = ()
         """Those that go with every answer of the endpoint."""
         self._values: RequestValues | None = None

@@ -1,16 +1,17 @@
 """WHEN: a message for which the condition is false sends nothing."""
 
 from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage
-from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate
+from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate, why_false
 
 
 class When(Stage):
     """Skips calls for which a condition is false."""
 
     def __init__(self, condition: Condition) -> None:
+        self._condition = condition
         self._is_wanted = predicate(condition)
 
     def enter(self, _: Call, values: MessageValues) -> None:
         """Skip the call, unless its condition is true."""
         if not self._is_wanted(values):
-            raise SkippedError("when_false", "WHEN is false for the message")
+            raise SkippedError(*why_false(self._condition, values))

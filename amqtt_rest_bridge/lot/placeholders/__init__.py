@@ -5,12 +5,14 @@
 """
 
 from amqtt_rest_bridge.lot.placeholders.conditions import (
+    WHEN_UNUSABLE,
     Condition,
     Literal,
     Operand,
     Predicate,
     Test,
     predicate,
+    why_false,
 )
 from amqtt_rest_bridge.lot.placeholders.kinds import (
     BATCH,
@@ -49,6 +51,7 @@ __all__ = [
     "BATCH",
     "BATCH_LINES",
     "PLACEHOLDERS",
+    "WHEN_UNUSABLE",
     "BatchValues",
     "Condition",
     "Fixed",
@@ -78,4 +81,5 @@ __all__ = [
     "recognise",
     "suspects",
     "to_json",
+    "why_false",
 ]

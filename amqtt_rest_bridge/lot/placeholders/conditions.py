@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, on_one_line
 from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
-from amqtt_rest_bridge.lot.placeholders.values import JsonNumber, JsonValue, Values, from_json
+from amqtt_rest_bridge.lot.placeholders.values import JsonNumber, JsonValue, Values, from_json, to_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,75 @@ def _compile(test: Test) -> Predicate:
         case name, (left, right):
             return _comparison(left, name, right)
     raise AssertionError(test)
+
+
+WHEN_FALSE: Final = "when_false"
+WHEN_UNUSABLE: Final = "when_unusable"
+
+
+def why_false(condition: Condition, values: Values) -> tuple[str, str]:
+    """Return the code and the sentence that say why a condition is false for a message or request.
+
+    `WHEN_UNUSABLE`: a value that decides is missing, or has another type than what it is compared with. Any other
+    condition that is false is `WHEN_FALSE`, and the sentence has the values of its placeholders.
+    """
+    verdict = _judge(condition.test, values)
+    if isinstance(verdict, str):
+        return WHEN_UNUSABLE, f"WHEN: {verdict}"
+    given = ", ".join(_described(one, values) for one in dict.fromkeys(condition.placeholders))
+    return WHEN_FALSE, f"WHEN {on_one_line(condition.source, 1000)} is false: {given or 'it holds no placeholder'}"
+
+
+def _judge(test: Test, values: Values) -> bool | str:
+    """Return whether a test is true, or the fault of the value for which it can only be false."""
+    match test.operation, test.operands:
+        case "AND", _:
+            return next((one for one in (_judge(own, values) for own in test.tests) if one is not True), True)
+        case "OR", _:
+            verdicts = [_judge(own, values) for own in test.tests]
+            return True in verdicts or (verdicts[0] if all(isinstance(one, str) for one in verdicts) else False)
+        case "NOT", _:
+            return _judge(test.tests[0], values) is not True
+        case "EXISTS", _:
+            return _compile(test)(values)
+        case "IN", (operand, *items):
+            found, wanted = _getter(operand)(values), [_getter(item)(values) for item in items]
+            if found is not _MISSING and any(_equal(found, one) for one in wanted):
+                return True
+            return _fault(operand, found, wanted, values) or False
+        case "LIKE", (operand, _):
+            return _compile(test)(values) or _fault(operand, _getter(operand)(values), [""], values) or False
+        case name, (left, right):
+            if _compile(test)(values):
+                return True
+            first, second = _getter(left)(values), _getter(right)(values)
+            wanted = [] if name == "!=" else [second]
+            fault = _fault(left, first, wanted, values) if isinstance(left, Placeholder) else None
+            return fault or _fault(right, second, [first] if wanted else [], values) or False
+    raise AssertionError(test)
+
+
+def _fault(operand: Operand, found: Any, wanted: Sequence[Any], values: Values) -> str | None:
+    """Return what is wrong with the value of an operand: it is missing, or of no type of those that are wanted."""
+    if isinstance(operand, Literal):
+        return None
+    kinds = list(dict.fromkeys(_kind(one) for one in wanted if one is not _MISSING))
+    if found is _MISSING or (kinds and "null" not in kinds and _kind(found) not in kinds):
+        return _described(operand, values) + ("" if found is _MISSING else f", not {' or '.join(kinds)}")
+    return None
+
+
+def _kind(value: Any) -> str:
+    return "a number" if type(value) in _NUMBERS else _KINDS.get(type(value), "null")
+
+
+def _described(placeholder: Placeholder, values: Values) -> str:
+    try:
+        return f"{{{placeholder.name}}} is {on_one_line(to_json(values.get_or_default(placeholder)))}"
+    except CallError as failed:
+        return f"{{{placeholder.name}}} is missing ({failed.message.partition(': ')[2]})"
+    except RecursionError:
+        return f"{{{placeholder.name}}} is nested too deeply"
 
 
 def _combination(tests: Sequence[Predicate], *, every: bool) -> Predicate:
@@ -209,6 +278,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 
 _NUMBERS: Final = (int, float)
 _ORDERED: Final = (int, float, str)
+_KINDS: Final = {str: "a text", bool: "true or false", dict: "an object", list: "an array"}
 
 OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
     {

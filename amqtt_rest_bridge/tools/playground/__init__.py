@@ -128,7 +128,7 @@ def _sent(route: Route, event: ClientEvent, topic: str, trial: Trial) -> Exchang
     if verdict.failure is not None:
         outcome = f"It fails with {verdict.failure.code}: {verdict.failure.message}. {verdict.failure.hint}"
     elif request is None:
-        outcome = "WHEN is false for this message: it is skipped."
+        outcome = f"It is skipped: {verdict.skipped[1] if verdict.skipped is not None else 'there is nothing to send'}."
     else:
         outcome = "" if verdict.publication is not None else "Nothing is published of the answer."
     return Exchange(route.name, event.name, False, topic, shown, outcome, _published(verdict.publication))

@@ -27,6 +27,7 @@ def test_a_second_request_waits_for_the_first_and_publishes_nothing() -> None:
     ] * 2
     assert [body for _, body in made.published] == [b"3", b"1"]
     assert (made.mode._shared.claims, made.waited) == ({}, [])
+    assert [code for _, code in made.broker.counted].count("skipped") == 1
 
 
 def test_where_the_first_one_fails_the_next_takes_its_place_and_the_others_wait_for_it() -> None:

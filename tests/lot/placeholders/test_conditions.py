@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.lot.model import ClientEvent, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate
+from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate, why_false
 from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, for_all
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
@@ -73,20 +73,64 @@ def test_it_is_false(text: str) -> None:
     assert not holds(text)
 
 
+@pytest.mark.parametrize(
+    ("text", "payload", "fault"),
+    [
+        pytest.param("{value.json.c} > 3", '{"c": "hot"}', '{value.json.c} is "hot", not a number', id="type"),
+        pytest.param("{value.json.c} > 3", '{"c": null}', "{value.json.c} is null, not a number", id="null"),
+        pytest.param(
+            "{value.json.c} > 3", "{}", "{value.json.c} is missing (the payload has no field c)", id="missing"
+        ),
+        pytest.param("3 < {value.json.c}", '{"c": true}', "{value.json.c} is true, not a number", id="right side"),
+        pytest.param('{value.json.c} = "on"', '{"c": 1}', "{value.json.c} is 1, not a text", id="equal"),
+        pytest.param('{value.json.c} LIKE "a%"', '{"c": [1]}', "{value.json.c} is [1], not a text", id="LIKE"),
+        pytest.param(
+            '{value.json.c} IN (1, "a")', '{"c": {}}', "{value.json.c} is {}, not a number or a text", id="IN"
+        ),
+        pytest.param(
+            '{value.json.a} = 1 AND {value.json.c} > 3', '{"a": 1, "c": "x"}', '{value.json.c} is "x", not a number',
+            id="AND, of which the first test is true",
+        ),
+        pytest.param(
+            '{value.json.b} = 1 OR {value.json.c} > 3', '{"b": "y", "c": "x"}', '{value.json.b} is "y", not a number',
+            id="OR, of which no test can be true",
+        ),
+        pytest.param("{value.json.c} != 3", "{}", "{value.json.c} is missing (the payload has no field c)", id="!="),
+        pytest.param("{value.json.a} < {value.json.b}", '{"a":1,"b":"x"}', "{value.json.a} is 1, not a text", id="<"),
+        pytest.param("{value.json.c} > 3", '{"c": 2}', None, id="false by its value"),
+        pytest.param("{value.json.c|0} > 3", "{}", None, id="default"),
+        pytest.param("{value.json.c} = null", '{"c": 2}', None, id="null that is asked for"),
+        pytest.param('{value.json.a} = 1 AND {value.json.c} > 3', '{"a": 2}', None, id="AND, false by its first test"),
+        pytest.param('{value.json.a} = 1 OR {value.json.c} > 3', '{"a": 2}', None, id="OR, of which one may be true"),
+        pytest.param("NOT {value.json.c} > 1", '{"c": 2}', None, id="NOT"),
+        pytest.param("EXISTS {value.json.c}", "{}", None, id="EXISTS"),
+        pytest.param('{value.json.c} IN (1, 2)', '{"c": 3}', None, id="IN, false"),
+    ],
+)  # fmt: skip
+def test_a_condition_that_cannot_be_used_names_the_value_and_one_that_is_false_shows_all(
+    text: str, payload: str, fault: str | None
+) -> None:
+    when = condition(text)
+    code, message = why_false(when, MessageValues(payload.encode(), 0.0, topic="in"))
+    if fault is None:
+        assert (code, message.partition(" is false: ")[0]) == ("when_false", f"WHEN {when.source}")
+    else:
+        assert (code, message) == ("when_unusable", f"WHEN: {fault}")
+
+
 @pytest.mark.parametrize("payload", [b"", b"no JSON", b"\xff", b"[" * 5000, b"3"])
 def test_what_is_not_in_the_payload_is_missing(payload: bytes) -> None:
     assert not holds("{value.json.level} = 3 OR {value.json.level} != 3", payload)
     assert holds("NOT EXISTS {value.json.level}", payload)
 
 
-EVERYTHING = predicate(
-    condition(
-        "({value.json.a} < 3 OR {value.json.a} >= 3.5 OR {value.json.a} = {value.json}"
-        ' OR {value.json.a} LIKE "%a_%b%" OR {value.json.a} IN (1, null, {payload}) OR {value.json.a.0} = true'
-        ' OR {payload.csv.1} > "x"'
-        ' OR {value.json.a|1e400} != {value.json.a|[]} OR {topic.1} LIKE "_%") AND NOT EXISTS {value.json.b}'
-    )
+EVERY_TEST = condition(
+    "({value.json.a} < 3 OR {value.json.a} >= 3.5 OR {value.json.a} = {value.json}"
+    ' OR {value.json.a} LIKE "%a_%b%" OR {value.json.a} IN (1, null, {payload}) OR {value.json.a.0} = true'
+    ' OR {payload.csv.1} > "x"'
+    ' OR {value.json.a|1e400} != {value.json.a|[]} OR {topic.1} LIKE "_%") AND NOT EXISTS {value.json.b}'
 )
+EVERYTHING = predicate(EVERY_TEST)
 
 
 @for_all(st.one_of(JSON_VALUES, TEXTS), TOPICS)
@@ -94,7 +138,8 @@ EVERYTHING = predicate(
 @example("\ud83c", "a")
 def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
     for payload in (json.dumps({"a": value}), json.dumps(value, ensure_ascii=False), str(value)):
-        assert EVERYTHING(MessageValues(payload.encode("utf-8", "surrogatepass"), 0.0, topic=topic)) in (True, False)
+        values = MessageValues(payload.encode("utf-8", "surrogatepass"), 0.0, topic=topic)
+        assert EVERYTHING(values) or why_false(EVERY_TEST, values)
 
 
 @for_all(st.binary(max_size=40))
@@ -102,7 +147,8 @@ def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
 @example(b'{"a": 1e99999}')
 @example(b'{"a": ' + b"[" * 400 + b"]" * 400 + b"}")
 def test_no_bytes_make_a_condition_raise(payload: bytes) -> None:
-    assert EVERYTHING(MessageValues(payload, 0.0, topic="in")) in (True, False)
+    values = MessageValues(payload, 0.0, topic="in")
+    assert EVERYTHING(values) or why_false(EVERY_TEST, values)
 
 
 def test_a_hostile_text_does_not_make_like_slow() -> None:
@@ -148,8 +194,8 @@ def test_a_message_for_which_it_is_false_sends_nothing_and_counts_as_skipped() -
         assert target.arrived.empty()
         status = host.program.status("R")
         assert status["messages"] == {
-            "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "refused": 0, "skipped": 3, "queued": 0,
-            "in_flight": 0, "held_bytes": 0,
+            "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "retrying": 0, "refused": 0, "skipped": 3,
+            "queued": 0, "in_flight": 0, "held_bytes": 0,
         }  # fmt: skip
         assert status["health"] == "Green"
 
