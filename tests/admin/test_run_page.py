@@ -128,7 +128,8 @@ def test_a_message_that_a_full_disk_refused_is_sent_again_in_three_clicks(
             client.message()
             cause = "could not be written to the spool"
             page.wait(f"document.querySelector('[data-problems]').innerText.includes({cause!r})")
-            assert "The spool refuses messages" in page.text("[data-trouble]")
+            refuses = "The spool refuses messages"  # said of the broker within a second
+            page.wait(f"document.querySelector('[data-trouble]').innerText.includes({refuses!r})")
             assert page.text("[data-cell=error]") == "overloaded", "the reason is there already"
         host.wait(tidy(host))
         click(page, "[data-problems] .actions a", "1111111111")
