@@ -1,5 +1,6 @@
 """What amqtt makes of a configuration: its listeners, the classes of its plugins. Main thread, before the start."""
 
+import re
 import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
@@ -30,6 +31,7 @@ _OFTEN_USED: Final = (
     "template_api.plugin.TemplateApiPlugin",
 )
 _HIGHEST_PORT: Final = 65_535
+_HAS_PORT: Final = re.compile(r"(?:^\d+|:[^:\]]+)$")
 
 
 class UnusableConfigurationError(ConfigurationError):
@@ -77,6 +79,8 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
             continue
         what = f"bind {listener.bind}"
         try:
+            if not _HAS_PORT.search(listener.bind):
+                raise ValueError("it has no port; write HOST:PORT, as in 127.0.0.1:1883")  # noqa: TRY301  # as below
             if not 0 <= address_of(listener)[1] <= _HIGHEST_PORT:
                 raise ValueError(f"a port is a number from 0 to {_HIGHEST_PORT}")  # noqa: TRY301  # one message
             if listener.ssl:

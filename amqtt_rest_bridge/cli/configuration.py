@@ -17,7 +17,7 @@ from typing import Any, Final, Union, get_args, get_origin, get_type_hints
 import dacite
 import yaml
 
-from amqtt_rest_bridge.cli import read_text
+from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.processes.reload import usable_routes
@@ -70,10 +70,23 @@ class Configuration:
         node: yaml.Node | None = self.root
         begin = end = self.root.start_mark
         for key in keys:
-            found, node = next(((name, value) for name, value in _pairs(node) if name.value == str(key)), (None, None))
+            found = _find(node, str(key))
+            node = None
             if found is not None:
-                begin, end = found.start_mark, found.end_mark
+                name, node = found
+                begin, end = name.start_mark, name.end_mark
         return Position(begin.line + 1, begin.column + 1), Position(end.line + 1, end.column + 1)
+
+
+def _find(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node | None] | None:
+    """Return a key and its value: those of a mapping, else those of the first mapping inside that has the key.
+
+    amqtt does not say which of the listeners has a wrong value.
+    """
+    pairs = list(_pairs(node))
+    direct = (pair for pair in pairs if pair[0].value == key)
+    inside = (found for _, value in pairs if (found := _find(value, key)) is not None)
+    return next(direct, None) or next(inside, None)
 
 
 def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None]]:
@@ -85,35 +98,13 @@ def _pairs(node: yaml.Node | None) -> Iterator[tuple[yaml.Node, yaml.Node | None
             yield from _pairs(entry) if isinstance(entry, yaml.MappingNode) else [(entry, None)]
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuse a repeated key in a mapping: YAML would silently drop the first of two plugins."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.value in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
-            seen.add(str(key.value))
-        return super().construct_mapping(node, deep)
-
-
 def read(path: Path) -> Configuration:
     """Read a configuration file.
 
     Raises:
         ConfigurationError: It cannot be read, is not YAML or not a mapping; the message says where.
     """
-    try:
-        loader = _Loader(read_text(path))
-        root = loader.get_single_node()
-        values: Any = None if root is None else loader.construct_document(root)
-    except yaml.MarkedYAMLError as error:
-        where = "" if error.problem_mark is None else f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}"
-        raise ConfigurationError(f"{path}{where}: {error.problem or reason(error)}") from error
-    except (yaml.YAMLError, ValueError) as error:  # a control character; a date such as 2026-13-45
-        raise ConfigurationError(f"{path}: {reason(error)}") from error
-    except RecursionError as error:
-        raise ConfigurationError(f"{path} is nested too deeply") from error
+    values, root = read_yaml(path)
     if not isinstance(root, yaml.MappingNode):
         kind = "is empty" if values is None else f"holds {'a list' if isinstance(values, list) else 'a single value'}"
         raise ConfigurationError(

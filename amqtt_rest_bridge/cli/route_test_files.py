@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import msgspec
-import yaml
 from msgspec import UNSET, Struct
 
-from amqtt_rest_bridge.cli import read_text
+from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Severity
 from amqtt_rest_bridge.lot import loader, sources
 from amqtt_rest_bridge.lot.evaluation import Environment, NotAvailableError
@@ -198,15 +197,7 @@ def read(path: Path) -> CaseFile:
         ConfigurationError: It cannot be read, or holds something that a test file does not have.
     """
     try:
-        file = msgspec.convert(yaml.safe_load(read_text(path)), _File)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = "" if mark is None else f":{mark.line + 1}:{mark.column + 1}"
-        raise ConfigurationError(f"{path}{where} is not YAML: {error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
-    except RecursionError as error:
-        raise ConfigurationError(f"{path} is nested too deeply") from error
+        file = msgspec.convert(read_yaml(path)[0], _File)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{path}: {_explained(error)}") from error
     routes = [file.routes] if isinstance(file.routes, str) else file.routes

@@ -146,7 +146,7 @@ def test_a_failure_shows_values_as_the_test_file_has_them(
         ("skipped: false", "skipped: maybe", "tests[0].skipped: must be a boolean, not text"),
         ("- name: a call", "- time: noon", "tests[0].time: Invalid RFC3339"),
         ("secrets: {key", "secrets: {../key", "cannot be the name of a secret"),
-        ("- name: no reply", "- name: {{{", "r.test.yaml:41:5 is not YAML: expected"),
+        ("- name: no reply", "- name: {{{", "r.test.yaml:39:13: this { is not closed"),
         pytest.param("- name: no reply", f"- name: {'[' * 1000}", "is nested too deeply", id="nested"),
     ],
 )

@@ -207,4 +207,4 @@ def test_check_of_a_malformed_file_is_one_line(place: Workplace) -> None:
     place.write("broker.yaml", "a: b: c\n")
     ended = check(place)
     assert ended.returncode == 1
-    assert ended.stdout == "rest-bridge: error: broker.yaml:1:5: mapping values are not allowed here\n"
+    assert ended.stdout == "rest-bridge: error: broker.yaml:1:5: a second colon in the line; put the value in quotes\n"

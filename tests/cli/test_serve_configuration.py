@@ -22,16 +22,11 @@ def test_configuration_without_faults_has_none(place: Workplace) -> None:
 
 
 MALFORMED = [
-    pytest.param("a: b: c\n", "broker.yaml:1:5: mapping values are not allowed here", id="no-yaml"),
-    pytest.param("a:\n\t- b\n", "broker.yaml:2:1: found character '\\t' that cannot start any token", id="tab"),
-    pytest.param("a: 'b\n", "broker.yaml:2:1: found unexpected end of stream", id="open-quote"),
-    pytest.param("a: \x01\n", "broker.yaml: unacceptable character #x0001", id="control-character"),
-    pytest.param("a: 2026-13-45\n", "broker.yaml: month must be in 1..12", id="no-date"),
+    pytest.param("a: b: c\n", "broker.yaml:1:5: a second colon in the line", id="no-yaml"),
     pytest.param("[" * 1000, "broker.yaml is nested too deeply", id="nested"),
     pytest.param("", "broker.yaml is empty; a configuration is a mapping", id="empty"),
     pytest.param("- a\n", "broker.yaml holds a list; a configuration is a mapping", id="list"),
     pytest.param("a\n", "broker.yaml holds a single value; a configuration is a mapping", id="single-value"),
-    pytest.param("plugins: {a.B: {}, a.B: {}}\n", "broker.yaml:1:20: a.B is given twice", id="twice"),
 ]
 
 
@@ -88,12 +83,18 @@ def test_keys_that_amqtt_knows_are_not_faults(place: Workplace) -> None:
 LISTENERS = [
     pytest.param(
         "bind: 1883",
-        "1:1: error: wrong value type for listeners.bind: must be text or null, not",
+        "4:5: error: wrong value type for listeners.bind: must be text or null, not",
         id="number",
     ),
     pytest.param("bind: x:y", "4:5: error: listener default: bind x:y cannot be used: ", id="no-port"),
+    pytest.param(
+        "bind: 127.0.0.1",
+        "4:5: error: listener default: bind 127.0.0.1 cannot be used: it has no port; write HOST",
+        id="host",
+    ),
+    pytest.param("bind: '[::1]'", "4:5: error: listener default: bind [::1] cannot be used: it has no port", id="ipv6"),
     pytest.param("bind: ':65536'", "4:5: error: listener default: bind :65536 cannot be used: a port", id="too-high"),
-    pytest.param("bnd: x", "1:1: error: unknown key bnd (did you mean bind?)", id="unknown-setting"),
+    pytest.param("bnd: x", "4:5: error: unknown key bnd (did you mean bind?)", id="unknown-setting"),
     pytest.param("ssl: true", "4:5: error: listener default: ssl with certfile None and", id="tls-without-files"),
     pytest.param("certfile: x", "1:1: error: If specifying the 'certfile' or 'keyfile', both are", id="no-key"),
     pytest.param("certfile: x\n    keyfile: y", "1:1: error: 'certfile' does not exist : x", id="no-such-file"),
