@@ -1,4 +1,4 @@
-"""What is wrong with a YAML file is told where the mistake is, in words that need no knowledge of YAML."""
+"""What is wrong with a YAML file is said where the mistake is, in words that need no knowledge of YAML."""
 
 import re
 from pathlib import Path
@@ -46,7 +46,7 @@ MISTAKES = [
 
 
 @pytest.mark.parametrize(("text", "said"), [pytest.param(text, said, id=name) for name, text, said in MISTAKES])
-def test_a_mistake_is_told_where_it_is_and_in_plain_words(folder: Path, text: str, said: str) -> None:
+def test_a_mistake_is_named_at_its_place_in_plain_words(folder: Path, text: str, said: str) -> None:
     path = folder / "a.yaml"
     path.write_text(text)
     with pytest.raises(ConfigurationError, match=f"^{re.escape(f'{path}:{said}')}"):
