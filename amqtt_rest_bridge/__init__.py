@@ -31,9 +31,9 @@ if TYPE_CHECKING:
         RouteFilesError,
         Severity,
     )
-    from amqtt_rest_bridge.lot.load_result import LoadResult
     from amqtt_rest_bridge.lot.model import (
         ClientEvent,
+        LoadResult,
         Method,
         OverloadPolicy,
         ResponseFormat,
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 _ERRORS = {"BridgeError", "ConfigurationError", "Fault", "FaultCode", "Position", "RouteFilesError", "Severity"}
-_MODULES = {"LoadResult": "lot.load_result", "PlaceholderText": "lot.placeholders"} | dict.fromkeys(_ERRORS, "errors")
+_MODULES = {"PlaceholderText": "lot.placeholders"} | dict.fromkeys(_ERRORS, "errors")
 
 
 def load_routes(

@@ -37,8 +37,7 @@ from amqtt_rest_bridge.http.client import client_for, tls_of
 from amqtt_rest_bridge.http.ports import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
-from amqtt_rest_bridge.lot.load_result import LoadResult
-from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, RunIds
+from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Publication, Route, RunIds
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address

@@ -19,8 +19,7 @@ from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, FailureCode, Fault, Severity
 from amqtt_rest_bridge.lot import loader, sources
 from amqtt_rest_bridge.lot.evaluation import Environment, NotAvailableError
-from amqtt_rest_bridge.lot.load_result import LoadResult
-from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import in_order
 from amqtt_rest_bridge.spelling import did_you_mean

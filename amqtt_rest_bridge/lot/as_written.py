@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.lot.definitions import HEADERS, Block
-from amqtt_rest_bridge.lot.grammar.tree import Piece, unescape
+from amqtt_rest_bridge.lot.grammar.parsing import Piece, unescape
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.parsed_texts import parse_text
 

@@ -10,8 +10,16 @@ from collections.abc import Iterable
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot import hints
 from amqtt_rest_bridge.lot.definitions import HEADERS, Block, Definition, Reading, report_open_strings
-from amqtt_rest_bridge.lot.grammar.parsing import parse_condition
-from amqtt_rest_bridge.lot.grammar.tree import BlockNode, HeadersNode, Junk, Line, OpenComment, Piece, SettingNode
+from amqtt_rest_bridge.lot.grammar.parsing import (
+    BlockNode,
+    HeadersNode,
+    Junk,
+    Line,
+    OpenComment,
+    Piece,
+    SettingNode,
+    parse_condition,
+)
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question

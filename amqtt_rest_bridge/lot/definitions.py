@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot import hints
-from amqtt_rest_bridge.lot.grammar.tree import BlockNode, ConditionTree, Junk, Piece, SettingNode
+from amqtt_rest_bridge.lot.grammar.parsing import BlockNode, ConditionTree, Junk, Piece, SettingNode
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind, Kind
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest

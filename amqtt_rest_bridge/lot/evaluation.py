@@ -13,7 +13,7 @@ from amqtt_rest_bridge.errors import FaultCode, HintedError, Position, Severity,
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.forms import FormError
-from amqtt_rest_bridge.lot.grammar.tree import Piece, unescape
+from amqtt_rest_bridge.lot.grammar.parsing import Piece, unescape
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, USER_NAMES, Applies, Kind, Parameter, Rule

@@ -12,10 +12,9 @@ from amqtt_rest_bridge.lot.configs import read_config, read_route_config, warn_o
 from amqtt_rest_bridge.lot.definitions import Block, Definition
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Environment
 from amqtt_rest_bridge.lot.events import read_event
-from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.lot.loops import Endpoint, PlacedEvent, loop_warnings
 from amqtt_rest_bridge.lot.masking import Masker
-from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, Route, RouteConfig, ServerEvent
+from amqtt_rest_bridge.lot.model import ClientEvent, LoadResult, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, ParsedTexts
 from amqtt_rest_bridge.lot.sources import Report, Source, in_order

@@ -7,9 +7,10 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.errors import Position
+from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.lot.placeholders import Condition, PlaceholderText
 from amqtt_rest_bridge.lot.schemas import Schema
+from amqtt_rest_bridge.system import FileState
 from amqtt_rest_bridge.topics import widest_filter
 
 _RUNS: Final = uuid.UUID("0b1d4a52-6f0e-5c55-9d5c-3a1b8e6f4c27")  # the namespace of ids that are made of keys
@@ -261,6 +262,26 @@ class Route:
     def is_lossless(self) -> bool:
         """Return whether calls are kept until they have succeeded (OVERLOAD_POLICY)."""
         return self.route_config.overload_policy is OverloadPolicy.LOSSLESS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """The routes without errors, in the order of their files, and all faults, sorted.
+
+    `files` are those beside the route files that were read: when one of them changes, the routes do.
+    `variables` and `secrets` are the names that GET reads, where the environment recorded them.
+    """
+
+    routes: tuple[Route, ...]
+    faults: tuple[Fault, ...]
+    files: frozenset[FileState] = frozenset()
+    variables: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def has_errors(self) -> bool:
+        """Return whether anything keeps a route from working."""
+        return any(fault.severity is Severity.ERROR for fault in self.faults)
 
 
 Pairs = tuple[tuple[str, str], ...]

@@ -1,12 +1,27 @@
 """The settings of the route language, one row each: checks, messages and tables of the reference come from here."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
 
-from amqtt_rest_bridge.lot.model import NO_CONTENT, AuthScheme, Method, OverloadPolicy, ResponseFormat, SignatureScheme
+from amqtt_rest_bridge import sizes
+from amqtt_rest_bridge.lot.model import (
+    NO_CONTENT,
+    AuthScheme,
+    ClientEvent,
+    Method,
+    OverloadPolicy,
+    ResponseFormat,
+    RestApiConfig,
+    RouteConfig,
+    ServerEvent,
+    Signature,
+    SignatureScheme,
+)
 from amqtt_rest_bridge.lot.placeholders import Mode
+from amqtt_rest_bridge.times import SECONDS
 
 ROUTE_TYPE = "REST_API"
 """The type of our routes."""
@@ -82,15 +97,15 @@ class Rule:
 class Parameter:
     """One setting.
 
-    `default` is as it would be written, None when there is none; `example` is a value as a route file has it; `low` and
-    `high` bound an integer or a size; `choices` are its values with the meaning of each; the value of a `secret` one is
-    masked wherever it would be shown. `placeholders` are the modes whose placeholders it may hold; `portable` settings
-    are those of the specified language, all others are extensions of it.
+    `example` is a value as a route file has it; `low` and `high` bound an integer or a size; `choices` are its values
+    with the meaning of each; the value of a `secret` one is masked wherever it would be shown. `placeholders` are the
+    modes whose placeholders it may hold; `portable` settings are those of the specified language, all others are
+    extensions of it. `default` is that of the field of its name in the model, as it would be written in a file; None
+    without one.
     """
 
     name: str
     kind: Kind
-    default: str | None
     applies: Applies
     meaning: str
     example: str
@@ -102,6 +117,7 @@ class Parameter:
     requires: tuple[Rule, ...] = ()
     excludes: tuple[Rule, ...] = ()
     portable: bool = False
+    default: str | None = None
 
     @property
     def allowed(self) -> str:
@@ -153,46 +169,46 @@ _REPLIED = (Rule("REPLY_TOPIC", hint="the answer is what comes on REPLY_TOPIC", 
 
 _CONFIG = (
     Parameter(
-        "BASE_ADDRESS", Kind.ADDRESS, None, _C,
+        "BASE_ADDRESS", Kind.ADDRESS, _C,
         "what every ENDPOINT is appended to; required by ENABLE_CLIENT; USE_SSL sets a missing scheme",
         '"https://api.example.com/v2"',
         portable=True,
     ),
-    Parameter("ENABLE_CLIENT", _BOOL, "false", _C, "messages send requests", '"true"', portable=True),
+    Parameter("ENABLE_CLIENT", _BOOL, _C, "messages send requests", '"true"', portable=True),
     Parameter(
-        "REQUEST_TIMEOUT", _INT, "30", _B,
+        "REQUEST_TIMEOUT", _INT, _B,
         "seconds that one attempt may take, from connecting to the last byte; how long a REPLY_TOPIC is waited for",
         "'10'",
         low=1, high=3600,
         portable=True,
     ),
     Parameter(
-        "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, "application/json", _B,
+        "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, _B,
         "Content-Type of a body when HEADERS has none; decides how placeholders in BODY and PAYLOAD are escaped",
         '"text/plain"',
         portable=True,
     ),
-    Parameter("ENABLE_SERVER", _BOOL, "false", _S, "requests are published", '"true"', portable=True),
+    Parameter("ENABLE_SERVER", _BOOL, _S, "requests are published", '"true"', portable=True),
     Parameter(
-        "SERVER_PORT", _INT, "8080", _S, "port to listen on; routes may share one; 0 means a free one",
+        "SERVER_PORT", _INT, _S, "port to listen on; routes may share one; 0 means a free one",
         "'8443'",
         low=0, high=65535,
         portable=True,
     ),
     Parameter(
-        "USERNAME", _TEXT, None, _B,
+        "USERNAME", _TEXT, _B,
         "user name of Basic credentials, with PASSWORD: sent with requests; asked of callers when client mode is off",
         '"bridge"',
         portable=True,
         requires=(Rule("PASSWORD", hint=_BASIC),),
     ),
     Parameter(
-        "PASSWORD", _TEXT, None, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True,
+        "PASSWORD", _TEXT, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True,
         portable=True,
         requires=(Rule("USERNAME", hint=_BASIC),),
     ),
     Parameter(
-        "AUTH_SCHEME", Kind.CHOICE, "basic", _C,
+        "AUTH_SCHEME", Kind.CHOICE, _C,
         "how USERNAME and PASSWORD are sent",
         '"digest"',
         choices={
@@ -208,82 +224,82 @@ _CONFIG = (
         ),
     ),
     Parameter(
-        "USE_SSL", _BOOL, "false", _B,
+        "USE_SSL", _BOOL, _B,
         "client: https for a BASE_ADDRESS without a scheme; server: the start fails without server_certfile",
         '"true"',
         portable=True,
     ),
     Parameter(
-        "IGNORE_CERT_ERRORS", _BOOL, "false", _C,
+        "IGNORE_CERT_ERRORS", _BOOL, _C,
         "do not verify the server's certificate; not for production",
         '"true"',
         portable=True,
     ),
     Parameter(
-        "ENABLE_CORS", _BOOL, "false", _S, "send CORS headers and refuse origins that are not listed", '"true"',
+        "ENABLE_CORS", _BOOL, _S, "send CORS headers and refuse origins that are not listed", '"true"',
         portable=True,
         requires=(_SERVER,),
     ),
     Parameter(
-        "CORS_ORIGINS", Kind.ORIGINS, "*", _S,
+        "CORS_ORIGINS", Kind.ORIGINS, _S,
         "origins that may call; * means all",
         '"https://dashboard.example.com"',
         portable=True,
         requires=(Rule("ENABLE_CORS", ("true",), applies=_S, strict=False),),
     ),
     Parameter(
-        "AUTHORIZATION", Kind.HEADER_VALUE, None, _C, "value of the Authorization header of every request",
+        "AUTHORIZATION", Kind.HEADER_VALUE, _C, "value of the Authorization header of every request",
         '"Bearer " + GET SECRET "api-token"', secret=True,
         excludes=(Rule("USERNAME", hint=_ONE_HEADER, applies=_C),),
     ),
     Parameter(
-        "OAUTH2_TOKEN_URL", Kind.ADDRESS, None, _C,
+        "OAUTH2_TOKEN_URL", Kind.ADDRESS, _C,
         "where an access token is fetched with the two settings below (client credentials grant) and sent as Bearer "
         "with every request; renewed before it expires, and once after a 401",
         '"https://id.example.com/oauth/token"',
         requires=_GRANT, excludes=_OWN_HEADER,
     ),
-    Parameter("OAUTH2_CLIENT_ID", _TEXT, None, _C, "who asks for the token", '"mqtt-bridge"', requires=_GRANT),
+    Parameter("OAUTH2_CLIENT_ID", _TEXT, _C, "who asks for the token", '"mqtt-bridge"', requires=_GRANT),
     Parameter(
-        "OAUTH2_CLIENT_SECRET", _TEXT, None, _C, "its password", 'GET SECRET "client-secret"', secret=True,
+        "OAUTH2_CLIENT_SECRET", _TEXT, _C, "its password", 'GET SECRET "client-secret"', secret=True,
         requires=_GRANT,
     ),
     Parameter(
-        "OAUTH2_SCOPE", _TEXT, None, _C, "scopes to ask for, with spaces between", '"measurements:write"',
+        "OAUTH2_SCOPE", _TEXT, _C, "scopes to ask for, with spaces between", '"measurements:write"',
         requires=_GRANT,
     ),
     Parameter(
-        "OAUTH2_AUDIENCE", _TEXT, None, _C,
+        "OAUTH2_AUDIENCE", _TEXT, _C,
         "audience to ask for, where the server wants one",
         '"https://api.example.com"',
         requires=_GRANT,
     ),
-    Parameter("CA_FILE", Kind.FILE, None, _C, "authorities to trust instead of the system's", '"ca.pem"'),
-    Parameter("CLIENT_CERT_FILE", Kind.FILE, None, _C, "certificate to present to the server", '"client.pem"'),
+    Parameter("CA_FILE", Kind.FILE, _C, "authorities to trust instead of the system's", '"ca.pem"'),
+    Parameter("CLIENT_CERT_FILE", Kind.FILE, _C, "certificate to present to the server", '"client.pem"'),
     Parameter(
-        "CLIENT_KEY_FILE", Kind.FILE, None, _C, "its key, when it is not in the same file", '"client.key"',
+        "CLIENT_KEY_FILE", Kind.FILE, _C, "its key, when it is not in the same file", '"client.key"',
         requires=(Rule("CLIENT_CERT_FILE"),),
     ),
-    Parameter("RETRIES", _INT, "3", _C, "how often a failed request is tried again", "'5'", low=0, high=100),
+    Parameter("RETRIES", _INT, _C, "how often a failed request is tried again", "'5'", low=0, high=100),
     Parameter(
-        "SERVER_USERNAME", _TEXT, None, _S, "user name that callers must send, in any route", '"shop"',
+        "SERVER_USERNAME", _TEXT, _S, "user name that callers must send, in any route", '"shop"',
         requires=(Rule("SERVER_PASSWORD", hint=_BASIC), _SERVER),
     ),
     Parameter(
-        "SERVER_PASSWORD", _TEXT, None, _S,
+        "SERVER_PASSWORD", _TEXT, _S,
         "password that callers must send",
         'GET SECRET "shop-password"', secret=True,
         requires=(Rule("SERVER_USERNAME", hint=_BASIC),),
     ),
     Parameter(
-        "SERVER_TOKEN", Kind.TOKENS, None, _S,
+        "SERVER_TOKEN", Kind.TOKENS, _S,
         "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER; several for rotation",
         'GET SECRET "caller-tokens"',
         secret=True,
         requires=(_SERVER,),
     ),
     Parameter(
-        "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, None, _S,
+        "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, _S,
         "header that may hold the token too, as in X-API-Key",
         '"X-API-Key"',
         requires=(Rule("SERVER_TOKEN"),),
@@ -292,21 +308,21 @@ _CONFIG = (
 
 _EVENT = (
     Parameter(
-        "SOURCE_TOPIC", Kind.FILTER, None, _B,
+        "SOURCE_TOPIC", Kind.FILTER, _B,
         "client: the messages that send the request; server: a read event, which answers with the latest payload, for "
         "a filter with wildcards with an object of them; `{path.x}` is a segment of ENDPOINT",
         '"plant/+/alert"',
         portable=True,
     ),
     Parameter(
-        "DESTINATION_TOPIC", Kind.TOPIC_TEMPLATE, None, _B,
+        "DESTINATION_TOPIC", Kind.TOPIC_TEMPLATE, _B,
         "client: where the response is published; server: where the request's data is published",
         '"tickets/{topic.2}/opened"',
         portable=True,
         placeholders=(Mode.RESULT, Mode.SERVER),
     ),
     Parameter(
-        "METHOD", Kind.CHOICE, None, _B, "method of the request",
+        "METHOD", Kind.CHOICE, _B, "method of the request",
         '"POST"',
         choices={
             Method.GET: "read",
@@ -318,73 +334,73 @@ _EVENT = (
         portable=True,
     ),
     Parameter(
-        "ENDPOINT", Kind.TEMPLATE, None, _B,
+        "ENDPOINT", Kind.TEMPLATE, _B,
         "client: path to call, appended to BASE_ADDRESS; server: path to expose, `{name}` segments allowed",
         '"/machines/{topic.2}"',
         portable=True,
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(
-        "BODY", Kind.TEMPLATE, None, _C, "body of the request", "'{\"level\": {value.json.level}}'",
+        "BODY", Kind.TEMPLATE, _C, "body of the request", "'{\"level\": {value.json.level}}'",
         portable=True,
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(
-        "SCHEMA_FILE", Kind.SCHEMA, None, _B,
+        "SCHEMA_FILE", Kind.SCHEMA, _B,
         "JSON Schema (2020-12) of the message: client: one that does not match fails with `schema_mismatch`; server: a "
         "request is answered 400 `invalid_body` and publishes nothing",
         '"order.schema.json"',
     ),
     Parameter(
-        "WHEN", Kind.CONDITION, None, _B,
+        "WHEN", Kind.CONDITION, _B,
         "client: a message for which it is false sends nothing; server: a request for which it is false publishes "
         "nothing and is answered 200 `{\"status\": \"ignored\"}`",
         "'{value.json.level} >= 3'",
         placeholders=(Mode.CLIENT, Mode.SERVER),
     ),
     Parameter(
-        "EVERY", Kind.DURATION, None, _C,
+        "EVERY", Kind.DURATION, _C,
         "also run at this interval, with an empty payload and the topic `$schedule/<route>/<event>`; without "
         "SOURCE_TOPIC only so",
         '"15m"',
     ),
     Parameter(
-        "ON_CHANGE", Kind.TEMPLATE, None, _C,
+        "ON_CHANGE", Kind.TEMPLATE, _C,
         "a message for which this text is the last one of its topic sends nothing; messages of one topic are finished "
         "one after the other",
         '"{value.json.state}"',
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(
-        "ON_CHANGE_FOR", Kind.DURATION, None, _C, "after this time the same text is sent again", '"1h"',
+        "ON_CHANGE_FOR", Kind.DURATION, _C, "after this time the same text is sent again", '"1h"',
         requires=(Rule("ON_CHANGE", applies=_C, strict=False),),
     ),
     Parameter(
-        "BATCH_SIZE", _INT, None, _C,
+        "BATCH_SIZE", _INT, _C,
         "up to so many messages become one request, whose BODY holds `{batch}` or `{batch.lines}`",
         "'500'",
         low=1, high=10_000,
         excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
-        "BATCH_SECONDS", _INT, "1", _C, "a batch is sent so many seconds after its first message at the latest",
+        "BATCH_SECONDS", _INT, _C, "a batch is sent so many seconds after its first message at the latest",
         "'5'", low=1, high=3600,
         requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
-        "BATCH_ITEM", Kind.TEMPLATE, None, _C, "what a message is in a batch, instead of its payload",
+        "BATCH_ITEM", Kind.TEMPLATE, _C, "what a message is in a batch, instead of its payload",
         "'{\"topic\": {topic}, \"value\": {value.json.v}}'",
         placeholders=(Mode.CLIENT,),
         requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
-        "BATCH_SPLIT", _BOOL, "false", _C,
+        "BATCH_SPLIT", _BOOL, _C,
         "halve a batch that the server refuses (400, 413, 422) until the bad item is alone",
         '"true"',
         requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
-        "DEDUPE_KEY", Kind.TEMPLATE, None, _B,
+        "DEDUPE_KEY", Kind.TEMPLATE, _B,
         "a text that was seen within DEDUPE_FOR: client: the message sends nothing; server: the request publishes "
         "nothing, and is answered as the first one was",
         '"{value.json.id}"',
@@ -392,17 +408,17 @@ _EVENT = (
         excludes=(Rule("BATCH_SIZE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
-        "DEDUPE_FOR", Kind.DURATION, "10m", _B, "how long a DEDUPE_KEY is known", '"1d"',
+        "DEDUPE_FOR", Kind.DURATION, _B, "how long a DEDUPE_KEY is known", '"1d"',
         requires=(Rule("DEDUPE_KEY", strict=False),),
     ),
-    Parameter("RETRY_ON", Kind.STATUSES, None, _C, "retry these statuses too, for any method", '"500, 502-504"'),
+    Parameter("RETRY_ON", Kind.STATUSES, _C, "retry these statuses too, for any method", '"500, 502-504"'),
     Parameter(
-        "HEADERS", Kind.HEADERS, None, _C, "headers of the request, in their order", 'ADD Accept "text/csv"',
+        "HEADERS", Kind.HEADERS, _C, "headers of the request, in their order", 'ADD Accept "text/csv"',
         portable=True,
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(
-        "RESPONSE_FORMAT", Kind.CHOICE, "body", _C,
+        "RESPONSE_FORMAT", Kind.CHOICE, _C,
         "what is published of a response",
         '"envelope"',
         choices={
@@ -411,14 +427,14 @@ _EVENT = (
         },
     ),
     Parameter(
-        "STREAM", _BOOL, "false", _S,
+        "STREAM", _BOOL, _S,
         "a read event answers with server-sent events: the latest value, then each new one",
         '"true"',
         requires=(Rule("SOURCE_TOPIC", hint="a GET with SOURCE_TOPIC reads, any other event publishes", strict=False),),
     ),
-    Parameter("RETAIN", _BOOL, "false", _B, "retain what is published", '"true"'),
+    Parameter("RETAIN", _BOOL, _B, "retain what is published", '"true"'),
     Parameter(
-        "QOS", Kind.CHOICE, None, _B,
+        "QOS", Kind.CHOICE, _B,
         "the highest QoS that what is published, failures too, is delivered with; otherwise that of each subscription "
         "(of a worker: up to 1)",
         '"1"',
@@ -429,18 +445,18 @@ _EVENT = (
         },
     ),
     Parameter(
-        "ERROR_TOPIC", Kind.TOPIC, None, _C,
+        "ERROR_TOPIC", Kind.TOPIC, _C,
         "where failures go instead of DESTINATION_TOPIC",
         '"tickets/failed"',
     ),
     Parameter(
-        "FAILURE_PAYLOAD", _BOOL, "false", _C,
+        "FAILURE_PAYLOAD", _BOOL, _C,
         "failures also hold `payload` and `payload_encoding` of the message, for `rest-bridge replay`",
         '"true"',
     ),
-    Parameter("ORDERED", _BOOL, "false", _C, "finish the messages of one topic one after the other", '"true"'),
+    Parameter("ORDERED", _BOOL, _C, "finish the messages of one topic one after the other", '"true"'),
     Parameter(
-        "PAYLOAD", Kind.TEMPLATE, None, _B,
+        "PAYLOAD", Kind.TEMPLATE, _B,
         "what is published instead of the body: of the response (client), of the request (server)",
         "'{response.json.price}'",
         placeholders=(Mode.RESULT, Mode.SERVER),
@@ -448,38 +464,38 @@ _EVENT = (
         excludes=(Rule("RESPONSE_FORMAT", (ResponseFormat.ENVELOPE,), "a result has one form", _C),),
     ),
     Parameter(
-        "RESPONSE_CONTENT_TYPE", Kind.MEDIA_TYPE, "application/json", _B,
+        "RESPONSE_CONTENT_TYPE", Kind.MEDIA_TYPE, _B,
         "decides how placeholders are escaped in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
         '"text/plain"',
         requires=(Rule("PAYLOAD", applies=_C, strict=False), Rule("RESPONSE", applies=_S, strict=False)),
         excludes=_REPLIED,
     ),
     Parameter(
-        "RESPONSE", Kind.TEMPLATE, None, _S,
+        "RESPONSE", Kind.TEMPLATE, _S,
         "body of the answer instead of `{\"status\": \"published\", ...}`",
         "'{\"accepted\": {body.json.id}}'",
         placeholders=(Mode.SERVER,),
         excludes=(*_REPLIED, Rule("RESPONSE_STATUS", _NO_CONTENT, "such an answer has no body", _S)),
     ),
     Parameter(
-        "RESPONSE_STATUS", _INT, "200", _S, "status of the answer once the request is published",
+        "RESPONSE_STATUS", _INT, _S, "status of the answer once the request is published",
         "'202'", low=200, high=299,
         excludes=_REPLIED,
     ),
     Parameter(
-        "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, None, _S,
+        "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, _S,
         "wait for a message there and answer the request with its payload",
         '"replies/{request_id}"',
         placeholders=(Mode.SERVER,),
     ),
     Parameter(
-        "SIGNATURE_SECRET", _TEXT, None, _B,
+        "SIGNATURE_SECRET", _TEXT, _B,
         "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it, in "
         "read events the HMAC of the empty body",
         'GET SECRET "webhook-secret"', secret=True,
     ),
     Parameter(
-        "SIGNATURE_HEADER", Kind.HEADER_NAME, "X-Hub-Signature-256", _B,
+        "SIGNATURE_HEADER", Kind.HEADER_NAME, _B,
         "header that holds the signature",
         '"X-Signature"',
         requires=(
@@ -488,7 +504,7 @@ _EVENT = (
         ),
     ),
     Parameter(
-        "SIGNATURE_SCHEME", Kind.CHOICE, "hmac", _S,
+        "SIGNATURE_SCHEME", Kind.CHOICE, _S,
         "whose webhooks SIGNATURE_SECRET verifies; all but hmac have headers of their own and sign a timestamp, which "
         "may be 5 minutes off",
         '"slack"',
@@ -505,17 +521,17 @@ _EVENT = (
 
 _ROUTE_CONFIG = (
     Parameter(
-        "OVERLOAD_CAPACITY", _INT, "10000", _C, "messages that may be queued and in flight",
+        "OVERLOAD_CAPACITY", _INT, _C, "messages that may be queued and in flight",
         "'1000'", low=1, high=1_000_000,
     ),
     Parameter(
-        "OVERLOAD_BYTES", Kind.SIZE, "64MiB", _C,
+        "OVERLOAD_BYTES", Kind.SIZE, _C,
         "payloads of messages that may be queued and in flight; one message is taken where nothing is queued",
         '"256MiB"',
         low=1, high=1 << 40,
     ),
     Parameter(
-        "OVERLOAD_POLICY", Kind.CHOICE, "balanced", _C,
+        "OVERLOAD_POLICY", Kind.CHOICE, _C,
         "what happens to messages that come faster than the server answers",
         '"lossless"',
         choices={
@@ -525,7 +541,7 @@ _ROUTE_CONFIG = (
         },
     ),
     Parameter(
-        "OVERLOAD_TIMEOUT", _INT, "0", _C,
+        "OVERLOAD_TIMEOUT", _INT, _C,
         "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY and OVERLOAD_BYTES "
         "more may wait",
         "'2000'",
@@ -533,22 +549,42 @@ _ROUTE_CONFIG = (
         requires=(Rule("OVERLOAD_POLICY", (OverloadPolicy.BALANCED,), "only balanced waits for room", strict=False),),
     ),
     Parameter(
-        "RATE_LIMIT", Kind.RATE, None, _C,
+        "RATE_LIMIT", Kind.RATE, _C,
         "requests are spaced evenly, so that the server sees no more than this; they wait in the queue",
         '"10/s"',
     ),
     Parameter(
-        "BREAKER", Kind.BREAKER, None, _C,
+        "BREAKER", Kind.BREAKER, _C,
         "so many failures of the target (no connection, TLS, timeout, 502 to 504) within the time open the breaker: "
         "one message every 5 s tries the target, lossless and retried ones wait, others fail with `target_down`",
         '"5 per 30s"',
     ),
 )  # fmt: skip
 
+
+def _table(rows: Iterable[Parameter], *models: type) -> Mapping[str, Parameter]:
+    """Return rows by name, each with the default that the model has for it."""
+    values = {field.name.upper(): field.default for model in models for field in fields(model)}
+    values |= {f"SIGNATURE_{field.name.upper()}": field.default for field in fields(Signature)}
+    return MappingProxyType({row.name: replace(row, default=_written(row.kind, values[row.name])) for row in rows})
+
+
+def _written(kind: Kind, value: Any) -> str | None:
+    """Return a value of the model as a file has it; None for none."""
+    if value is None or value == () or value is MISSING:
+        return None
+    if kind is Kind.SIZE:
+        return sizes.size_text(value).replace(" ", "")
+    if kind is Kind.DURATION:
+        unit = max((unit for unit, seconds in SECONDS.items() if value % seconds == 0), key=lambda unit: SECONDS[unit])
+        return f"{value // SECONDS[unit]}{unit}"
+    return ",".join(value) if isinstance(value, tuple) else str(value).lower() if kind is Kind.BOOLEAN else str(value)
+
+
 PARAMETERS: Mapping[BlockKind, Mapping[str, Parameter]] = MappingProxyType(
     {
-        BlockKind.CONFIG: MappingProxyType({row.name: row for row in _CONFIG}),
-        BlockKind.EVENT: MappingProxyType({row.name: row for row in _EVENT}),
-        BlockKind.ROUTE_CONFIG: MappingProxyType({row.name: row for row in _ROUTE_CONFIG}),
+        BlockKind.CONFIG: _table(_CONFIG, RestApiConfig),
+        BlockKind.EVENT: _table(_EVENT, ServerEvent, ClientEvent),
+        BlockKind.ROUTE_CONFIG: _table(_ROUTE_CONFIG, RouteConfig),
     }
 )

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.errors import CallError, FaultCode, Severity
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.lot.forms import FormError
-from amqtt_rest_bridge.lot.grammar.tree import ConditionTree, Operation, Term, unescape
+from amqtt_rest_bridge.lot.grammar.parsing import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.lot.hints import explain_suspect
 from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
 from amqtt_rest_bridge.lot.placeholders import (

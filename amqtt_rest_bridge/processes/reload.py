@@ -17,8 +17,7 @@ from typing import Final
 
 from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
-from amqtt_rest_bridge.lot.load_result import LoadResult
-from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.sources import find_route_files, in_order
 from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
 from amqtt_rest_bridge.settings import Settings

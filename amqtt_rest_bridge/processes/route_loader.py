@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
-from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.processes.child import own_code
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import leave_no_core_file

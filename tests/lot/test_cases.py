@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.lot.loader import load
-from amqtt_rest_bridge.lot.model import Route, Signature
+from amqtt_rest_bridge.lot.model import LoadResult, Route, Signature
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import SUFFIXES, Source, read
 from tests.support.route_text import CASES, ENVIRONMENT, corrected, marked, plain, write_secrets

@@ -1,27 +1,21 @@
-"""Every setting of the language reaches the model with its type, and its documented default is the model's."""
+"""Every setting of the language reaches the model with its type."""
 
 import re
-from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.lot.forms import read_duration
-from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import (
     BreakerRule,
-    ClientEvent,
+    LoadResult,
     Method,
     OverloadPolicy,
     ResponseFormat,
-    RestApiConfig,
     Route,
     RouteConfig,
-    ServerEvent,
     Signature,
     SignatureScheme,
 )
@@ -29,7 +23,6 @@ from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, BlockKind, Kin
 from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse
 from amqtt_rest_bridge.lot.schemas import read as read_schema
 from amqtt_rest_bridge.lot.sources import Source
-from amqtt_rest_bridge.sizes import read_size
 from tests.support.route_text import CASES, load_text
 
 PLAIN = {
@@ -205,36 +198,6 @@ def test_settings_of_route_config_reach_the_model() -> None:
 
 
 ALL = [pytest.param(row, id=f"{kind}-{row.name}") for kind, block in PARAMETERS.items() for row in block.values()]
-MODELS: dict[str, Any] = {
-    field.name.upper(): field.default
-    for model in (ServerEvent, ClientEvent, RouteConfig, RestApiConfig)
-    for field in fields(model)
-} | {
-    "SIGNATURE_SECRET": None,
-    "SIGNATURE_HEADER": "X-Hub-Signature-256",
-    "SIGNATURE_SCHEME": "hmac",
-}
-NEEDED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
-
-
-@pytest.mark.parametrize("row", ALL)
-def test_documented_default_is_the_models(row: Parameter) -> None:
-    default = MODELS[row.name]
-    if row.name == "CORS_ORIGINS":
-        default = ",".join(default)
-    if row.kind is Kind.SIZE:
-        assert default == read_size(row.default or "")
-        return
-    if row.kind is Kind.DURATION and row.default is not None:
-        assert default == read_duration(row.default)
-        return
-    if isinstance(default, bool):
-        default = str(default).lower()
-    if default is MISSING or default in (None, ()):
-        assert row.default is None
-        assert row.name not in NEEDED or default is MISSING or row.name == "SOURCE_TOPIC"
-    else:
-        assert row.default == str(default)
 
 
 @pytest.mark.parametrize("row", ALL)

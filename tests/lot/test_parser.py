@@ -8,8 +8,7 @@ from dataclasses import fields, is_dataclass
 import pytest
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.lot.grammar.parsing import parse
-from amqtt_rest_bridge.lot.grammar.tree import (
+from amqtt_rest_bridge.lot.grammar.parsing import (
     BlockNode,
     HeadersNode,
     Junk,
@@ -17,6 +16,7 @@ from amqtt_rest_bridge.lot.grammar.tree import (
     Piece,
     RouteNode,
     SettingNode,
+    parse,
 )
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts, parse_text
 from amqtt_rest_bridge.lot.sources import SUFFIXES, read

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint, reloading_on_sighup
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings

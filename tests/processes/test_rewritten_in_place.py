@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.processes import reload as module
 from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.settings import Settings

@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NoReturn, Self, TextIO
 
-from amqtt_rest_bridge.lot.load_result import LoadResult
+from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.processes.child import ChildProcess
 from amqtt_rest_bridge.processes.route_loader import SubprocessLoader, load_files
 

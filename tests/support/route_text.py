@@ -7,8 +7,8 @@ from typing import Any
 
 from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.lot.loader import load
+from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.lot.placeholders import Condition, Placeholder, PlaceholderText
 from amqtt_rest_bridge.lot.sources import Source
 

@@ -33,9 +33,9 @@ def read(path: str, seen: set[FileState]) -> Schema:
     Raises:
         SchemaFileError: A file cannot be read, is not a schema of 2020-12, or refers to what is not in its folder.
     """
-    from amqtt_rest_bridge.lot.schemas import files
+    from amqtt_rest_bridge.lot.schemas import checks
 
-    return Schema(path, files.SchemaReader(path, seen).documents())
+    return Schema(path, checks.SchemaReader(path, seen).documents())
 
 
 def checker_of(schema: Schema) -> Checker:

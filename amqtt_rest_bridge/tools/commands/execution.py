@@ -11,8 +11,7 @@ from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.engine.status import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
-from amqtt_rest_bridge.lot.load_result import LoadResult
-from amqtt_rest_bridge.lot.model import Route
+from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.lot.reference import template
 from amqtt_rest_bridge.tools.commands.answer import CommandAnswer, failure, refusal

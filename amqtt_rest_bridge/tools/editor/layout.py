@@ -9,8 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from amqtt_rest_bridge.lot.grammar.parsing import parse
-from amqtt_rest_bridge.lot.grammar.tree import (
+from amqtt_rest_bridge.lot.grammar.parsing import (
     BlockNode,
     HeadersNode,
     Junk,
@@ -19,6 +18,7 @@ from amqtt_rest_bridge.lot.grammar.tree import (
     OtherNode,
     Piece,
     RouteNode,
+    parse,
 )
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.sources import is_notebook

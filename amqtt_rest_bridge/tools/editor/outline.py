@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import NamedTuple
 
-from amqtt_rest_bridge.lot.grammar.tree import SettingNode, unescape
+from amqtt_rest_bridge.lot.grammar.parsing import SettingNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse

@@ -19,8 +19,7 @@ from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot import loader
 from amqtt_rest_bridge.lot.evaluation import NameEnvironment
-from amqtt_rest_bridge.lot.load_result import LoadResult
-from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, HttpResponse, Message, Publication, Route
+from amqtt_rest_bridge.lot.model import ClientEvent, HttpRequest, HttpResponse, LoadResult, Message, Publication, Route
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Source
 from amqtt_rest_bridge.site.playground import Exchange, ShownFault, Trial, Tried

@@ -15,9 +15,8 @@ from amqtt_rest_bridge.engine.trial import try_calls, try_request
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.lot.load_result import LoadResult
 from amqtt_rest_bridge.lot.loader import load
-from amqtt_rest_bridge.lot.model import HttpResponse, Message
+from amqtt_rest_bridge.lot.model import HttpResponse, LoadResult, Message
 from amqtt_rest_bridge.lot.schemas import checks
 from amqtt_rest_bridge.lot.sources import Source
 
