@@ -46,7 +46,7 @@ from amqtt_rest_bridge.admin.records import RunRecords
 from amqtt_rest_bridge.admin.retries import Retries
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
-from amqtt_rest_bridge.engine.server.wrong_credentials import MOST_LATE, WrongCredentials
+from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Request,

@@ -14,8 +14,8 @@ import typer
 
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
 from amqtt_rest_bridge.engine.client_mode import sender_of
-from amqtt_rest_bridge.engine.results import masker_for
-from amqtt_rest_bridge.engine.stages import Verdict
+from amqtt_rest_bridge.engine.event import Verdict
+from amqtt_rest_bridge.engine.requests import masker_for
 from amqtt_rest_bridge.engine.trial import ANY_KEY, MAX_BYTES, call_of, shown_request, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
 from amqtt_rest_bridge.http.client import client_for
@@ -148,22 +148,22 @@ def _show(route: Route, event: ClientEvent, message: Message, *, send: bool) -> 
     print(f"# route {route.name}, event {event.name} ({route.path}:{route.position.line})")
     key = (str(uuid.uuid4()) if send else ANY_KEY) if route.is_lossless else None  # the Idempotency-Key
     call = call_of(route, event, message, key=key)
-    masker, verdict = call.event.masker, call.event.begin(call)
-    if verdict is not None or call.built is None:
+    masker, verdict = call.event.masker, call.event.build(call)
+    if verdict is not None or call.request is None:
         return _show_end(verdict or call.event.fail_unexpectedly(call), masker)
-    built = call.built
-    request = shown_request(route, built.request)
+    sent = call.request
+    request = shown_request(route, sent)
     print(f"{request.method} {masker.address(request.url)}")
     _print_headers_and_body(request.headers, request.body or b"", masker)
     if not send:
-        goes_to = built.destination or (event.destination_topic.source if event.destination_topic else None)
+        goes_to = call.destination or (event.destination_topic.source if event.destination_topic else None)
         print(f"# nothing was sent; the response would go to {_delivery(goes_to, event, masker)}\n")
         return True
     try:
-        response = asyncio.run(_sent(route, built.request))
+        response = asyncio.run(_sent(route, sent))
     except CallError as failure:
-        return _show_end(call.event.judge(call, failure), masker_for(masker, built.request, None))
-    masker = masker_for(masker, built.request, response)
+        return _show_end(call.event.judge(call, failure), masker_for(masker, sent, None))
+    masker = masker_for(masker, sent, response)
     print(f"{response.status} {without_controls(masker.text(response.reason))}")
     _print_headers_and_body(response.headers, response.body, masker)
     return _show_end(call.event.judge(call, response), masker, response)

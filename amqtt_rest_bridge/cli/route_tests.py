@@ -30,8 +30,8 @@ from amqtt_rest_bridge.cli.route_test_files import (
     octets,
     read,
 )
+from amqtt_rest_bridge.engine.event import Step, Verdict
 from amqtt_rest_bridge.engine.server.callers import sign
-from amqtt_rest_bridge.engine.stages import Step, Verdict
 from amqtt_rest_bridge.engine.trial import REQUEST_ID, RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, visible
 from amqtt_rest_bridge.http.exchange import Request

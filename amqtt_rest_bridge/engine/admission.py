@@ -1,18 +1,9 @@
-"""Whether a route has room for one more message, by what it holds; the messages that wait for room. Pure."""
-
-from collections import deque
-from collections.abc import Callable
-from typing import Final
+"""Whether a route has room for one more message, by what it holds. Pure."""
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.needs import Clock
-from amqtt_rest_bridge.engine.stages import Call
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import OverloadPolicy, RouteConfig
 from amqtt_rest_bridge.sizes import size_text
-
-AT_ONCE: Final = 100
-"""Messages that are refused in one iteration of the loop."""
 
 
 class QueueBytes:
@@ -69,16 +60,16 @@ class Admission:
     def admit(self, size: int) -> CallError | None:
         """Hold one more message of `size` bytes, or return the reason why not."""
         if self.outside:  # those go first
-            return self.full(size)
+            return self.why_full(size)
         if self.policy is OverloadPolicy.REALTIME and self.in_flight >= self.places:
             busy = f"all {self.places} workers are busy and OVERLOAD_POLICY is realtime"
             return catalogue.NO_FREE_WORKER.error(f"the route is overloaded: {busy}")
         if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
-            return self.full(size)
-        self.take(size)
+            return self.why_full(size)
+        self.hold(size)
         return None
 
-    def full(self, size: int) -> CallError:
+    def why_full(self, size: int) -> CallError:
         """Return why a message of `size` bytes has no room."""
         if self.outstanding >= self.capacity or self.outside >= self.capacity:
             used_up = f"its OVERLOAD_CAPACITY of {self.capacity} messages is used up"
@@ -89,7 +80,7 @@ class Admission:
         # The bytes of a route hold those that wait too, which go first.
         return row.error(f"the {whose} is overloaded: its {bound} have no room for a payload of {size_text(size)}")
 
-    def take(self, size: int) -> None:
+    def hold(self, size: int) -> None:
         """Hold a message of `size` bytes whatever room there is: its source bounds them."""
         self.admitted += 1
         self.outstanding += 1
@@ -109,7 +100,7 @@ class Admission:
         """
         return self.outside == 0 or (self.outside < self.capacity and self._fit(self.outside_bytes, size))
 
-    def wait_outside(self, change: int, size: int) -> None:
+    def count_outside(self, change: int, size: int) -> None:
         """Note that a message begins (+1) or ceases (-1) to wait for room."""
         self.outside += change
         self.outside_bytes += change * size
@@ -134,85 +125,3 @@ class Admission:
     def bytes(self) -> int:
         """Return the bytes of the payloads that wait or are in flight."""
         return self.held_bytes + self.outside_bytes
-
-
-class Outside:
-    """The messages of a balanced route that wait for room (OVERLOAD_TIMEOUT), in the order in which they came.
-
-    They hold no place. Room that frees is theirs before a new message's.
-
-    Args:
-        admission: Of the route.
-        admit: Called for a message that has room now, and is admitted.
-        refuse: Called for one whose time is over.
-        clock: Counts the time.
-    """
-
-    def __init__(
-        self,
-        admission: Admission,
-        admit: Callable[[Call], None],
-        refuse: Callable[[Call, CallError], None],
-        clock: Clock,
-    ) -> None:
-        self._admission = admission
-        self._admit = admit
-        self._refuse = refuse
-        self._clock = clock
-        self._waiting: deque[Call] = deque()
-        self._is_watched = False
-
-    def accept(self, call: Call) -> bool:
-        """Queue a message; return False where its route does not wait, or too many do."""
-        admission = self._admission
-        if admission.policy is not OverloadPolicy.BALANCED or not admission.timeout:
-            return False
-        if not admission.may_wait(call.size):
-            return False
-        if call.since is None:
-            call.since = self._clock.monotonic()
-        self._waiting.append(call)
-        admission.wait_outside(1, call.size)
-        self._watch()
-        return True
-
-    def look(self) -> None:
-        """Admit what has room now."""
-        admission = self._admission
-        while self._waiting and admission.has_room(self._waiting[0].size):
-            call = self._next()
-            admission.take(call.size)
-            self._admit(call)
-
-    def empty(self) -> list[Call]:
-        """Remove and return all."""
-        return self.remove(lambda _: True)
-
-    def remove(self, is_one: Callable[[Call], bool]) -> list[Call]:
-        """Remove and return those for which `is_one` is true."""
-        removed = [call for call in self._waiting if is_one(call)]
-        self._waiting = deque(call for call in self._waiting if not is_one(call))
-        for call in removed:
-            self._admission.wait_outside(-1, call.size)
-        return removed
-
-    def _next(self) -> Call:
-        call = self._waiting.popleft()
-        self._admission.wait_outside(-1, call.size)
-        return call
-
-    def _watch(self) -> None:
-        if self._waiting and not self._is_watched:
-            self._is_watched = True
-            left = (self._waiting[0].since or 0.0) + self._admission.timeout - self._clock.monotonic()
-            self._clock.later(max(0.0, left), self._expire)
-
-    def _expire(self) -> None:
-        self._is_watched = False
-        now = self._clock.monotonic()
-        for _ in range(AT_ONCE):
-            if not self._waiting or (self._waiting[0].since or 0.0) + self._admission.timeout > now:
-                break
-            call = self._next()
-            self._refuse(call, self._admission.full(call.size))
-        self._watch()

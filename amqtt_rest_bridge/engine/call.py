@@ -20,17 +20,16 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.admission import AT_ONCE, Outside
-from amqtt_rest_bridge.engine.event import PreparedEvent, PreparedRoute
+from amqtt_rest_bridge.engine.event import Call, HeldError, PreparedRoute, Step, Verdict
+from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Delivery, Host
-from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes, note_attempt
-from amqtt_rest_bridge.engine.results import failure_publication
-from amqtt_rest_bridge.engine.stages import Call, HeldError, Step, Verdict
+from amqtt_rest_bridge.engine.outcome import Outcomes, note_attempt
 from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
 from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
+from amqtt_rest_bridge.engine.stages.overload import RoomQueue
+from amqtt_rest_bridge.engine.stages.rate_limit import Pace
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.engine.turns import Turns
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
 from amqtt_rest_bridge.lot.model import HttpResponse, Message, Publication, RunKey
 
@@ -76,17 +75,19 @@ class RouteCalls:
         self._outcomes = common.outcomes
         self._admission = statistics.admission
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
+        self._workers = 1  # that share RATE_LIMIT and probes, this one included
         self._is_stopping = False
         self._resume = self._queue
-        # Where calls wait: for room, behind others of their line, to be looked at, in a batch, for a place, a target.
-        self._outside = Outside(self._admission, self._arrive, self.refuse, clock)
+        # Where calls wait: for room, behind others of their line, to be looked at, in a batch, for a place.
+        self._outside = RoomQueue(self._admission, clock, self._arrive, self.refuse)
         self._order = Order()
         self._arrivals: deque[Call] = deque()
         self._is_looking = False
         self._parsing = asyncio.Lock()
         self._batches = Batches(limits.max_body_bytes, clock, self._line_up, has_groups=common.host.keys_have_groups)
-        self._turns = Turns(self._admission, common.lease, clock, self._begin)
-        self._breaker: Breaker | None = None
+        self._waiting: deque[Call] = deque()
+        self._pace: Pace | None = None  # of RATE_LIMIT; without one, from a reload on, its requests have no distance
+        self._breaker: Breaker | None = None  # keeps the calls that wait for the target
         self.use(definition)
 
     # Offered, and admitted.
@@ -106,15 +107,14 @@ class RouteCalls:
 
     def fail(self, event: str, message: Message, hops: int, delivery: Delivery | None, failure: CallError) -> None:
         """End a message with a failure that its source has found: it was refused, or admitted by a bridge that died."""
-        call = self._make(event, message, hops, delivery)
+        call = self._make(event, message, hops, delivery, 0)
         if failure.code is FailureCode.BRIDGE_RESTARTED:
-            self._admission.take(call.size)
+            self._admission.hold(call.size)
             self._end_now(call, call.event.fail(call, failure))
         else:
             self.refuse(call, failure)
 
-    def _make(self, event: str, message: Message, hops: int, delivery: Delivery | None, size: int = 0) -> Call:
-        """Return a call of a message, which holds its delivery."""
+    def _make(self, event: str, message: Message, hops: int, delivery: Delivery | None, size: int) -> Call:
         if delivery is not None:
             delivery.hold()
         size, number = max(size, len(message.payload)), next(self._common.numbers)
@@ -129,10 +129,10 @@ class RouteCalls:
             what = f"the message has {call.size} bytes, max_message_bytes allows {self._most_bytes}"
             failure = catalogue.MESSAGE_TOO_LARGE.error(what)
         elif delivery is not None and (call.event.is_lossless or delivery.is_bounded):
-            self._admission.take(call.size)
+            self._admission.hold(call.size)
         else:
             failure = self._admission.admit(call.size)
-            if failure is not None and self._outside.accept(call):
+            if failure is not None and self._outside.add(call):
                 return
         if failure is None:
             self._arrive(call)
@@ -142,18 +142,10 @@ class RouteCalls:
     def refuse(self, call: Call, failure: CallError) -> None:
         """End a call that was not admitted."""
         self._outcomes.refused(call, failure, self.statistics)
-        event, publication = call.event, None
-        if call.hops < MAX_HOPS:  # a loop of routes ends here: a failure payload could start it again
-            # Without room for the message the failure is published without it. A message that is too large for a call
-            # is too large for its failure, too.
-            for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):
-                publication = failure_publication(
-                    event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
-                )
-                if publication is None or self._common.failures.has_room(len(publication.payload)):
-                    break
-                publication = None
-        self._publish_later(call, publication)
+        if call.hops < MAX_HOPS:
+            self._common.failures.put_refusal(call, failure)
+        else:  # a loop of routes ends here: a failure payload could start it again
+            self._common.failures.put(call, None)
 
     # It waits for its turn.
 
@@ -175,40 +167,41 @@ class RouteCalls:
             self._queue(call)
 
     def _queue(self, call: Call) -> None:
-        """Queue a call for its turn. With RATE_LIMIT look at the call first: one that sends nothing takes no turn."""
+        """Queue a call for a place. With RATE_LIMIT look at the call first: one that sends nothing takes no turn."""
         if call.has_ended or self._is_stopping:
             return
-        if self._turns.pace is not None and call.item is None:
+        if self._pace is not None and call.item is None:
             self._look_at(call)
         else:
-            self._turns.wait(call)
+            self._waiting.append(call)
+            self._give_places()
 
     def _look_at(self, *calls: Call) -> None:
-        """Queue calls for `_look`, which takes them one after the other."""
+        """Find out soon, one call after the other, whether each sends a request."""
         self._arrivals.extend(calls)
         if not self._is_looking:
             self._is_looking = True
             self._start(self._look_at_arrivals())
 
     async def _look_at_arrivals(self) -> None:
-        number = 0
-        while self._arrivals:
+        for number in itertools.count(1):
+            if not self._arrivals:
+                break
             call = self._arrivals.popleft()
             if not call.has_ended and not self._is_stopping:
                 await self._look(call)
-                number += 1
-                if number % _LOOKED_AT_TOGETHER == 0:
-                    await asyncio.sleep(0)
+            if number % _LOOKED_AT_TOGETHER == 0:
+                await asyncio.sleep(0)
         self._is_looking = False
 
     async def _look(self, call: Call) -> None:
-        """Find out whether a call sends a request: it waits for its turn or joins a batch if so, and ends if not."""
+        """Queue a call that sends a request for its place, or add it to a batch; end a call that sends none."""
         is_of_batch = False
         try:
-            verdict = self._rebind(call)
+            verdict = self._use_present_definition(call)
             is_of_batch = call.event.event.batch_size is not None
             if verdict is None:
-                verdict = await self._take(call, call.event.join if is_of_batch else call.event.begin)
+                verdict = await self._parse(call, call.event.make_item if is_of_batch else call.event.build)
         except HeldError:
             return
         except Exception:
@@ -223,12 +216,33 @@ class RouteCalls:
         else:
             call.discard_request()
             call.has_begun = call.has_begun or not call.has_payload
-            self._turns.wait(call)
+            self._waiting.append(call)
+            self._give_places()
+
+    def _give_places(self) -> None:
+        """Begin calls that wait while there are places for them."""
+        while (call := self._next_with_place()) is not None:
+            self._start(self._run_all(call))
+
+    def _next_with_place(self) -> Call | None:
+        """Return the next call, which has a place then; None if no call waits or may begin, or no place is free."""
+        admission, waiting = self._admission, self._waiting
+        while waiting and admission.in_flight < admission.places:
+            call = waiting[0]
+            if call.has_ended:
+                waiting.popleft()
+            elif call.line is not None and not self._common.lease.lasts:
+                self._common.lease.hold(waiting.popleft())
+            elif self._pace is not None and not self._pace.give_turn(call):
+                break  # `_give_places` is called when there is a turn
+            else:
+                waiting.popleft()
+                call.has_place = True
+                admission.in_flight += 1
+                return call
+        return None
 
     # It has a place: an attempt, and what follows.
-
-    def _begin(self, call: Call) -> None:
-        self._start(self._run_all(call))
 
     async def _run_all(self, call: Call) -> None:
         """Run a call, and then one after the other those that get its place."""
@@ -238,7 +252,7 @@ class RouteCalls:
             await self._run(call)
             if not call.attempted:  # it has sent nothing, so that nothing else had its turn meanwhile
                 await asyncio.sleep(0)
-            following = self._turns.take()
+            following = self._next_with_place()
 
     async def _run(self, call: Call) -> None:
         """Build the request of a call, send it and act on the reply: end the call, try it again, or halve its batch.
@@ -246,11 +260,12 @@ class RouteCalls:
         The place of the call is free before another attempt is queued.
         """
         try:
-            verdict = self._rebind(call) or await self._take(call, call.event.begin)
+            verdict = self._use_present_definition(call)
+            if verdict is None:
+                verdict = await self._parse(call, call.event.build)
             if verdict is None:
                 call.has_begun = True
-                is_up = self._breaker is None or self._breaker.passes(call)
-                verdict = await self._attempt(call) if is_up else self._without_target(call, self._breaker)
+                verdict = await self._attempt(call)
             if verdict.step is not Step.AGAIN and verdict.step is not Step.SPLIT:
                 await self._end(call, verdict)
         except HeldError:
@@ -261,17 +276,15 @@ class RouteCalls:
                 self._end_now(call, call.event.fail_unexpectedly(call))
             return
         finally:
-            if self._breaker is not None:
-                self._breaker.left(call)
-            self._turns.leave(call)
+            self._release_place(call)
         if call.has_ended or self._drop(call):
             return
         if verdict.step is Step.AGAIN:
             self._try_again(call, verdict)
         else:
-            self._split(call, verdict)
+            self._send_halves(call, verdict)
 
-    def _rebind(self, call: Call) -> Verdict | None:
+    def _use_present_definition(self, call: Call) -> Verdict | None:
         """Use the present definition for a call; one that has begun keeps its own, unless it is lossless.
 
         Returns None, or the verdict that ends a call whose event a reload has removed.
@@ -284,23 +297,23 @@ class RouteCalls:
         present = self.definition.events.get(before.event.name)
         if present is before or (call.has_begun and not before.is_lossless):
             return None
-        before.give_up(call)
+        before.forget(call)
         if present is None:
             if before.is_lossless and call.delivery is not None:
                 for one in call.batch:
-                    self._give_up(one)
+                    self._leave_to_source(one)
                 raise HeldError
             return before.fail(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
-        batch, is_as_before = call.batch, form_of(present) == form_of(before)
+        batch, is_as_before = call.batch, present.batch_form == before.batch_form
         for one in batch:
             one.event = present
         if call.item is None or is_as_before:
             return None
-        self._scatter(call)
+        self._gather_again(call)
         raise HeldError
 
-    async def _take(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
-        """Run a step that may parse the payload of a call: `begin` or `join` of its event.
+    async def _parse(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
+        """Run a step that may parse the payload of a call: `build` or `make_item` of its event.
 
         Steps with large payloads run one at a time for each route. A slow step is followed by a pause of the same
         length, so that other routes get half of the loop's time.
@@ -316,34 +329,42 @@ class RouteCalls:
         return verdict
 
     async def _attempt(self, call: Call) -> Verdict:
-        """Send the request of a call, with redirects and repetitions; return the verdict on the reply."""
-        event, built, client = call.event, call.built, call.event.client
-        if built is None or client is None:
+        """Send the request of a call, with redirects and repetitions; return the verdict on the reply.
+
+        Raises:
+            HeldError: The target is down, so that the breaker keeps the call; a call that was not tried yet fails.
+        """
+        event, request, client, pace, breaker = call.event, call.request, call.event.client, self._pace, self._breaker
+        if request is None or client is None:
             raise AssertionError("a call is sent by its definition, once its request is built")
-        pace = self._turns.pace
-        turn = None if pace is None else partial(pace.take_turn, call)
+        if breaker is not None and not breaker.passes(call):
+            if not event.is_lossless and not call.attempted:
+                return event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
+            call.discard_request()
+            breaker.hold(call)
+            raise HeldError
+        turn = None if pace is None else partial(pace.wait_for_turn, call)
         call.attempted, call.paused, began = call.attempted + 1, 0.0, self._clock.monotonic()
         reply: HttpResponse | CallError
         try:
-            reply = await client.send(built.request, turn=turn)
+            reply = await client.send(request, turn=turn)
             took = reply.elapsed
         except CallError as error:
             reply, took = error, self._clock.monotonic() - began - call.paused
         call.took += took
-        if self._breaker is not None:
-            self._breaker.replied(call, reply)
+        if breaker is not None:
+            breaker.note_reply(call, reply)
         verdict = event.judge(call, reply)
         note_attempt(call, verdict, self._clock.time(), took)
         return verdict
 
-    def _without_target(self, call: Call, breaker: Breaker | None) -> Verdict:
-        """Keep a lossless call, or one that was tried before, until the target is up; fail any other one."""
-        if call.event.is_lossless or call.attempted:
-            call.discard_request()
-            if breaker is not None:
-                breaker.hold(call)
-            raise HeldError
-        return call.event.fail(call, catalogue.BREAKER_OPEN.error("the target of the route is down"))
+    def _release_place(self, call: Call) -> None:
+        call.has_place = False
+        self._admission.in_flight -= 1
+        if self._pace is not None:
+            self._pace.return_turn(call)
+        if self._breaker is not None:
+            self._breaker.return_probe(call)
 
     def _try_again(self, call: Call, verdict: Verdict) -> None:
         """Queue a call again when it is time for its next attempt."""
@@ -354,7 +375,7 @@ class RouteCalls:
             self._clock.later(verdict.seconds, partial(self._queue, call))
         self._outcomes.attempt_failed(call, verdict, self.statistics, when)
 
-    def _split(self, call: Call, verdict: Verdict) -> None:
+    def _send_halves(self, call: Call, verdict: Verdict) -> None:
         """Queue the halves of a batch that was refused. Those of an ORDERED event run one after the other."""
         self._outcomes.attempt_failed(call, verdict, self.statistics, "its halves are sent")
         second = halve(call)
@@ -364,9 +385,11 @@ class RouteCalls:
         else:
             self._order.precede(second)
 
+    # It ends.
+
     async def _end(self, call: Call, verdict: Verdict) -> None:
         """Count a call that has ended, and those that it carries; publish its result; release its message."""
-        (_, *riders) = self._count(call, verdict)
+        riders = self._count_end(call, verdict)
         if verdict.publication is not None:
             ended = [call, *(rider for rider, own in riders if own.publication is None)][:_MOST_MARKS]
             marks = filter(None, [one.delivery.mark(one.name) for one in ended if one.delivery is not None])
@@ -381,29 +404,26 @@ class RouteCalls:
 
     def _end_now(self, call: Call, verdict: Verdict) -> None:
         """End a call at once, without a place; its failure, if any, is published later."""
-        for one, own in self._count(call, verdict):
+        for one, own in [(call, verdict), *self._count_end(call, verdict)]:
             self._close(one, own.publication)
 
-    def _count(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
-        """Count a call that has ended and those that it carries; return each with its verdict."""
-        ended = [(call, verdict), *call.event.share(call, verdict)]
-        for one, own in ended:
-            self._outcomes.ended(one, own, self.statistics)
-        return ended
+    def _count_end(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
+        """Count a call that has ended and those that it carries; return the latter, each with its verdict."""
+        riders = call.event.verdicts_of_riders(call, verdict)
+        self._outcomes.ended(call, verdict, self.statistics)
+        for rider, own in riders:
+            self._outcomes.ended(rider, own, self.statistics)
+        return riders
 
     def _close(self, call: Call, publication: Publication | None) -> None:
         """Free the room of a call that has ended; release its message once its failure, if any, is published."""
-        self._publish_later(call, publication)
-        self._free(call)
-
-    def _publish_later(self, call: Call, publication: Publication | None) -> None:
-        """Queue a publication that needs no place of the route; release the message of the call after it."""
         if publication is not None:
-            self._common.failures.put(publication, call.hops + 1, call.name, call.delivery)
+            self._common.failures.put(call, publication)
         elif call.delivery is not None:
             call.delivery.release()
+        self._free_room(call)
 
-    def _free(self, call: Call) -> None:
+    def _free_room(self, call: Call) -> None:
         """Free the room of a call that has ended, and let calls that wait for it go on."""
         call.has_ended = True
         call.riders = call.carrier = None
@@ -412,7 +432,7 @@ class RouteCalls:
         if call.line is not None and not call.is_behind:
             self._leave_line(call.line)
         if self._admission.outside:
-            self._outside.look()
+            self._outside.admit_waiting()
         if call.event.client is not self.definition.client and call.event.client is not None:
             call.event.client.close()  # of a definition that a reload has replaced
 
@@ -426,85 +446,79 @@ class RouteCalls:
     def use(self, definition: PreparedRoute) -> None:
         """Run calls by another definition from now on. A definition without events ends the calls that wait."""
         before, self.definition = self.definition, definition
-        config = definition.route.route_config
-        self._turns.use(config.rate_limit)
-        if self._breaker is None and config.breaker is not None:
+        rule = definition.route.route_config.breaker
+        self._set_pace()
+        if self._breaker is None and rule is not None:
             self._breaker = Breaker(self._clock, self._breaker_changed)
-            self._breaker.share(self._turns.workers)
+            self._breaker.workers = self._workers
         if self._breaker is not None:
-            self._breaker.change(definition.route.config.server, config.breaker)
+            self._breaker.change(definition.route.config.server, rule)
         if before.client is not definition.client and before.client is not None:
             before.client.close()
-        for name, batch in self._batches.by_event.items():
-            present = definition.events.get(name)
-            if present is None or form_of(present) != form_of(batch[0].event):
-                self._batches.close(name)
-        removed = []
-        for call in self._outside.empty():
+        self._batches.close_changed(definition.events)
+        for call in self._outside.remove():
             present = definition.events.get(call.event.event.name)
             if present is None:
-                removed.append(call)
+                self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
             else:
                 call.event = present
                 self._admit(call)
-        if removed:
-            self._start(self._refuse_removed(removed))
 
-    async def _refuse_removed(self, calls: list[Call]) -> None:
-        for number, call in enumerate(calls):
-            self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
-            if number % AT_ONCE == 0:
-                await asyncio.sleep(0)
-
-    def share(self, workers: int) -> None:
+    def share_limits(self, workers: int) -> None:
         """Share RATE_LIMIT and the probes of a target that is down with other workers."""
-        self._turns.share(workers)
+        self._workers = workers
+        self._set_pace()
         if self._breaker is not None:
-            self._breaker.share(workers)
+            self._breaker.workers = workers
+
+    def _set_pace(self) -> None:
+        seconds = self.definition.route.route_config.rate_limit
+        if self._pace is None and seconds is not None:
+            self._pace = Pace(self._clock, self._give_places)
+        if self._pace is not None:
+            self._pace.change((seconds or 0.0) * self._workers)
 
     def withdraw(self) -> None:
         """Drop waiting calls whose source has taken the message back; close open batches."""
-        for call in self._outside.remove(is_taken_back):
+        for call in self._outside.remove(lambda call: call.is_taken_back):
             if call.delivery is not None:
                 call.delivery.abandon()
         waiting = [call for call in self._open.values() if not call.has_place and call.carrier is None]
         for call in waiting:
             for one in call.batch:
-                one.has_ended = is_taken_back(one)  # for all calls first: dropping one may queue another
+                one.has_ended = one.is_taken_back  # for all calls first: dropping one may queue another
         for call in waiting:
             self._drop(call)
-        for name in self._batches.by_event:
-            self._batches.close(name)
+        self._batches.close_all()
 
     def _drop(self, call: Call) -> bool:
         """Drop the calls of a batch whose source has taken the message back.
 
         Returns whether the given call is one of them; then another call carries the rest of the batch.
         """
-        dropped = [one for one in call.batch if is_taken_back(one)]
+        dropped = [one for one in call.batch if one.is_taken_back]
         kept = [one for one in call.batch if one not in dropped]
-        if call in dropped and kept:  # another call carries the rest
+        if dropped and kept:
             first = carrying(kept, call)
-            if call.is_behind:
-                self._order.replace(call, first)
-            else:
-                self._queue(first)
-            call.line = call.riders = None
-        elif dropped and kept:
-            carrying(kept, call)
+            if first is not call:
+                if call.is_behind:
+                    self._order.replace(call, first)
+                else:
+                    self._queue(first)
+                call.line = call.riders = None
         for one in dropped:
-            self._give_up(one)
+            self._leave_to_source(one)
         return call in dropped
 
-    def _give_up(self, call: Call) -> None:
+    def _leave_to_source(self, call: Call) -> None:
         """Forget a call that has not begun, or waits for its next attempt: its source keeps the message."""
-        call.event.give_up(call)
+        call.event.forget(call)
         self._outcomes.retried_no_more(call, self.statistics)
         if call.delivery is not None:
             call.delivery.abandon()
-        self._free(call)
+        self._free_room(call)
 
-    def _scatter(self, call: Call) -> None:
+    def _gather_again(self, call: Call) -> None:
         """Take a batch apart and gather its calls again, since the present definition makes other items of them."""
         batch, line = call.batch, call.line
         for one in batch:
@@ -517,20 +531,19 @@ class RouteCalls:
 
     def stop(self) -> None:
         """Begin no more calls except for open batches, which are sent now. Lossless ones stay with their source."""
-        self._turns.clear()
-        for name, batch in self._batches.by_event.items():
-            if not batch[0].event.is_lossless:
-                self._batches.close(name)
+        self._waiting.clear()
+        self._batches.close_all(lossless=False)
         self._is_stopping = True
 
     @property
     def is_idle(self) -> bool:
         """Return whether no message waits, no call runs, and the next request may leave at once."""
-        return not self._open and not self._admission.outside and self._turns.is_due
+        may_send = self._pace is None or self._pace.seconds_left <= 0
+        return not self._open and not self._admission.outside and may_send
 
-    def left(self) -> tuple[int, int]:
+    def messages_left(self) -> tuple[int, int]:
         """Return how many messages are lost if the bridge ends now, and how many their source keeps."""
-        calls = [*self._open.values(), *self._outside.empty()]
+        calls = [*self._open.values(), *self._outside.remove()]
         kept = sum(call.delivery is not None and call.delivery.is_bounded for call in calls)
         return len(calls) - kept, kept
 
@@ -544,14 +557,3 @@ class RouteCalls:
         task = asyncio.get_running_loop().create_task(coroutine)
         tasks.add(task)
         task.add_done_callback(tasks.discard)
-
-
-def is_taken_back(call: Call) -> bool:
-    """Return whether the source of a call has taken its message back."""
-    return call.delivery is not None and call.delivery.is_dropped
-
-
-def form_of(event: PreparedEvent) -> tuple[object, ...]:
-    """Return the settings that shape the items of a batch. A batch stays together while they are unchanged."""
-    own = event.event
-    return own.batch_size, own.body, own.batch_item

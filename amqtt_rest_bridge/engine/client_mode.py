@@ -7,19 +7,21 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from amqtt_rest_bridge.engine.call import Common, RouteCalls
-from amqtt_rest_bridge.engine.event import PreparedRoute, prepare
+from amqtt_rest_bridge.engine.event import PreparedRoute
+from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Connects, Delivery, Host, Sends
-from amqtt_rest_bridge.engine.outcome import FailureQueue, Outcomes
-from amqtt_rest_bridge.engine.router import Router
+from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.schedule import Schedule
+from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.engine.stages.oauth2 import AuthorizedClient
 from amqtt_rest_bridge.engine.stages.order import OrderLease
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message, RestApiConfig, Route, RunKey
+from amqtt_rest_bridge.topics import TopicIndex, schedule_topic
 
 log = logging.getLogger(__name__)
 
@@ -131,7 +133,7 @@ class ClientMode:
                 calls.use(definition)
             elif definition.events:
                 calls = RouteCalls(definition, self._outcomes.statistics[name], self._common)
-                calls.share(self._workers)
+                calls.share_limits(self._workers)
             else:
                 continue
             self._routes[name] = calls
@@ -146,11 +148,11 @@ class ClientMode:
         for calls in self._all():
             calls.withdraw()
 
-    def share(self, workers: int, ordered_until: float) -> None:
+    def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share RATE_LIMIT and probes among so many workers; begin ORDERED calls only before a monotonic time."""
         self._workers = workers
         for calls in self._all():
-            calls.share(workers)
+            calls.share_limits(workers)
         self._common.lease.renew(ordered_until)
 
     def stop(self) -> None:
@@ -172,7 +174,7 @@ class ClientMode:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         for calls in self._all():
-            lost, kept = calls.left()
+            lost, kept = calls.messages_left()
             if lost:
                 log.warning("route %s: %d message(s) had not been answered at the end", calls.name, lost)
             if kept:
@@ -218,3 +220,28 @@ def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], 
     if config.oauth2_token_url is None:
         return client
     return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, monotonic)
+
+
+class Listener(NamedTuple):
+    """A client event, and the calls of its route."""
+
+    name: EventName
+    calls: RouteCalls
+
+
+class Router:
+    """The client events of these routes, by topic and by name.
+
+    An event that has only a schedule is run by that alone, whatever is published on its topic.
+    """
+
+    def __init__(self, routes: Iterable[RouteCalls] = ()) -> None:
+        entries = [
+            (event.event.source_topic, Listener(event.name, calls))
+            for calls in routes
+            for event in calls.definition.events.values()
+        ]
+        self.by_name = {listener.name: listener for _, listener in entries}
+        """Every client event."""
+        self.by_topic = TopicIndex([entry for entry in entries if entry[0] != schedule_topic(*entry[1].name)])
+        """Those that listen to a topic: `by_topic[topic]`."""

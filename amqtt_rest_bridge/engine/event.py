@@ -1,18 +1,21 @@
 """A client event, prepared once: it makes a request of a message, and a verdict of a reply. Pure.
 
-`begin` builds the request of an attempt, `judge` returns what follows from its reply. The callers do the I/O: the
-bridge (`call`), the commands `try` and `test` (`trial`), and tests. Time and chance are handed to the stages.
+`PreparedEvent.build` builds the request of an attempt, `judge` returns what follows from its reply. The callers do the
+I/O: the bridge (`call`), the commands `try` and `test` (`trial`), and tests. Time and chance are handed to the stages.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.needs import Sends
-from amqtt_rest_bridge.engine.requests import BuiltRequest, RequestBuilder
-from amqtt_rest_bridge.engine.results import (
+from amqtt_rest_bridge.engine.needs import Delivery, Sends
+from amqtt_rest_bridge.engine.requests import (
+    RequestBuilder,
     error_without_secrets,
     failure_explained,
     failure_of,
@@ -21,22 +24,209 @@ from amqtt_rest_bridge.engine.results import (
     response_without_secrets,
     result_of,
 )
-from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage, Step, Verdict
-from amqtt_rest_bridge.engine.stages.batch import Items, Split, batch_key
-from amqtt_rest_bridge.engine.stages.dedupe import Claims, Deduplicated
-from amqtt_rest_bridge.engine.stages.on_change import OnChange
-from amqtt_rest_bridge.engine.stages.retries import Retries
-from amqtt_rest_bridge.engine.stages.schema import Checked
-from amqtt_rest_bridge.engine.stages.signature import Signed
-from amqtt_rest_bridge.engine.stages.when import When
-from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.lot.masking import masker_of
-from amqtt_rest_bridge.lot.model import ClientEvent, HttpResponse, Message, Route, RunIds
-from amqtt_rest_bridge.lot.placeholders import BatchValues, MessageValues
+from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
+from amqtt_rest_bridge.lot.masking import Masker, masker_of
+from amqtt_rest_bridge.lot.model import (
+    ClientEvent,
+    EventName,
+    HttpRequest,
+    HttpResponse,
+    Message,
+    Publication,
+    Route,
+    RunIds,
+    RunKey,
+    Try,
+)
+from amqtt_rest_bridge.lot.placeholders import MessageValues
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.engine.stages.batch import Items
 
 LARGE: Final = 128 << 10
 """Payloads of at least so many bytes are released once the request is built, unless something still needs them."""
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
+
+
+class Step(StrEnum):
+    """What follows an attempt of a call."""
+
+    DONE = "done"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+    AGAIN = "again"
+    SPLIT = "split"
+    """The server refused a batch: its halves are sent instead."""
+
+
+class Verdict(Struct, frozen=True):
+    """What follows an attempt: the end of its call, or with `AGAIN` another attempt, `seconds` from now.
+
+    `status` is the HTTP status, None without a response. `failure` is None unless the attempt failed; like
+    `publication` it holds no secrets of the route. `skipped` is the code and sentence of a call that sends nothing.
+    `request` and `response` are those of the attempt, with secrets: records mask them.
+    """
+
+    step: Step
+    status: int | None = None
+    failure: CallError | None = None
+    publication: Publication | None = None
+    seconds: float = 0.0
+    skipped: tuple[str, str] | None = None
+    request: HttpRequest | None = None
+    response: HttpResponse | None = None
+
+
+class SkippedError(BridgeError):
+    """A call sends no request and does not fail; `code` and `message` say why."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+class HeldError(BridgeError):
+    """A call has to wait before its request is built: a stage keeps it, and puts it back into the queue."""
+
+
+class Call(Struct, eq=False):
+    """One message for one event, from its admission to its end.
+
+    Args:
+        number: Number of the call in this process.
+        resume: Puts the call back into its queue.
+        event: The definition that it runs by.
+        message: The message.
+        size: Bytes of its payload, which count until the call has ended.
+        hops: Routes that the message has passed through.
+        delivery: Held until the call has ended; None where no source waits.
+        key: Idempotency-Key of a lossless call.
+        retry_of: Id of the run that this one repeats.
+        has_begun: Its first attempt has begun, or its payload was released: it keeps its definition.
+        has_place: It has a place of the route, so it is a task.
+        has_ended: It has ended or was given up; queues drop it when they reach it.
+        since: Monotonic time at which it began to wait for room.
+        line: Name of its line, for an ORDERED event; calls of one line run one after the other.
+        is_behind: It waits for another call of its line.
+        is_held: A stage keeps it, see `HeldError`.
+        request: That of the present attempt, None between attempts. With the payload released, it stays.
+        destination: The topic of the result; None without one, or where the response gives it.
+        attempted: Number of attempts; a batch that is halved counts from 0 again.
+        attempts: The last attempts, for the records; None if the first one succeeds.
+        is_retried: An attempt has failed, and another one follows.
+        took: Seconds of all its requests.
+        paused: Seconds in which the present attempt waited for a turn of RATE_LIMIT.
+        url: URL of its last request.
+        has_payload: False once a large payload was released.
+        item: Its item in the body of its batch.
+        riders: The other calls of the batch that this one carries: they wait for its end, and end with it.
+        carrier: The call that carries this one.
+        together: Number of calls in its last request.
+        text: Digest of what ON_CHANGE compares.
+        dedupe_key: The key of DEDUPE_KEY that it claims.
+        was_seen: Whether its key was seen before. None until its claim is answered; False if it has the claim.
+    """
+
+    number: int
+    resume: "Callable[[Call], None]"
+    event: "PreparedEvent"
+    message: Message
+    size: int
+    hops: int = 0
+    delivery: Delivery | None = None
+    key: str | None = None
+    retry_of: str | None = None
+    has_begun: bool = False
+    has_place: bool = False
+    has_ended: bool = False
+    since: float | None = None
+    line: str | None = None
+    is_behind: bool = False
+    is_held: bool = False
+    request: HttpRequest | None = None
+    destination: str | None = None
+    attempted: int = 0
+    attempts: deque[Try] | None = None
+    is_retried: bool = False
+    took: float = 0.0
+    paused: float = 0.0
+    url: str | None = None
+    has_payload: bool = True
+    item: bytes | None = None
+    riders: "list[Call] | None" = None
+    carrier: "Call | None" = None
+    together: int = 1
+    text: bytes | None = None
+    dedupe_key: bytes | None = None
+    was_seen: bool | None = None
+
+    @property
+    def name(self) -> EventName:
+        """Return the names of its route and its event."""
+        return self.event.name
+
+    @property
+    def run(self) -> RunKey:
+        """Return the key from which the id of its run is made."""
+        return self.number if self.key is None else self.key
+
+    @property
+    def batch(self) -> "list[Call]":
+        """Return the calls that it carries, itself first."""
+        return [self, *self.riders] if self.riders else [self]
+
+    @property
+    def is_taken_back(self) -> bool:
+        """Return whether its source has taken the message back."""
+        return self.delivery is not None and self.delivery.is_dropped
+
+    def follow(self, carrier: "Call") -> None:
+        """Copy the attempts of the call that carries this one in its batch."""
+        self.attempted, self.attempts, self.took = carrier.attempted, carrier.attempts, carrier.took
+        self.url, self.together = carrier.url, carrier.together
+
+    def discard_request(self) -> None:
+        """Forget the request, which is built again for the next attempt; keep it if the payload was released."""
+        if self.has_payload:
+            self.request = None
+
+    def waited(self, now: float) -> float:
+        """Return the seconds that the call has waited: its age, less the time of its requests.
+
+        The age counts from the arrival of the message. The result is 0 if the clock was set back meanwhile.
+        """
+        return max(0.0, now - self.message.timestamp - self.took)
+
+
+class Stage:
+    """What one setting does to the calls of an event; an event without the setting has no stage of it.
+
+    Each hook does nothing by default. Only hooks that a stage overrides are called.
+    """
+
+    def enter(self, call: Call, values: MessageValues) -> None:
+        """Look at a call before the request of an attempt is built.
+
+        Raises:
+            SkippedError: The call sends nothing.
+            CallError: The call fails.
+            HeldError: The call waits; the stage puts it back into its queue.
+        """
+
+    def before(self, call: Call, request: HttpRequest) -> HttpRequest:  # noqa: ARG002  # of the default
+        """Return a request as it is to be sent."""
+        return request
+
+    def retry(self, call: Call, verdict: Verdict) -> Verdict:  # noqa: ARG002  # of the default
+        """Return the given verdict on a failed attempt, or one by which the call goes on: `AGAIN` or `SPLIT`.
+
+        The last stage to `enter` comes first; once the call goes on, no other one is asked.
+        """
+        return verdict
+
+    def after(self, call: Call, verdict: Verdict | None) -> None:
+        """Note how a call has ended; None if it was given up, or goes on by another definition."""
 
 
 class PreparedEvent:
@@ -45,9 +235,10 @@ class PreparedEvent:
     Args:
         route: The route.
         event: One of its client events.
-        stages: What its settings do to its calls, see `prepare`.
+        stages: What its settings do to its calls, see `stages.prepare`.
         runs: Makes the ids of calls.
         max_body_bytes: A larger request body fails its call.
+        items: Makes the items of its batches; None without BATCH_SIZE.
         client: Sends its requests; None if the caller sends them.
         keeps_messages: Whether messages of failed calls are kept; then no payload is released early.
 
@@ -63,6 +254,7 @@ class PreparedEvent:
         runs: RunIds,
         *,
         max_body_bytes: int,
+        items: "Items | None" = None,
         client: Sends | None = None,
         keeps_messages: bool = False,
     ) -> None:
@@ -75,8 +267,10 @@ class PreparedEvent:
         self.is_lossless = route.is_lossless
         self.is_in_order = event.is_in_order
         self.masker = masker_of(route)
-        self.request = f"{event.method} {self.masker.address(self.target)}"
+        self.shown_request = f"{event.method} {self.masker.address(self.target)}"
         """METHOD and server, for the log. Never the path, which may hold payloads and secrets."""
+        self.batch_form = event.batch_size, event.body, event.batch_item
+        """What shapes the items of a batch, which stays together while it is unchanged."""
         named = [name for text in (event.destination_topic, event.payload) if text is not None for name in text.names]
         self._needs_payload = (
             self.is_lossless
@@ -85,54 +279,65 @@ class PreparedEvent:
             or any(name.startswith(("payload", "value")) for name in named)
         )
         self._runs = runs
-        self._items = None if event.batch_size is None or event.body is None else Items(event.batch_item, event.body)
+        self._items = items
         self._builder = RequestBuilder(route, event, max_body_bytes=max_body_bytes)
-        self._result = result_of(event)
-        self._stages = tuple(stages)
-        self._enters, self._befores = self._own("enter"), self._own("before")
-        self._afters = self._own("after")[::-1]
+        stages = tuple(stages)
+        self._enters, self._befores = _hooks(stages, "enter"), _hooks(stages, "before")
+        self._retries, self._afters = _hooks(stages[::-1], "retry"), _hooks(stages[::-1], "after")
 
-    def begin(self, call: Call) -> Verdict | None:
-        """Build the request of an attempt, `call.built`. Returns None, or a verdict if nothing is to be sent.
+    def build(self, call: Call) -> Verdict | None:
+        """Build the request of an attempt, `call.request`. Returns None, or a verdict if nothing is to be sent.
 
         Raises:
             HeldError: The call has to wait; a stage keeps it.
         """
-        if call.built is not None:  # the payload was released: all attempts send this request
+        if call.request is not None:  # the payload was released: all attempts send this request
             return None
         try:
             if self._items is None:
                 values, key = self._enter(call), call.key
             else:
-                values, key = self._values_of_batch(call, self._items)
-            built = self._builder.build(values, key)
+                if call.item is None:  # it has joined no batch, and is one by itself
+                    call.item = self._items.make(self._enter(call))
+                values, key = self._items.values_of_batch(call)
+            request, call.destination = self._builder.build(values, key), self._builder.destination(values)
             for before in self._befores:
-                built = BuiltRequest(before(call, built.request), built.destination)
+                request = before(call, request)
         except SkippedError as skipped:
-            return self._after(call, Verdict(Step.SKIPPED, skipped=(skipped.code, skipped.message)))
+            return self._skip(call, skipped)
         except CallError as error:
             return self.judge(call, error)
-        call.built, call.url = built, built.request.url
+        call.request, call.url = request, request.url
         if call.size >= LARGE and not self._needs_payload:
-            message, call.has_payload = call.message, False
-            call.message = Message(message.topic, b"", message.timestamp, message.properties)
+            call.message, call.has_payload = replace(call.message, payload=b""), False
+        return None
+
+    def make_item(self, call: Call) -> Verdict | None:
+        """Make `call.item`, for an event with BATCH_SIZE. Returns None, or a verdict if the call joins no batch."""
+        if self._items is None:
+            return None
+        try:
+            call.item = self._items.make(self._enter(call))
+        except SkippedError as skipped:
+            return self._skip(call, skipped)
+        except CallError as error:
+            return self.judge(call, error)
         return None
 
     def judge(self, call: Call, reply: HttpResponse | CallError) -> Verdict:
         """Return the verdict on an attempt, from the response to its request or the error that prevented one."""
-        built, response = call.built, None
-        request = None if built is None else built.request
+        request, response = call.request, None
         call.discard_request()
-        if isinstance(reply, CallError) or built is None:
+        if isinstance(reply, CallError) or request is None:
             failure = reply if isinstance(reply, CallError) else catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED)
         else:
             response = reply
             try:
-                refused = failure_of(built.request, response)
+                refused = failure_of(request, response)
                 if refused is None:
-                    publication = self._result(call.message, built.destination, response)
+                    publication = result_of(self.event, call.message, call.destination, response)
                     done = Verdict(Step.DONE, response.status, None, publication, 0.0, None, request, response)
-                    return self._after(call, done)
+                    return self._ended(call, done)
                 failure = refused
             except CallError as error:
                 failure = error
@@ -145,72 +350,40 @@ class PreparedEvent:
         if call.url is not None:
             call.url = masker.address(call.url)  # secrets of the message, too: records mask only the route's
         status = None if response is None else response.status
-        verdict = self._after(call, Verdict(Step.FAILED, status, failure, None, 0.0, None, request, response))
-        return self._failed(call, verdict, None if response is None else response_without_secrets(masker, response))
+        verdict: Verdict = Verdict(Step.FAILED, status, failure, request=request, response=response)
+        for retry in self._retries:
+            verdict = retry(call, verdict)
+            if verdict.step is not Step.FAILED:
+                return verdict
+        return self._ended(call, self._with_publication(call, verdict, masker))
 
     def fail(self, call: Call, failure: CallError) -> Verdict:
         """Return the verdict that ends a call with a failure; no stage can change it."""
-        self.give_up(call)
-        return self._failed(call, Verdict(Step.FAILED, None, failure), None)
+        self.forget(call)
+        return self._with_publication(call, Verdict(Step.FAILED, None, failure), self.masker)
 
     def fail_unexpectedly(self, call: Call) -> Verdict:
         """Return the verdict that ends a call which met a fault of the bridge itself."""
         return self.fail(call, catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED))
 
-    def give_up(self, call: Call) -> None:
+    def forget(self, call: Call) -> None:
         """Make the stages forget a call that ends without them or goes on by another definition."""
-        for stage in self._stages:
-            stage.give_up(call)
+        for after in self._afters:
+            after(call, None)
 
-    def join(self, call: Call) -> Verdict | None:
-        """Set `call.item`, for an event with BATCH_SIZE. Returns None, or a verdict if the call joins no batch."""
-        try:
-            if self._items is not None:
-                call.item = self._items.make(self._enter(call))
-        except SkippedError as skipped:
-            return self._after(call, Verdict(Step.SKIPPED, skipped=(skipped.code, skipped.message)))
-        except CallError as error:
-            return self.judge(call, error)
-        return None
-
-    def share(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
+    def verdicts_of_riders(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
         """Return the other calls of a batch, each with a verdict of its own, made from the verdict on the batch."""
         if not call.riders:
             return []
-        shown = None
-        if verdict.step is Step.FAILED and verdict.response is not None:
-            masker = masker_for(self.masker, verdict.request, verdict.response)
-            shown = response_without_secrets(masker, verdict.response)
-        own = Verdict(verdict.step, verdict.status, verdict.failure, request=verdict.request, response=verdict.response)
+        own = replace(verdict, publication=None, seconds=0.0, skipped=None)
+        masker = masker_for(self.masker, verdict.request, verdict.response)
         for rider in call.riders:
             rider.follow(call)
-        return [(rider, self._failed(rider, own, shown)) for rider in call.riders]
+        return [(rider, self._with_publication(rider, own, masker)) for rider in call.riders]
 
     def run_id(self, call: Call) -> str:
         """Return the id of a call as text."""
         return self._runs.of(call.run, *self.name)
-
-    def _failed(self, call: Call, verdict: Verdict, response: HttpResponse | None) -> Verdict:
-        """Return a verdict; a failure gets its publication. `response` must hold no secrets."""
-        if verdict.step is not Step.FAILED or verdict.failure is None:
-            return verdict
-        publication = failure_publication(
-            self.run_id(call), self.name, self.event, call.message, verdict.failure, response,
-            has_payload=call.has_payload,
-        )  # fmt: skip
-        return Verdict(
-            Step.FAILED,
-            verdict.status,
-            verdict.failure,
-            publication,
-            request=verdict.request,
-            response=verdict.response,
-        )
-
-    def _after(self, call: Call, verdict: Verdict) -> Verdict:
-        for after in self._afters:
-            verdict = after(call, verdict)
-        return verdict
 
     def _enter(self, call: Call) -> MessageValues:
         message, properties = call.message, call.message.properties
@@ -220,21 +393,30 @@ class PreparedEvent:
             enter(call, values)
         return values
 
-    def _values_of_batch(self, call: Call, items: Items) -> tuple[MessageValues, str | None]:
-        """Return the values of a batch and its Idempotency-Key. A call that joined none is a batch of one."""
-        batch = call.batch
-        if call.item is None:
-            call.item = items.make(self._enter(call))
-        call.together = len(batch)
-        keys = [one.key for one in batch if one.key is not None]
-        made = [one.item or b"" for one in batch]
-        values = BatchValues(b"", call.message.timestamp, topic=call.message.topic, items=made)
-        return values, batch_key(keys) if keys else None
+    def _skip(self, call: Call, skipped: SkippedError) -> Verdict:
+        return self._ended(call, Verdict(Step.SKIPPED, skipped=(skipped.code, skipped.message)))
 
-    def _own(self, name: str) -> tuple[Callable[..., Any], ...]:
-        """Return the hooks of this name, of those stages that override it."""
-        default = getattr(Stage, name)
-        return tuple([getattr(stage, name) for stage in self._stages if getattr(type(stage), name) is not default])
+    def _ended(self, call: Call, verdict: Verdict) -> Verdict:
+        for after in self._afters:
+            after(call, verdict)
+        return verdict
+
+    def _with_publication(self, call: Call, verdict: Verdict, masker: Masker) -> Verdict:
+        """Return the verdict on a failed call with what it publishes, without secrets; any other one as it is."""
+        if verdict.failure is None:
+            return verdict
+        response = None if verdict.response is None else response_without_secrets(masker, verdict.response)
+        publication = failure_publication(
+            self.run_id(call), self.name, self.event, call.message, verdict.failure, response,
+            has_payload=call.has_payload,
+        )  # fmt: skip
+        return replace(verdict, publication=publication)
+
+
+def _hooks(stages: Iterable[Stage], name: str) -> tuple[Callable[..., Any], ...]:
+    """Return the hooks of this name, of those stages that override it."""
+    default = getattr(Stage, name)
+    return tuple([getattr(stage, name) for stage in stages if getattr(type(stage), name) is not default])
 
 
 class PreparedRoute(Struct, frozen=True, eq=False):
@@ -243,52 +425,3 @@ class PreparedRoute(Struct, frozen=True, eq=False):
     route: Route
     events: Mapping[str, PreparedEvent]
     client: Sends | None
-
-
-def prepare(
-    route: Route,
-    event: ClientEvent,
-    runs: RunIds,
-    *,
-    max_body_bytes: int,
-    client: Sends | None = None,
-    keeps_messages: bool = False,
-    time: Callable[[], float] = lambda: 0.0,
-    monotonic: Callable[[], float] = lambda: 0.0,
-    chance: Callable[[], float] | None = None,
-    claims: Claims | None = None,
-) -> PreparedEvent:
-    """Return a prepared event, with a stage for each setting that needs one.
-
-    Args:
-        route: The route.
-        event: One of its client events.
-        runs: Makes the ids of calls.
-        max_body_bytes: See `PreparedEvent`.
-        client: See there.
-        keeps_messages: See there.
-        time: Returns Unix seconds.
-        monotonic: Returns monotonic seconds.
-        chance: Returns a number from 0 to 1; without it a call has one attempt.
-        claims: The claims on keys of DEDUPE_KEY; without them DEDUPE_KEY has no effect.
-
-    Raises:
-        ConfigurationError: BASE_ADDRESS or USERNAME of the route cannot be used.
-    """
-    name = route.name, event.name
-    tries_again = chance is not None and (route.is_lossless or route.config.retries > 0)
-    stages: tuple[Stage | None, ...] = (
-        Checked(event.schema_file) if event.schema_file is not None else None,
-        When(event.when) if event.when is not None else None,
-        Deduplicated(name, event.dedupe_key, event.dedupe_for, claims)
-        if event.dedupe_key is not None and claims is not None
-        else None,
-        OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
-        Signed(event.signature) if event.signature is not None else None,
-        Retries(route, event, time, chance) if tries_again and chance is not None else None,
-        Split(refused=event.batch_split) if event.batch_size is not None else None,
-    )
-    own = [stage for stage in stages if stage is not None]
-    return PreparedEvent(
-        route, event, own, runs, max_body_bytes=max_body_bytes, client=client, keeps_messages=keeps_messages
-    )

@@ -5,7 +5,6 @@ second are counted, and the last one is written with their number. So a test mes
 costs a line a second and no formatting. Each call that fails has a line of its own.
 """
 
-import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -16,20 +15,18 @@ from typing import Final
 from msgspec import Struct
 
 from amqtt_rest_bridge.engine.admission import QueueBytes
+from amqtt_rest_bridge.engine.event import Call, Step, Verdict
 from amqtt_rest_bridge.engine.needs import (
     CallRun,
     Clock,
-    Delivery,
     Host,
     Outcome,
-    Publishes,
     RequestRun,
 )
-from amqtt_rest_bridge.engine.stages import Call, Step, Verdict
 from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, RouteStatistics
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
-from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route, RunIds, RunKey, Try
+from amqtt_rest_bridge.lot.model import EventName, Message, Route, RunIds, RunKey, Try
 from amqtt_rest_bridge.lot.placeholders import WHEN_UNUSABLE
 from amqtt_rest_bridge.topics import loggable
 
@@ -38,9 +35,6 @@ log = logging.getLogger(__name__)
 _QUIET_SECONDS: Final = 1.0
 _MOST_ATTEMPTS: Final = 20  # kept of a call; a lossless one may be tried without end
 _NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
-_MOST_FAILURES: Final = 10_000  # that wait to be published ...
-_MOST_FAILURE_BYTES: Final = 16 << 20  # ... and their payloads
-_AT_ONCE: Final = 16
 _OUTCOMES: Final = {
     Step.DONE: Outcome.SUCCEEDED,
     Step.SKIPPED: Outcome.SKIPPED,
@@ -179,7 +173,7 @@ class Outcomes:
             statistics.success(waited, call.took, now, call.retry_of)
             self.quiet.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
-                event.request, verdict.status, 1000 * call.took, 1000 * waited,
+                event.shown_request, verdict.status, 1000 * call.took, 1000 * waited,
                 topic=call.message.topic, run=call.run, kind=str(verdict.status)[:1],
             )  # fmt: skip
         self.retried_no_more(call, statistics)
@@ -329,49 +323,3 @@ def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
         call.attempts = deque(maxlen=_MOST_ATTEMPTS)
     code = None if verdict.failure is None else verdict.failure.code.value
     call.attempts.append(Try(now, verdict.status, code, round(1000 * took, 1)))
-
-
-class FailureQueue:
-    """Publishes the failures of calls that have no place of their route, some at a time.
-
-    The queue is bounded in number and bytes. A failure beyond the bound is not published; log and status have it.
-
-    Args:
-        publisher: Publishes.
-        outcomes: Note what the broker refuses.
-    """
-
-    def __init__(self, publisher: Publishes, outcomes: Outcomes) -> None:
-        self._publisher = publisher
-        self._outcomes = outcomes
-        self._waiting: deque[tuple[Publication, int, EventName, Delivery | None]] = deque()
-        self._bytes = 0
-        self.tasks: set[asyncio.Task[None]] = set()
-        """The tasks that publish now."""
-
-    def has_room(self, size: int) -> bool:
-        """Return whether a publication of `size` bytes may wait."""
-        return len(self._waiting) < _MOST_FAILURES and self._bytes + size <= _MOST_FAILURE_BYTES
-
-    def put(self, publication: Publication, hops: int, name: EventName, delivery: Delivery | None) -> None:
-        """Queue a publication; release the delivery after it."""
-        self._waiting.append((publication, hops, name, delivery))
-        self._bytes += len(publication.payload)
-        if len(self.tasks) < _AT_ONCE:
-            task = asyncio.create_task(self._run())
-            self.tasks.add(task)
-            task.add_done_callback(self.tasks.discard)
-
-    async def _run(self) -> None:
-        while self._waiting:
-            publication, hops, name, delivery = self._waiting.popleft()
-            try:
-                mark = "" if delivery is None else delivery.mark(name)
-                await self._publisher.publish(publication, hops=hops, route=name[0], mark=mark)
-            except PublicationRefusedError as refused:
-                self._outcomes.not_published(name, refused)
-            except Exception:
-                log.exception("route %s: a failure was not published", name[0])
-            self._bytes -= len(publication.payload)
-            if delivery is not None:
-                delivery.release()

@@ -1,20 +1,37 @@
-"""Build requests: from an event and the values of a message to a complete request. Pure."""
+"""What a call sends, and what it publishes: its request, the result of a response, a failure. Pure.
 
+The context of a trace (the headers and user properties `traceparent`, `tracestate` and `baggage`) goes from messages to
+requests, and from requests and responses to messages, without a setting. In amqtt, whose messages are those of MQTT
+3.1.1 and have no properties, it ends at the broker.
+"""
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Final
 from urllib.parse import urlsplit
 
-from msgspec import Struct
-
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
-from amqtt_rest_bridge.engine.trace_context import trace_of
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, on_one_line
+from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
+from amqtt_rest_bridge.http.failures import describe_status, redirect_refused
 from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
+from amqtt_rest_bridge.lot.masking import Masker, credentials_of
 from amqtt_rest_bridge.lot.model import (
     AuthScheme,
     ClientEvent,
+    EventName,
     HttpRequest,
+    HttpResponse,
+    Message,
+    MessageProperties,
     Method,
     Pairs,
+    Publication,
+    ResponseFormat,
     RestApiConfig,
     Route,
     values_of,
@@ -25,16 +42,25 @@ from amqtt_rest_bridge.system import own_version
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 # Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
+_LARGEST: Final = 65_536  # bytes of a body that is looked at for what it says
+_LONGEST_SAID: Final = 200  # characters of that
+_DEEPEST: Final = 5
+_SAYING: Final = ("message", "detail", "error_description", "msg", "description", "reason", "error", "errors", "title")
+_to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
+TRACE_NAMES: Final = frozenset(("traceparent", "tracestate", "baggage"))
+"""Headers, and user properties, that name a trace and what goes with it."""
 
-class BuiltRequest(Struct, frozen=True):
-    """A request ready to be sent and the topic of its result.
-
-    `destination` is None where no result is published, or where the topic holds values of the response.
-    """
-
-    request: HttpRequest
-    destination: str | None
+_PARENT: Final = re.compile(
+    r"(?!ff)([0-9a-f]{2})-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-[!-~]{0,200})?"
+)
+_STATE_MEMBER: Final = re.compile(r"([a-z0-9][a-z0-9_*/@-]{0,255})=[ -+\--<>-~]{0,255}[!-+\--<>-~]")
+_LONGEST: Final = 8192  # characters of a list; W3C Baggage section 3.3.2 wants as many
+_NAME: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_VALUE: Final = r"[!#-+\--:<-\[\]-~]*"
+_BAGGAGE_MEMBER: Final = re.compile(f"{_NAME}[ \t]*=[ \t]*{_VALUE}")
+_BAGGAGE_PROPERTY: Final = re.compile(f"{_NAME}(?:[ \t]*=[ \t]*{_VALUE})?")
+_SPACE: Final = " \t"
 
 
 class RequestBuilder:
@@ -73,7 +99,7 @@ class RequestBuilder:
         self._leading, self._own, self._trailing = leading, own, trailing
         self._escaped = None if event.body is None or event.body.is_constant or event.body.is_raw else event.body.place
 
-    def build(self, values: MessageValues, idempotency_key: str | None = None) -> BuiltRequest:
+    def build(self, values: MessageValues, idempotency_key: str | None = None) -> HttpRequest:
         """Build the request of a message, with every header but those that stages add.
 
         An Idempotency-Key of the event's own HEADERS wins over `idempotency_key`, a traceparent of theirs over the
@@ -99,10 +125,16 @@ class RequestBuilder:
             headers = (*headers, ("Idempotency-Key", idempotency_key))
         if values.user:
             headers = (*headers, *(pair for pair in trace_of(values.user) if pair[0] not in self._given))
-        destination = self._destination
-        if isinstance(destination, PlaceholderText):
-            destination = destination.fill(values)
-        return BuiltRequest(HttpRequest(self._method, url, headers, body), destination)
+        return HttpRequest(self._method, url, headers, body)
+
+    def destination(self, values: MessageValues) -> str | None:
+        """Return the topic of the result; None without one, or where the topic holds values of the response.
+
+        Raises:
+            CallError: `placeholder_unresolved` or `invalid_value`.
+        """
+        topic = self._destination
+        return topic.fill(values) if isinstance(topic, PlaceholderText) else topic
 
     def _url_for(self, values: MessageValues) -> str:
         """Fill ENDPOINT, without the slashes that the one after BASE_ADDRESS replaces.
@@ -197,3 +229,203 @@ def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
         if name.lower() == "content-type" and place_of(value) is not escaped:
             message = f"a value makes {name} a type under which BODY would have to be escaped in another way"
             raise TYPE_OF_BODY.error(message, unsent=True)
+
+
+def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
+    """Return why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
+    status = response.status
+    if status >= 400:
+        other = catalogue.STATUS_OF_THE_SERVER if status >= 500 else catalogue.STATUS_EXPLAINED
+        row = catalogue.STATUSES.get(status, other)
+        if status == 400 and b"HTTPS" in response.body:
+            row = catalogue.STATUS_EXPECTS_TLS
+        return row.error(f"the server answered {describe_status(status)}")
+    return redirect_refused(request, response) if status >= 300 else None
+
+
+def result_of(
+    event: ClientEvent, message: Message, destination: str | None, response: HttpResponse
+) -> Publication | None:
+    """Return what a successful response publishes; `destination` is None where the response gives the topic.
+
+    Raises:
+        CallError: The response lacks a value of PAYLOAD or DESTINATION_TOPIC.
+    """
+    topic, payload = event.destination_topic, event.payload
+    if topic is None:
+        return None
+    body = response.body
+    if payload is not None or destination is None:
+        values = result_values(message, response)
+        destination = topic.fill(values) if destination is None else destination
+        body = body if payload is None else payload.fill_bytes(values)
+    if payload is None and event.response_format is ResponseFormat.ENVELOPE:
+        body = envelope(response)
+    return Publication(destination, body, event.retain, _properties(message, response), event.qos)
+
+
+def envelope(response: HttpResponse) -> bytes:
+    """Serialise a response as one JSON object (RESPONSE_FORMAT "envelope"), as UTF-8."""
+    headers: dict[str, str] = {}
+    for name, value in response.headers:
+        lower = name.lower()
+        headers[lower] = f"{headers[lower]}, {value}" if lower in headers else value
+    return _to_json(
+        {
+            "status": response.status,
+            "reason": response.reason,
+            "headers": headers,
+            **body_members(response.body),
+            "elapsed_ms": round(response.elapsed * 1000, 1),
+        }
+    ).encode("utf-8", "replace")
+
+
+def failure_publication(
+    run: str,
+    name: EventName,
+    event: ClientEvent,
+    message: Message,
+    failure: CallError,
+    response: HttpResponse | None = None,
+    *,
+    has_payload: bool = True,
+) -> Publication | None:
+    """Return what a failed call publishes, or None when the event has no topic for it: then only the log has it.
+
+    `run` is the id of the call. Neither `failure` nor `response` may hold secrets. FAILURE_PAYLOAD adds the message
+    unless it has no payload any more.
+
+    Decision: a failure is not retained, even with RETAIN: the last good value stays.
+    """
+    topic = failure_topic(event, message, response)
+    if topic is None:
+        return None
+    kept = message.payload if event.failure_payload and has_payload else None
+    payload = failure_payload(run, *name, message.topic, message.timestamp, failure, response, kept)
+    return Publication(topic, payload, properties=_properties(message, response), qos=event.qos)
+
+
+def masker_for(masker: Masker, request: HttpRequest | None, response: HttpResponse | None) -> Masker:
+    """Return what masks the secrets of a route and of one of its requests: a server may send any of them back."""
+    sent = frozenset() if request is None else credentials_of(request.headers, request.url)
+    return masker.including(sent if response is None else sent | response.credentials)
+
+
+def response_without_secrets(masker: Masker, response: HttpResponse) -> HttpResponse:
+    """Return the response of a failed call as it may be published.
+
+    Decision: the payload of the message, which FAILURE_PAYLOAD adds, stays: what is published again must be the same.
+    """
+    body, head = masker.body(response.body), "\n".join([response.reason, *(value for _, value in response.headers)])
+    if masker.text(head) == head:  # nearly always, and one search instead of many
+        return replace(response, body=body)
+    headers = tuple((name, masker.text(value)) for name, value in response.headers)
+    return replace(response, reason=masker.text(response.reason), headers=headers, body=body)
+
+
+def error_without_secrets(masker: Masker, failure: CallError) -> CallError:
+    """Return a failure as it may be logged, shown and published: its message may quote a URL, or what a server sent."""
+    message = masker.address(failure.message)
+    if message == failure.message:
+        return failure
+    return CallError(failure.code, message, failure.hint, unsent=failure.unsent)
+
+
+def failure_explained(masker: Masker, failure: CallError, response: HttpResponse) -> CallError:
+    """Return a failure whose message ends with what the server said: `...: unit is required`.
+
+    That is the text of the body, or in JSON of its member `message`, `detail`, `error` or the like. HTML, JSON without
+    such a member and binary bodies are left out. Secrets are masked before the text is cut.
+    """
+    text = " ".join(masker.address(_text_said(response.body)).split())
+    if not text or text.startswith("<"):
+        return failure
+    return CallError(
+        failure.code, f"{failure.message}: {on_one_line(text, _LONGEST_SAID)}", failure.hint, unsent=failure.unsent
+    )
+
+
+def _text_said(body: bytes) -> str:
+    if len(body) > _LARGEST:
+        return ""
+    try:
+        text = body.decode()
+        return _said(json.loads(text))
+    except UnicodeDecodeError:
+        return ""
+    except (ValueError, RecursionError):
+        return text
+
+
+def _said(value: object, depth: int = 0) -> str:
+    """Return the first text in what an API tells of an error, looking where most APIs have it."""
+    if isinstance(value, str) or depth == _DEEPEST:
+        return value if isinstance(value, str) else ""
+    if isinstance(value, dict):
+        named = [value[name] for name in _SAYING if name in value]
+        return next(filter(None, (_said(one, depth + 1) for one in named or (value.values() if depth else ()))), "")
+    if isinstance(value, list):
+        return next(filter(None, (_said(one, depth + 1) for one in value)), "")
+    return ""
+
+
+def _properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:
+    """Return the trace context that a result or failure goes on with: the response's, else that of the message."""
+    headers = () if response is None else response.headers
+    if message.properties is None and TRACE_NAMES.isdisjoint(map(str.lower, dict(headers))):  # nearly always
+        return None
+    trace = trace_of(headers) or trace_of(message.user)
+    return MessageProperties(trace) if trace else None
+
+
+def trace_of(pairs: Iterable[tuple[str, str]]) -> Pairs:
+    """Return the trace context in headers or user properties, () without one; names are compared in any case.
+
+    What is malformed is dropped: `traceparent` and `tracestate` by W3C Trace Context (sections 3.2 and 3.3),
+    `baggage` by W3C Baggage (section 3.3). Without a `traceparent` there is no `tracestate`.
+    """
+    found = [(name.lower(), value) for name, value in pairs if name.lower() in TRACE_NAMES]
+    if not found:
+        return ()
+    parents, states, baggage = (
+        [value.strip(_SPACE) for name, value in found if name == own]
+        for own in ("traceparent", "tracestate", "baggage")
+    )
+    kept: list[tuple[str, str]] = []
+    if len(parents) == 1 and _is_parent(parents[0]):
+        kept.append(("traceparent", parents[0]))
+        if _is_state(state := ",".join(states)):
+            kept.append(("tracestate", state))
+    if _is_baggage(carrying := ",".join(baggage)):
+        kept.append(("baggage", carrying))
+    return tuple(kept)
+
+
+def _is_parent(value: str) -> bool:
+    match = _PARENT.fullmatch(value)
+    return match is not None and (match[1] != "00" or match[2] is None)  # later versions may say more
+
+
+def _is_state(value: str) -> bool:
+    members = _members(value)
+    matches = [_STATE_MEMBER.fullmatch(member) for member in members]
+    keys = {match[1] for match in matches if match is not None}
+    return 0 < len(members) <= 32 and len(keys) == len(members)  # each key once
+
+
+def _is_baggage(value: str) -> bool:
+    members = _members(value)
+    return 0 < len(members) <= 180 and all(map(_is_baggage_member, members))
+
+
+def _is_baggage_member(member: str) -> bool:
+    pair, *others = (part.strip(_SPACE) for part in member.split(";"))
+    return _BAGGAGE_MEMBER.fullmatch(pair) is not None and all(map(_BAGGAGE_PROPERTY.fullmatch, others))
+
+
+def _members(value: str) -> list[str]:
+    """Return the members of a list that is not too long, without the empty ones."""
+    if len(value) > _LONGEST:
+        return []
+    return [stripped for member in value.split(",") if (stripped := member.strip(_SPACE))]

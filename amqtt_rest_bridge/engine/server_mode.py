@@ -12,15 +12,13 @@ from typing import Final
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.needs import Host, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.server.callers import WrongCredentials
 from amqtt_rest_bridge.engine.server.endpoint import ServerEndpoint, Shared, outcome_of
-from amqtt_rest_bridge.engine.server.endpoint_table import EndpointTable, Methods
-from amqtt_rest_bridge.engine.server.event_request import EventRequest, readable
-from amqtt_rest_bridge.engine.server.newest import TopicPayload
 from amqtt_rest_bridge.engine.server.openapi import PATH, describe
-from amqtt_rest_bridge.engine.server.reads import Reads, payload_answer
+from amqtt_rest_bridge.engine.server.reads import Reads, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies
+from amqtt_rest_bridge.engine.server.request import EndpointTable, EventRequest, Methods, readable
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
-from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Answer, Headers, RefusedError, Request, Response, path_of, refuse, refused
 from amqtt_rest_bridge.lot.model import Message, Route

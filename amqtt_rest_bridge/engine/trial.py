@@ -13,13 +13,13 @@ from typing import Final
 
 from msgspec import structs
 
-from amqtt_rest_bridge.engine.event import PreparedEvent, prepare
+from amqtt_rest_bridge.engine.event import Call, PreparedEvent, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Host, Limits, RequestRun, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
-from amqtt_rest_bridge.engine.server.newest import TopicPayload
+from amqtt_rest_bridge.engine.server.reads import TopicPayload
 from amqtt_rest_bridge.engine.server_mode import ServerMode
-from amqtt_rest_bridge.engine.stages import Call, Step, Verdict
+from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.batch import carrying, halve
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.errors import CallError
@@ -83,7 +83,7 @@ def try_calls(
     calls = [_call(prepared, message, key) for message in messages]
     if event.batch_size is None:
         return [_try_once(call, send) for call in calls]
-    verdicts = [(call, prepared.join(call)) for call in calls]
+    verdicts = [(call, prepared.make_item(call)) for call in calls]
     ended = [verdict for _, verdict in verdicts if verdict is not None]
     joined = [call for call, verdict in verdicts if verdict is None]
     for first in range(0, len(joined), event.batch_size):
@@ -100,15 +100,15 @@ def _try_batch(call: Call, send: Send) -> list[Verdict]:
     if verdict.step is Step.SPLIT:
         second = halve(call)
         return _try_batch(call, send) + _try_batch(second, send)
-    return [verdict, *(shared for _, shared in call.event.share(call, verdict))]
+    return [verdict, *(shared for _, shared in call.event.verdicts_of_riders(call, verdict))]
 
 
 def _try_once(call: Call, send: Send) -> Verdict:
-    verdict = call.event.begin(call)
-    if verdict is not None or call.built is None:
+    verdict = call.event.build(call)
+    if verdict is not None or call.request is None:
         return verdict or call.event.fail_unexpectedly(call)
     try:
-        return call.event.judge(call, send(call.built.request))
+        return call.event.judge(call, send(call.request))
     except CallError as error:
         return call.event.judge(call, error)
 

@@ -62,7 +62,7 @@ class RunsCalls(Protocol):
     def withdraw(self) -> None:
         """Abandon the calls that have not begun and whose delivery `is_dropped`."""
 
-    def share(self, workers: int, ordered_until: float) -> None:
+    def share_limits(self, workers: int, ordered_until: float) -> None:
         """Share each RATE_LIMIT among so many workers, and begin ORDERED calls until a time of `lease_time` only."""
 
 
@@ -225,7 +225,7 @@ class Member:
                 self._follow_leases(now)
             if self._ordered_until != self.leases.ordered_until:  # before it no other worker takes the slots held here
                 self._ordered_until = self.leases.ordered_until
-                self._calls.share(self._sharing, self._ordered_until)
+                self._calls.share_limits(self._sharing, self._ordered_until)
             await woken(self._look, _LOOK_SECONDS)
 
     async def stop_taking(self) -> None:

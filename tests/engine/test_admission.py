@@ -133,7 +133,7 @@ def test_a_refused_message_is_acknowledged_when_its_failure_is_published(rigs: R
 def test_failures_beyond_their_bound_are_counted_and_their_messages_released(
     rigs: Rigs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.engine.outcome._MOST_FAILURES", 3)
+    monkeypatch.setattr("amqtt_rest_bridge.engine.failure_queue._MOST_FAILURES", 3)
     rig = rigs(full(1, 0))
     rig.offer()
     rig.broker.is_away = True

@@ -1,11 +1,14 @@
-"""BREAKER without threads and clocks: when it opens, which calls are probes, and what closes it."""
+"""BREAKER: when it opens, which calls are probes, and what closes it."""
 
 import pytest
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.stages.breaker import PROBE_SECONDS, Circuit
+from amqtt_rest_bridge.engine.event import Call
+from amqtt_rest_bridge.engine.stages import prepare
+from amqtt_rest_bridge.engine.stages.breaker import PROBE_SECONDS, Breaker
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse
+from amqtt_rest_bridge.lot.model import BreakerRule, HttpResponse, Message, RunIds
+from tests.engine.host import VirtualClock, parsed, text
 
 DOWN = catalogue.TIMEOUT.error("too late")
 
@@ -14,11 +17,39 @@ def answer(status: int, *headers: tuple[str, str]) -> HttpResponse:
     return HttpResponse(status, "", headers, b"", 0.0)
 
 
-def opened(now: float = 0.0) -> Circuit:
-    circuit = Circuit(BreakerRule(1, 30))
-    circuit.replied(0, DOWN, now, 0.0)
-    assert circuit.is_open
-    return circuit
+class Target:
+    """Calls of one route to its target, at the times that a test says."""
+
+    def __init__(self, rule: BreakerRule) -> None:
+        (route,) = parsed(text())
+        self._event = prepare(route, route.client_events[0], RunIds(), max_body_bytes=1000)
+        self.clock = VirtualClock()
+        self.breaker = Breaker(self.clock, lambda _: None)
+        self.breaker.change(self._event.target, rule)
+        self._calls: dict[int, Call] = {}
+
+    def call(self, number: int, now: float) -> Call:
+        self.clock.pass_to(now)
+        message = Message("in/a", b"", 0.0)
+        return self._calls.setdefault(number, Call(number, lambda _: None, self._event, message, 0))
+
+    def passes(self, number: int, now: float) -> bool:
+        return self.breaker.passes(self.call(number, now))
+
+    def reply(self, number: int, reply: HttpResponse | CallError, now: float) -> None:
+        self.breaker.note_reply(self.call(number, now), reply)
+
+
+def opened() -> Target:
+    target = Target(BreakerRule(1, 30))
+    target.reply(0, DOWN, 0.0)
+    assert target.breaker.is_open
+    return target
+
+
+def assert_next_probe(target: Target, at: float) -> None:
+    assert not target.passes(99, at - 0.1)
+    assert target.passes(99, at)
 
 
 @pytest.mark.parametrize(
@@ -34,81 +65,80 @@ def opened(now: float = 0.0) -> Circuit:
     ],
 )
 def test_only_failures_of_the_target_open_it(reply: HttpResponse | CallError, opens: bool) -> None:
-    circuit = Circuit(BreakerRule(2, 30))
-    circuit.replied(1, reply, 0.0, 0.0)
-    assert not circuit.is_open
-    circuit.replied(2, reply, 30.0, 0.0)
-    assert circuit.is_open is opens
+    target = Target(BreakerRule(2, 30))
+    target.reply(1, reply, 0.0)
+    assert not target.breaker.is_open
+    target.reply(2, reply, 30.0)
+    assert target.breaker.is_open is opens
 
 
 def test_failures_that_are_spread_over_a_longer_time_do_not_open_it() -> None:
-    circuit = Circuit(BreakerRule(3, 30))
+    target = Target(BreakerRule(3, 30))
     for now in range(0, 1000, 16):
-        assert circuit.passes(now, now)
-        circuit.replied(now, DOWN, now, 0.0)
-    assert not circuit.is_open
+        assert target.passes(now, now)
+        target.reply(now, DOWN, now)
+    assert not target.breaker.is_open
 
 
 def test_an_open_one_passes_one_call_at_a_time_and_one_in_five_seconds() -> None:
-    circuit = opened()
+    target = opened()
     passed: list[float] = []
     for tenth in range(301):
-        if circuit.passes(tenth, tenth / 10):
+        if target.passes(tenth, tenth / 10):
             passed.append(tenth / 10)
-            assert not circuit.passes(-1, tenth / 10)
-            assert circuit.due is None
-            circuit.replied(tenth, DOWN, tenth / 10, 0.0)
+            assert not target.passes(-1, tenth / 10)
+            target.reply(tenth, DOWN, tenth / 10)
     assert passed == [PROBE_SECONDS * one for one in range(1, 7)]
 
 
 def test_a_probe_that_hangs_is_the_only_one() -> None:
-    circuit = opened()
-    assert circuit.passes(1, 5.0)
-    assert not circuit.passes(2, 600.0)
+    target = opened()
+    assert target.passes(1, 5.0)
+    assert not target.passes(2, 600.0)
 
 
 @pytest.mark.parametrize("status", [200, 204, 302, 400, 404, 429, 500])
 def test_any_answer_of_the_target_to_the_probe_closes_it(status: int) -> None:
-    circuit = opened()
-    assert circuit.passes(1, 5.0)
-    circuit.replied(1, answer(status), 6.0, 0.0)
-    assert not circuit.is_open
-    assert circuit.passes(2, 6.0)
+    target = opened()
+    assert target.passes(1, 5.0)
+    target.reply(1, answer(status), 6.0)
+    assert not target.breaker.is_open
+    assert target.passes(2, 6.0)
 
 
 def test_a_closed_one_counts_from_the_beginning() -> None:
-    circuit = Circuit(BreakerRule(2, 30))
+    target = Target(BreakerRule(2, 30))
     for call in (1, 2):
-        circuit.replied(call, DOWN, 0.0, 0.0)
-    assert circuit.passes(3, 5.0)
-    circuit.replied(3, answer(200), 5.0, 0.0)
-    circuit.replied(4, DOWN, 5.0, 0.0)
-    assert not circuit.is_open
+        target.reply(call, DOWN, 0.0)
+    assert target.passes(3, 5.0)
+    target.reply(3, answer(200), 5.0)
+    target.reply(4, DOWN, 5.0)
+    assert not target.breaker.is_open
 
 
 def test_what_was_under_way_when_it_opened_does_not_close_it() -> None:
-    circuit = opened()
-    circuit.replied(7, answer(200), 1.0, 0.0)
-    assert circuit.is_open
+    target = opened()
+    target.reply(7, answer(200), 1.0)
+    assert target.breaker.is_open
 
 
 def test_a_probe_that_reached_no_target_leaves_it_open_for_the_next_one() -> None:
-    circuit = opened()
-    assert circuit.passes(1, 5.0)
-    circuit.replied(1, catalogue.OAUTH2_FAILED.error("no token"), 6.0, 0.0)
-    assert circuit.is_open
-    assert circuit.due == 10.0
+    target = opened()
+    assert target.passes(1, 5.0)
+    target.reply(1, catalogue.OAUTH2_FAILED.error("no token"), 6.0)
+    assert target.breaker.is_open
+    assert_next_probe(target, 10.0)
 
 
 def test_retry_after_delays_the_next_probe() -> None:
-    circuit = opened()
-    assert circuit.passes(1, 5.0)
-    circuit.replied(1, answer(503, ("Retry-After", "60")), 6.0, 0.0)
-    assert circuit.due == 66.0
+    target = opened()
+    assert target.passes(1, 5.0)
+    target.reply(1, answer(503, ("Retry-After", "60")), 6.0)
+    assert_next_probe(target, 66.0)
 
 
 def test_workers_that_share_a_target_share_its_probes() -> None:
-    circuit = Circuit(BreakerRule(1, 30))
-    circuit.workers = 3
-    circuit.replied(0, DOWN, 0.0, 0.0)
-    assert circuit.due == 3 * PROBE_SECONDS
+    target = Target(BreakerRule(1, 30))
+    target.breaker.workers = 3
+    target.reply(0, DOWN, 0.0)
+    assert_next_probe(target, 3 * PROBE_SECONDS)

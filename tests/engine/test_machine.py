@@ -141,7 +141,7 @@ class Messages(RuleBasedStateMachine):
 
     @rule(lasts=st.booleans())
     def lease(self, lasts: bool) -> None:
-        self.rig.do(lambda: self.rig.mode.share(1, float("inf") if lasts else self.rig.clock.now - 1))
+        self.rig.do(lambda: self.rig.mode.share_limits(1, float("inf") if lasts else self.rig.clock.now - 1))
         self.look()
 
     # What was promised.

@@ -5,16 +5,31 @@ import hashlib
 import hmac
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError
+from typing import NamedTuple
 
 import pytest
 from msgspec import structs
 
-from amqtt_rest_bridge.engine.event import PreparedEvent, prepare
-from amqtt_rest_bridge.engine.requests import BuiltRequest
-from amqtt_rest_bridge.engine.stages import Call
+from amqtt_rest_bridge.engine.event import Call, PreparedEvent
+from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, FailureCode
-from amqtt_rest_bridge.lot.model import ClientEvent, Message, Method, RestApiConfig, Route, RunIds, Signature
+from amqtt_rest_bridge.lot.model import (
+    ClientEvent,
+    HttpRequest,
+    Message,
+    Method,
+    RestApiConfig,
+    Route,
+    RunIds,
+    Signature,
+)
 from amqtt_rest_bridge.lot.placeholders import Mode, Place, PlaceholderText, parse
+
+
+class Built(NamedTuple):
+    request: HttpRequest
+    destination: str | None
+
 
 MESSAGE = Message("home/kitchen/temp", b'{"v": 21.50, "id": "a/b", "bad": "x\\r\\ny", "dots": ".."}', 1_767_225_600.5)
 
@@ -52,21 +67,21 @@ def build(
     *,
     key: str | None = None,
     max_body_bytes: int = 1_000,
-) -> BuiltRequest:
+) -> Built:
     prepared = prepare(Route("route", config), made, RunIds(), max_body_bytes=max_body_bytes)
     return begin(prepared, message, key)
 
 
-def begin(prepared: PreparedEvent, message: Message, key: str | None = None) -> BuiltRequest:
+def begin(prepared: PreparedEvent, message: Message, key: str | None = None) -> Built:
     call = Call(1, lambda _: None, prepared, message, len(message.payload), key=key)
-    verdict = prepared.begin(call)
+    verdict = prepared.build(call)
     if verdict is not None and verdict.failure is not None:
         raise verdict.failure
-    assert call.built is not None
-    return call.built
+    assert call.request is not None
+    return Built(call.request, call.destination)
 
 
-def values(call: BuiltRequest, name: str) -> list[str]:
+def values(call: Built, name: str) -> list[str]:
     return [value for key, value in call.request.headers if key.lower() == name.lower()]
 
 

@@ -7,7 +7,7 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.engine.results import envelope, failure_explained, failure_of, failure_publication, result_of
+from amqtt_rest_bridge.engine.requests import envelope, failure_explained, failure_of, failure_publication, result_of
 from amqtt_rest_bridge.engine.stages import retries
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import Masker
@@ -61,17 +61,17 @@ FAILED = CallError(FailureCode.TIMEOUT, "too slow", "wait")
 @pytest.mark.parametrize("body", [b"", b"text", b"\x00\xff"])
 @pytest.mark.parametrize("retain", [False, True])
 def test_result_is_the_body_byte_for_byte(body: bytes, retain: bool) -> None:
-    made = result_of(event("out", retain=retain))(MESSAGE, "out", response(200, body))
+    made = result_of(event("out", retain=retain), MESSAGE, "out", response(200, body))
     assert made == Publication("out", body, retain)
 
 
 def test_no_destination_publishes_no_result() -> None:
-    assert result_of(event())(MESSAGE, None, response()) is None
+    assert result_of(event(), MESSAGE, None, response()) is None
 
 
 def test_envelope_holds_all_of_the_response() -> None:
     answer = response(201, "grüß".encode(), ("X-B", "1"), ("Set-Cookie", "a"), ("x-b", "2"))
-    made = result_of(event("out", response_format=ResponseFormat.ENVELOPE))(MESSAGE, "out", answer)
+    made = result_of(event("out", response_format=ResponseFormat.ENVELOPE), MESSAGE, "out", answer)
     assert made is not None
     assert (
         made.payload

@@ -96,7 +96,7 @@ def test_a_changed_limit_holds_at_once_for_what_waits(rigs: Rigs) -> None:
 
 def test_workers_that_share_a_limit_have_equal_parts_of_it(rigs: Rigs) -> None:
     rig = rigs(text(route=ONE_A_SECOND))
-    rig.do(lambda: rig.mode.share(3, float("inf")))
+    rig.do(lambda: rig.mode.share_limits(3, float("inf")))
     for _ in range(3):
         rig.offer()
     rig.advance(100)
@@ -283,27 +283,27 @@ def test_a_message_that_sends_nothing_lets_the_next_one_of_its_topic_go_on(rigs:
 
 def test_an_ordered_message_begins_once_the_lease_is_renewed_and_others_wait_for_nothing(rigs: Rigs) -> None:
     rig = rigs(ordered(), text(name="S"))
-    rig.do(lambda: rig.mode.share(1, rig.clock.now + 10))
+    rig.do(lambda: rig.mode.share_limits(1, rig.clock.now + 10))
     rig.advance(11)
     rig.offer()
     assert len(rig.waiting) == 1
-    rig.do(lambda: rig.mode.share(1, rig.clock.now + 10))
+    rig.do(lambda: rig.mode.share_limits(1, rig.clock.now + 10))
     assert len(rig.waiting) == 2
 
 
 def test_a_retry_waits_for_the_lease_too_and_is_given_up_when_its_source_takes_it_back(rigs: Rigs) -> None:
     rig, source, following = rigs(ordered(route=LOSSLESS)), Source(), Source()
-    rig.do(lambda: rig.mode.share(1, rig.clock.now + 10))
+    rig.do(lambda: rig.mode.share_limits(1, rig.clock.now + 10))
     rig.offer(b"a", delivery=source)
     rig.reply(503)
-    rig.do(lambda: rig.mode.share(1, rig.clock.now - 1))
+    rig.do(lambda: rig.mode.share_limits(1, rig.clock.now - 1))
     rig.advance(1)
     assert not rig.waiting
     source.is_dropped = True
     rig.do(rig.mode.withdraw)
     assert source.state == "kept"
     rig.offer(b"b", delivery=following)
-    rig.do(lambda: rig.mode.share(1, float("inf")))
+    rig.do(lambda: rig.mode.share_limits(1, float("inf")))
     assert [sent.body for sent in rig.waiting] == [b"b"]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.engine.stages import Step
+from amqtt_rest_bridge.engine.event import Step
 from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot.model import HttpResponse, Message

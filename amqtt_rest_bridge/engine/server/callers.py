@@ -8,10 +8,13 @@ import base64
 import binascii
 import hashlib
 import hmac
+import logging
 import re
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import IPv6Address, IPv6Network, ip_address
 from typing import Final
 
 from amqtt_rest_bridge.catalogue import (
@@ -21,8 +24,10 @@ from amqtt_rest_bridge.catalogue import (
     SIGNED_TOO_LONG_AGO,
     UNAUTHORIZED,
 )
-from amqtt_rest_bridge.http.exchange import Headers, RefusedError, refuse
+from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.http.exchange import Caller, Headers, Refusal, RefusedError, overloaded, refuse
 from amqtt_rest_bridge.lot.model import RestApiConfig, Signature, SignatureScheme
+from amqtt_rest_bridge.times import LineLimit
 
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _PREFLIGHT_SECONDS: Final = "600"
@@ -274,3 +279,70 @@ def _base64(text: str) -> bytes:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
         return b""
+
+
+log = logging.getLogger(__name__)
+
+FREE_GUESSES: Final = 10
+"""Wrong credentials of an address within `MINUTE_SECONDS` that are answered at once."""
+MINUTE_SECONDS: Final = 60.0
+DELAY_SECONDS: Final = 1.0
+MOST_LATE: Final = 64
+"""Answers that wait at a time, and as many again whose callers have closed their side; one more is 503 at once."""
+MOST_ADDRESSES: Final = 4096
+_LOG_SECONDS: Final = 60.0
+_OTHERS: Final = "other addresses"
+
+
+class WrongCredentials:
+    """Count them."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._times: OrderedDict[str, deque[float]] = OrderedDict()  # the address of the last guess at the end
+        self._late: list[Caller] = []
+        self._limit = LineLimit(_LOG_SECONDS, clock.monotonic)
+
+    async def delay(self, address: str, port: int, caller: Caller) -> Refusal | None:
+        """Count a wrong credential that came to a port, and wait where many came from its address.
+
+        Returns what it is answered instead where too many wait.
+        """
+        if not self._count(_network(address), self._clock.monotonic()):
+            return None
+        if count := self._limit.count():
+            text = "port %d: more than %d wrong credentials from %s within a minute; further ones are answered late%s"
+            log.warning(text, port, FREE_GUESSES, address, f" (the last of {count})" if count > 1 else "")
+        # A caller may have closed only its side of the connection, to be answered at once: it waits all the same.
+        present = sum(not each.has_left for each in self._late)
+        if present >= MOST_LATE or len(self._late) >= 2 * MOST_LATE:
+            return overloaded("Too many wrong credentials wait for their answers; this request was not published")
+        self._late.append(caller)
+        try:
+            await self._clock.sleep(DELAY_SECONDS)
+        finally:
+            self._late.remove(caller)
+        return None
+
+    def _count(self, address: str, now: float) -> bool:
+        """Count a guess; return whether its address had made enough of them before."""
+        while self._times and now - next(iter(self._times.values()))[-1] >= MINUTE_SECONDS:
+            self._times.popitem(last=False)
+        if address not in self._times and len(self._times) >= MOST_ADDRESSES:
+            address = _OTHERS
+        times = self._times.setdefault(address, deque(maxlen=FREE_GUESSES))
+        is_late = len(times) == FREE_GUESSES and now - times[0] < MINUTE_SECONDS
+        times.append(now)
+        self._times.move_to_end(address)
+        return is_late
+
+
+def _network(address: str) -> str:
+    """Return what an address counts as."""
+    try:
+        parsed = ip_address(address.partition("%")[0])  # without the interface of a link-local one
+    except ValueError:
+        return address
+    if not isinstance(parsed, IPv6Address):
+        return address
+    return str(parsed.ipv4_mapped or IPv6Network((int(parsed) >> 64 << 64, 64)))

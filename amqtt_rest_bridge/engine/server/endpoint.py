@@ -19,17 +19,21 @@ from amqtt_rest_bridge.catalogue import (
     REPLY_TIMEOUT,
     SHUTTING_DOWN,
 )
+from amqtt_rest_bridge.engine.event import SkippedError
 from amqtt_rest_bridge.engine.needs import Host, Outcome, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.server.callers import WrongCredentialError, cors_for, credentials_for, verifier_of
-from amqtt_rest_bridge.engine.server.event_request import EventRequest
-from amqtt_rest_bridge.engine.server.newest import TopicPayload
-from amqtt_rest_bridge.engine.server.reads import Reading, Reads, payload_answer
+from amqtt_rest_bridge.engine.requests import TRACE_NAMES, trace_of
+from amqtt_rest_bridge.engine.server.callers import (
+    WrongCredentialError,
+    WrongCredentials,
+    cors_for,
+    credentials_for,
+    verifier_of,
+)
+from amqtt_rest_bridge.engine.server.reads import Reading, Reads, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies, until
-from amqtt_rest_bridge.engine.server.wrong_credentials import WrongCredentials
-from amqtt_rest_bridge.engine.stages import SkippedError
+from amqtt_rest_bridge.engine.server.request import EventRequest
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
-from amqtt_rest_bridge.engine.trace_context import trace_in, trace_of
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.http.exchange import (
     RETRY_AFTER,
@@ -163,7 +167,8 @@ class ServerEndpoint:
         return await self._once(request, key, publication, answer)
 
     def _publication(self, request: EventRequest) -> Publication:
-        event, trace = self._event, trace_in(request.http.headers)
+        event, headers = self._event, request.http.headers
+        trace = () if TRACE_NAMES.isdisjoint(headers) else trace_of(headers.items())
         assert self._topic is not None  # noqa: S101  # the event publishes
         topic = self._topic.source if self._topic.is_constant else request.fill(self._topic)
         payload = request.content() if event.payload is None else request.fill_bytes(event.payload)

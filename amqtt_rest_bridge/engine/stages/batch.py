@@ -13,11 +13,12 @@ from typing import Final
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
+from amqtt_rest_bridge.engine.event import Call, PreparedEvent, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Clock
-from amqtt_rest_bridge.engine.stages import Call, Stage, Step, Verdict
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.placeholders import (
     BATCH,
+    BatchValues,
     MessageValues,
     Mode,
     Place,
@@ -62,6 +63,15 @@ class Items:
             return to_json(from_json(text)).encode()
         except (ValueError, RecursionError):
             return to_json(text).encode()
+
+    def values_of_batch(self, call: Call) -> tuple[BatchValues, str | None]:
+        """Return the values of a batch and its Idempotency-Key, None where its calls have none."""
+        batch = call.batch
+        call.together = len(batch)
+        items = [one.item or b"" for one in batch]
+        values = BatchValues(b"", call.message.timestamp, topic=call.message.topic, items=items)
+        keys = [one.key for one in batch if one.key is not None]
+        return values, batch_key(keys) if keys else None
 
 
 def batch_key(keys: Iterable[str]) -> str:
@@ -119,10 +129,17 @@ class Batches:
         if batch:
             self._go_on(carrying(batch))
 
-    @property
-    def by_event(self) -> Mapping[str, list[Call]]:
-        """Return the open batches."""
-        return dict(self._open)
+    def close_changed(self, events: Mapping[str, PreparedEvent]) -> None:
+        """Close the open batches of events that are gone, or whose items are others now."""
+        for name, batch in list(self._open.items()):
+            if name not in events or events[name].batch_form != batch[0].event.batch_form:
+                self.close(name)
+
+    def close_all(self, *, lossless: bool = True) -> None:
+        """Close the open batches, those of lossless routes too by default."""
+        for name, batch in list(self._open.items()):
+            if lossless or not batch[0].event.is_lossless:
+                self.close(name)
 
     def _group(self, call: Call) -> str | None:
         """Return what the keys of a group begin with, None for a call that can be in any batch."""
@@ -168,9 +185,9 @@ class Split(Stage):
     def __init__(self, *, refused: bool) -> None:
         self._refused = refused
 
-    def after(self, call: Call, verdict: Verdict) -> Verdict:
+    def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return the given verdict, or `SPLIT` if the batch is to be sent in halves."""
-        if not call.riders or verdict.step is not Step.FAILED or verdict.failure is None:
+        if not call.riders or verdict.failure is None:
             return verdict
         if verdict.response is None:
             is_split = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
+from amqtt_rest_bridge.engine.event import Call, HeldError, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Keeps
-from amqtt_rest_bridge.engine.stages import Call, HeldError, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.stages.on_change import digest
 from amqtt_rest_bridge.lot.model import EventName
 from amqtt_rest_bridge.lot.placeholders import MessageValues, PlaceholderText
@@ -31,7 +31,7 @@ class Claims:
         self._open: dict[bytes, deque[Tell]] = {}  # what waits for a claim, by key
 
     def claim(self, key: bytes, tell: Tell) -> None:
-        """Claim a key; `tell` is called now, or once the claim before it has ended. `settle` must follow a grant."""
+        """Claim a key; `tell` is called now, or once the claim before it has ended. `end_claim` must follow a grant."""
         waiting = self._open.get(key)
         if waiting is not None:
             waiting.append(tell)
@@ -40,9 +40,9 @@ class Claims:
         if answer is None:
             self._open[key] = deque()
         if not tell(answer) and answer is None:
-            self.settle(key, 0.0, None)
+            self.end_claim(key, 0.0, None)
 
-    def settle(self, key: bytes, seconds: float, answer: bytes | None) -> None:
+    def end_claim(self, key: bytes, seconds: float, answer: bytes | None) -> None:
         """End a claim that was granted. The key counts as seen and has this answer; with None it does not."""
         if answer is not None:
             self._keeps.keep(key, seconds, answer)
@@ -96,17 +96,9 @@ class Deduplicated(Stage):
             call.resume(call)
         return True
 
-    def after(self, call: Call, verdict: Verdict) -> Verdict:
-        """End the claim of a call that has ended, before its result is published: a repeated message is skipped."""
-        if verdict.step is not Step.AGAIN:
-            self._settle(call, b"" if verdict.step is Step.DONE else None)
-        return verdict
-
-    def give_up(self, call: Call) -> None:
-        """End the claim of a call that is given up or goes on by another definition."""
-        self._settle(call, None)
-
-    def _settle(self, call: Call, answer: bytes | None) -> None:
+    def after(self, call: Call, verdict: Verdict | None) -> None:
+        """End the claim of a call, before its result is published: a repeated message is skipped from then on."""
         if call.dedupe_key is not None and call.was_seen is False:
             call.was_seen = None
-            self._claims.settle(call.dedupe_key, self._seconds, answer)
+            is_done = verdict is not None and verdict.step is Step.DONE
+            self._claims.end_claim(call.dedupe_key, self._seconds, b"" if is_done else None)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage, Step, Verdict
+from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.lot.placeholders import MessageValues, PlaceholderText
 
 MOST_TOPICS: Final = 100_000
@@ -39,15 +39,14 @@ class OnChange(Stage):
         if self._seconds is None or self._monotonic() - last[1] < self._seconds:
             raise SkippedError("unchanged", "ON_CHANGE is the same as in the last message of the topic")
 
-    def after(self, call: Call, verdict: Verdict) -> Verdict:
+    def after(self, call: Call, verdict: Verdict | None) -> None:
         """Keep the text of a call that has succeeded. Failed calls change nothing."""
-        if verdict.step is Step.DONE and call.text is not None:
+        if verdict is not None and verdict.step is Step.DONE and call.text is not None:
             topic = digest(call.message.topic.encode())
             self._last.pop(topic, None)
             self._last[topic] = call.text, self._monotonic()
             if len(self._last) > MOST_TOPICS:
                 self._last.popitem(last=False)
-        return verdict
 
 
 def digest(data: bytes) -> bytes:

@@ -3,8 +3,8 @@
 import math
 from collections import deque
 
+from amqtt_rest_bridge.engine.event import Call
 from amqtt_rest_bridge.engine.needs import Clock
-from amqtt_rest_bridge.engine.stages import Call
 
 
 class Order:

@@ -11,8 +11,8 @@ from asyncio import Future, get_running_loop
 from collections import deque
 from collections.abc import Callable
 
+from amqtt_rest_bridge.engine.event import Call
 from amqtt_rest_bridge.engine.needs import Cancels, Clock
-from amqtt_rest_bridge.engine.stages import Call
 
 
 class Pace:
@@ -20,7 +20,7 @@ class Pace:
 
     Args:
         clock: Its monotonic time counts.
-        on_turn: Called when a call may `begin`.
+        on_turn: Called when there is a turn.
     """
 
     def __init__(self, clock: Clock, on_turn: Callable[[], None]) -> None:
@@ -32,12 +32,12 @@ class Pace:
         self._waiting: deque[Future[None]] = deque()  # redirects and repeated logins, which go before new calls
         self._timer: Cancels | None = None
 
-    def change(self, seconds: float, workers: int) -> None:
-        """Change the seconds between requests. With several workers each waits so many times as long."""
-        self._seconds = workers * seconds
+    def change(self, seconds: float) -> None:
+        """Change the seconds between requests. Of several workers each waits so many times as long."""
+        self._seconds = seconds
         self._set_timer()
 
-    def begin(self, call: Call) -> bool:
+    def give_turn(self, call: Call) -> bool:
         """Return whether a call gets the turn now; if not, `on_turn` is called once there is one."""
         if self._given is not None or self._waiting:
             return False
@@ -47,7 +47,7 @@ class Pace:
         self._given = call
         return True
 
-    async def take_turn(self, call: Call) -> None:
+    async def wait_for_turn(self, call: Call) -> None:
         """Wait until the next request of a call may leave; the caller sends it at once."""
         if self._given is call:
             self._given = None
@@ -60,7 +60,7 @@ class Pace:
         self._last = self._clock.monotonic()
         self._set_timer()
 
-    def left(self, call: Call) -> None:
+    def return_turn(self, call: Call) -> None:
         """Note that a call has no place any more. A turn that it did not use goes to another call at once."""
         if self._given is call:
             self._given = None

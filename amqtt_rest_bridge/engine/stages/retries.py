@@ -10,7 +10,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.engine.stages import Call, Stage, Step, Verdict
+from amqtt_rest_bridge.engine.event import Call, Stage, Step, Verdict
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
 from amqtt_rest_bridge.times import Backoff
@@ -42,15 +42,13 @@ class Retries(Stage):
         self._now = now
         self._random = random
 
-    def after(self, call: Call, verdict: Verdict) -> Verdict:
+    def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return `AGAIN` with the seconds to wait if a call is retried, else the given verdict.
 
         A call is not retried if that cannot help, is not safe, or RETRIES is reached.
         """
         failure, response = verdict.failure, verdict.response
-        if verdict.step is not Step.FAILED or failure is None:
-            return verdict
-        if not self._lossless and call.attempted > self._retries:
+        if failure is None or (not self._lossless and call.attempted > self._retries):
             return verdict
         listed = response is not None and response.status in self._event.retry_on
         outcome = failure if response is None else response

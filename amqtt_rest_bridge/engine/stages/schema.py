@@ -1,7 +1,7 @@
 """SCHEMA_FILE: a message whose payload does not match fails."""
 
 from amqtt_rest_bridge.catalogue import SCHEMA_FAULTS
-from amqtt_rest_bridge.engine.stages import Call, Stage
+from amqtt_rest_bridge.engine.event import Call, Stage
 from amqtt_rest_bridge.lot.placeholders import MessageValues
 from amqtt_rest_bridge.lot.schemas import Schema, checker_of
 

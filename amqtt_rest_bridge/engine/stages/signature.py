@@ -5,7 +5,7 @@ import hmac
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.engine.stages import Call, Stage
+from amqtt_rest_bridge.engine.event import Call, Stage
 from amqtt_rest_bridge.lot.model import HttpRequest, Signature
 
 

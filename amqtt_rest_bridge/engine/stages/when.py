@@ -1,6 +1,6 @@
 """WHEN: a message for which the condition is false sends nothing."""
 
-from amqtt_rest_bridge.engine.stages import Call, SkippedError, Stage
+from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage
 from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate, why_false
 
 

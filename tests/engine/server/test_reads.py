@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.engine.server import newest
-from amqtt_rest_bridge.engine.server.newest import Newest
-from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS
+from amqtt_rest_bridge.engine.server import reads
+from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS, Newest
 from amqtt_rest_bridge.http.exchange import Response, Stream
 from amqtt_rest_bridge.lot.model import Message
 from tests.support.answering import Answering, port
@@ -116,8 +115,8 @@ def test_an_object_over_max_response_bytes_is_refused() -> None:
 def test_the_newest_messages_are_bounded_and_an_object_is_whole_or_refused(
     monkeypatch: pytest.MonkeyPatch, topics: int, size: int
 ) -> None:
-    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
-    monkeypatch.setattr(newest, "MOST_BYTES", 100)
+    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
+    monkeypatch.setattr(reads, "MOST_BYTES", 100)
     made = rooms({f"home/{number}/t": b"x" * (size or 1) for number in range(topics)})
     assert error_code(made.ask("GET", "/all")) == "response_too_large"
     assert made.ask("GET", "/rooms/0").status_code == 404
@@ -138,7 +137,7 @@ def ask_again(made: Answering, *retained: object) -> None:
 def test_topics_that_are_removed_give_their_room_back_and_what_was_dropped_comes_back_when_asked_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(newest, "MOST_TOPICS", 10)
+    monkeypatch.setattr(reads, "MOST_TOPICS", 10)
     made = rooms({})
     publish(made, b"21", "kitchen")
     publish(made, b"", *range(20))
@@ -158,7 +157,7 @@ def test_topics_that_are_removed_give_their_room_back_and_what_was_dropped_comes
 
 
 def test_a_topic_that_was_dropped_is_not_said_to_have_had_no_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
     made = rooms({})
     publish(made, b"1", "a", "b")
     answer = made.ask("GET", "/rooms/c")
@@ -171,7 +170,7 @@ def test_a_topic_that_was_dropped_is_not_said_to_have_had_no_message(monkeypatch
 
 
 def test_what_is_dropped_while_all_is_sent_again_is_not_taken_for_complete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
     made = rooms({})
     publish(made, b"1", "a", "b", "c")
     with made.mode.reads.asking_again():
@@ -181,7 +180,7 @@ def test_what_is_dropped_while_all_is_sent_again_is_not_taken_for_complete(monke
 
 
 def test_asking_that_fails_leaves_the_filter_incomplete(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest, "MOST_TOPICS", 2)
+    monkeypatch.setattr(reads, "MOST_TOPICS", 2)
     made = rooms({})
     publish(made, b"1", "a", "b", "c")
     with pytest.raises(OSError, match="gone"), made.mode.reads.asking_again():
@@ -190,14 +189,14 @@ def test_asking_that_fails_leaves_the_filter_incomplete(monkeypatch: pytest.Monk
 
 
 def test_one_message_is_kept_whatever_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest, "MOST_BYTES", 100)
+    monkeypatch.setattr(reads, "MOST_BYTES", 100)
     kept = Newest("a")
     kept.put("a", b"x" * 200)
     assert ({topic: one.payload for topic, one in kept.topics.items()}, kept.is_complete) == ({"a": b"x" * 200}, True)
 
 
 def test_long_topics_count_for_the_bytes_that_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(newest, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(reads, "MOST_BYTES", 100_000)
     kept = Newest("+")
     for number in range(100):
         kept.put(f"{number}{'x' * 10_000}", b"")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.engine.stages import Step
+from amqtt_rest_bridge.engine.event import Step
 from amqtt_rest_bridge.engine.trial import try_calls, try_request
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.http.exchange import Request

@@ -12,13 +12,13 @@ from time import time
 
 import pytest
 
-from amqtt_rest_bridge.engine.server.callers import sign
-from amqtt_rest_bridge.engine.server.wrong_credentials import (
+from amqtt_rest_bridge.engine.server.callers import (
     DELAY_SECONDS,
     FREE_GUESSES,
     MINUTE_SECONDS,
     MOST_LATE,
     WrongCredentials,
+    sign,
 )
 from amqtt_rest_bridge.http.exchange import Caller, Present, Refusal
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme

@@ -1,0 +1,83 @@
+"""The failures of calls that have no place of their route: published some at a time, in the background.
+
+The queue is bounded in number and bytes. A failure beyond the bound is not published; log and status have it.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from typing import Final
+
+from amqtt_rest_bridge.engine.event import Call
+from amqtt_rest_bridge.engine.needs import Delivery, Publishes
+from amqtt_rest_bridge.engine.outcome import Outcomes
+from amqtt_rest_bridge.engine.requests import failure_publication
+from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
+from amqtt_rest_bridge.lot.model import EventName, Publication
+
+log = logging.getLogger(__name__)
+
+_MOST_FAILURES: Final = 10_000  # that wait to be published ...
+_MOST_BYTES: Final = 16 << 20  # ... and their payloads
+_AT_ONCE: Final = 16
+
+
+class FailureQueue:
+    """Publishes failures, and releases the message of each after it.
+
+    Args:
+        publisher: Publishes.
+        outcomes: Note what the broker refuses.
+    """
+
+    def __init__(self, publisher: Publishes, outcomes: Outcomes) -> None:
+        self._publisher = publisher
+        self._outcomes = outcomes
+        self._waiting: deque[tuple[Publication, int, EventName, Delivery | None]] = deque()
+        self._bytes = 0
+        self.tasks: set[asyncio.Task[None]] = set()
+        """The tasks that publish now."""
+
+    def put_refusal(self, call: Call, failure: CallError) -> None:
+        """Queue the failure of a message that was not admitted.
+
+        Without room for the message in the queue the failure is published without it. A message that is too large for a
+        call is too large for its failure, too.
+        """
+        event = call.event
+        for has_payload in (failure.code is not FailureCode.PAYLOAD_TOO_LARGE, False):
+            publication = failure_publication(
+                event.run_id(call), event.name, event.event, call.message, failure, has_payload=has_payload
+            )
+            size = 0 if publication is None else len(publication.payload)
+            if len(self._waiting) < _MOST_FAILURES and self._bytes + size <= _MOST_BYTES:
+                self.put(call, publication)
+                return
+        self.put(call, None)
+
+    def put(self, call: Call, publication: Publication | None) -> None:
+        """Queue the failure of a call. Without one its message is released now."""
+        if publication is None:
+            if call.delivery is not None:
+                call.delivery.release()
+            return
+        self._waiting.append((publication, call.hops + 1, call.name, call.delivery))
+        self._bytes += len(publication.payload)
+        if len(self.tasks) < _AT_ONCE:
+            task = asyncio.create_task(self._publish_waiting())
+            self.tasks.add(task)
+            task.add_done_callback(self.tasks.discard)
+
+    async def _publish_waiting(self) -> None:
+        while self._waiting:
+            publication, hops, name, delivery = self._waiting.popleft()
+            try:
+                mark = "" if delivery is None else delivery.mark(name)
+                await self._publisher.publish(publication, hops=hops, route=name[0], mark=mark)
+            except PublicationRefusedError as refused:
+                self._outcomes.not_published(name, refused)
+            except Exception:
+                log.exception("route %s: a failure was not published", name[0])
+            self._bytes -= len(publication.payload)
+            if delivery is not None:
+                delivery.release()

@@ -1,0 +1,94 @@
+"""OVERLOAD_TIMEOUT: messages of a balanced route that wait for room, in the order in which they came.
+
+They hold no place. Room that becomes free is theirs before a new message's.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from amqtt_rest_bridge.engine.admission import Admission
+from amqtt_rest_bridge.engine.event import Call
+from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.lot.model import OverloadPolicy
+
+AT_ONCE: Final = 100
+"""Messages that are refused in one iteration of the loop."""
+
+
+class RoomQueue:
+    """The messages of a route that wait for room.
+
+    Args:
+        admission: Of the route.
+        clock: Counts the time.
+        admit: Called for a message that has room now, and is admitted.
+        refuse: Called for one whose time is over.
+    """
+
+    def __init__(
+        self,
+        admission: Admission,
+        clock: Clock,
+        admit: Callable[[Call], None],
+        refuse: Callable[[Call, CallError], None],
+    ) -> None:
+        self._admission = admission
+        self._clock = clock
+        self._admit = admit
+        self._refuse = refuse
+        self._waiting: deque[Call] = deque()
+        self._is_watched = False
+
+    def add(self, call: Call) -> bool:
+        """Queue a message; return False if its route does not wait, or too many messages wait."""
+        admission = self._admission
+        may_wait = admission.policy is OverloadPolicy.BALANCED and admission.timeout and admission.may_wait(call.size)
+        if not may_wait:
+            return False
+        if call.since is None:
+            call.since = self._clock.monotonic()
+        self._waiting.append(call)
+        admission.count_outside(1, call.size)
+        self._watch()
+        return True
+
+    def admit_waiting(self) -> None:
+        """Admit the messages that have room now."""
+        admission = self._admission
+        while self._waiting and admission.has_room(self._waiting[0].size):
+            call = self._first()
+            admission.hold(call.size)
+            self._admit(call)
+
+    def remove(self, is_one: Callable[[Call], bool] = lambda _: True) -> list[Call]:
+        """Remove and return the messages for which `is_one` is true, all of them by default."""
+        removed = [call for call in self._waiting if is_one(call)]
+        self._waiting = deque(call for call in self._waiting if not is_one(call))
+        for call in removed:
+            self._admission.count_outside(-1, call.size)
+        return removed
+
+    def _first(self) -> Call:
+        call = self._waiting.popleft()
+        self._admission.count_outside(-1, call.size)
+        return call
+
+    def _seconds_left(self) -> float:
+        """Return the seconds that the first message may still wait."""
+        return (self._waiting[0].since or 0.0) + self._admission.timeout - self._clock.monotonic()
+
+    def _watch(self) -> None:
+        if self._waiting and not self._is_watched:
+            self._is_watched = True
+            self._clock.later(max(0.0, self._seconds_left()), self._refuse_late)
+
+    def _refuse_late(self) -> None:
+        self._is_watched = False
+        for _ in range(AT_ONCE):
+            if not self._waiting or self._seconds_left() > 0:
+                break
+            call = self._first()
+            self._refuse(call, self._admission.why_full(call.size))
+        self._watch()
