@@ -218,7 +218,7 @@ class AdminPort:
         match path:
             case ["routes", name, "calls"] if unquote(name) in self._pages.routes:
                 runs = self._records.find(RunQuery(route=unquote(name)))
-                return json_answer({"calls": [shown(one) for one in runs.recent()]})
+                return json_answer({"calls": [shown(one) for one in runs.newest()]})
             case ["routes", _, "calls"]:
                 return refused(NO_ROUTE, SAFE)
             case ["runs" | "runs.csv" as name]:

@@ -29,7 +29,6 @@ from amqtt_rest_bridge.admin.shown import curl_line, json_lines, try_line, whole
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.records.runs import Outcome, run_members
-from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.playground import Trial, Tried
 
@@ -132,7 +131,7 @@ class StatusPages:
         """Return the page of one route."""
         route = self.routes[name]
         shown = row(numbers.routes[name], self._samples)
-        found = [_members(one) for one in runs.newest_tries()]
+        found = [run_members(one) for one in runs.newest()]
         return self._page(
             "route",
             row=shown,
@@ -161,7 +160,7 @@ class StatusPages:
         """Return the page of the runs of all routes."""
         return self._page(
             "runs",
-            runs=[_members(one) for one in runs.newest_tries()],
+            runs=[run_members(one) for one in runs.newest()],
             query=query,
             outcomes=list(Outcome),
             names=sorted(self.routes, key=str.lower),
@@ -169,7 +168,7 @@ class StatusPages:
 
     def run(self, runs: Runs, *, is_refused: bool) -> Response:
         """Return the page of one run; `is_refused` is whether a retry of it was just refused."""
-        run = whole_run(runs, self.routes) | _members(runs.newest()[0])
+        run = whole_run(runs, self.routes) | run_members(runs.newest()[0])
         again = None if runs.detail is None else runs.detail.again
         route = self.routes.get(run["route"])
         bars, seconds = charts.time_line(run["tries"], run["waited_ms"])
@@ -243,11 +242,6 @@ def _prose(text: str) -> Markup:
 def _sentence(text: str) -> str:
     """Return a text that a log line quotes as a sentence of its own; an address or a name stays as it is."""
     return text[:1].upper() + text[1:] if _WORD.match(text) else text
-
-
-def _members(record: Record) -> dict[str, Any]:
-    """Return a run as the members of its JSON object, but of one that has not ended the outcome `retrying`."""
-    return run_members(record) | ({"outcome": "retrying"} if record.kind == "retry" else {})
 
 
 def _duration(milliseconds: float) -> str:

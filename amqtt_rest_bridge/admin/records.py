@@ -37,6 +37,7 @@ from amqtt_rest_bridge.lot.model import (
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_wanted, shown_body
+from amqtt_rest_bridge.records.runs import Outcome as RunOutcome
 from amqtt_rest_bridge.records.values import (
     SHOWN_BYTES,
     SHOWN_FAILURES,
@@ -165,7 +166,14 @@ class RunRecords:
             if failure is not None:
                 self.problems.call(record)
             self.kept.add(KeptRun(record, message.topic, message.timestamp, payload, evidence, message.properties))
+        if run.retry_of is not None:
+            self._note_retry(run.retry_of, run.outcome, run.time)
         self.forget_call(run.number)
+
+    def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
+        """Note how the retry of a failure has ended. With success its message is no problem any more."""
+        for record in self.kept.note_retry(name, outcome.value):
+            self.problems.sent_again(record, now)
 
     def forget_call(self, number: int) -> None:
         """Note that a call is tried no more: it has ended, or was given up."""
@@ -199,6 +207,7 @@ class RunRecords:
         is_kept = failure[0] in NOT_SERVED_CODES if failure is not None else self._capture is Capture.ALL
         if run.retry_of is not None:
             self._keep_request(noted, run)
+            self._note_retry(run.retry_of, run.outcome, run.time)
         elif is_kept and self._capture is not Capture.NONE:
             self._keep_soon(noted, run)
 
@@ -229,10 +238,17 @@ class RunRecords:
                 code = None if run.failure is None else run.failure[0]
                 if query.id in (None, run.id) and is_wanted(query, run.time, run.kind, code, run.topic):
                     recent[id(run)] = run
-        found = [self._shown(run) for run in nlargest(query.limit, recent.values(), key=attrgetter("time"))]
-        runs = Runs(query, found)
+        runs = Runs(query, [self._shown(run) for run in nlargest(query.limit, recent.values(), key=attrgetter("time"))])
+        if query.tries or query.outcome == RunOutcome.RETRYING:
+            runs.found += [
+                one
+                for one in self.problems.open_tries()
+                if query.id in (None, one.id)
+                and query.route in (None, one.route)
+                and is_wanted(query, one.time, one.kind, one.code, one.topic)
+            ]
         if query.id is not None:
-            self._find_kept(query, query.id, runs)
+            self._find_kept(query.id, runs)
             return runs
         for kept in self.kept.newest(query.route):
             record = kept.record
@@ -242,20 +258,18 @@ class RunRecords:
                     break
         return runs
 
-    def _find_kept(self, query: RunQuery, name: str, runs: Runs) -> None:
+    def _find_kept(self, name: str, runs: Runs) -> None:
         kept = self.kept.get(name)
         if kept is not None:
             runs.detail = kept.detail(self.kept.get(kept.record.retried_as or ""))
             runs.kept.append(kept.record)
-        elif query.tries and (failed := self.problems.newest_try(name)) is not None:
-            runs.found.append(failed)
 
     # How it is done.
 
     def _note(self, run: _Run) -> None:
-        if run.route is not None and (recent := self._recent.get(run.route.name)) is not None:
-            if run.kind != "retry":
-                recent.append(run)
+        recent = None if run.route is None or run.kind == "retry" else self._recent.get(run.route.name)
+        if run.route is not None and recent is not None:
+            recent.append(run)
             if run.failure is not None:
                 self._failures[run.route.name].append(run)
         if self.followers.are_any:

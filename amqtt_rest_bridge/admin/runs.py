@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.records.values import SHOWN_RUNS, Record, RunDetail, RunQuery
+from amqtt_rest_bridge.records.values import Record, RunDetail, RunQuery
 
 
 @dataclass(slots=True, eq=False)
@@ -23,22 +23,12 @@ class Runs:
         runs = []
         for record in self.found:
             own = kept.get(record.id)
-            if own is not None and (own.kind == "retry" or record.kind != "retry"):
+            if own is not None:
                 known.add(record.id)
-                url = own.url or record.url  # without what the message brought, too
-                record = replace(record, url=url, retry_of=own.retry_of, retried_as=own.retried_as)  # noqa: PLW2901
+                record = replace(  # noqa: PLW2901
+                    record, url=own.url or record.url,  # without what the message brought, too
+                    retry_of=own.retry_of, retried_as=own.retried_as, retry_outcome=own.retry_outcome,
+                )  # fmt: skip
             runs.append(record)
         runs += [record for name, record in kept.items() if name not in known]
         return sorted(runs, key=lambda record: record.time, reverse=True)[: self.query.limit]
-
-    def recent(self) -> list[Record]:
-        """Return the last runs of a route."""
-        return [record for record in self.newest() if record.kind != "retry"][:SHOWN_RUNS]
-
-    def newest_tries(self) -> list[Record]:
-        """Return the runs, and of those that have not ended the newest try that failed."""
-        shown: dict[str | None, Record] = {}
-        for record in self.newest():
-            if record.id not in shown:
-                shown[record.id] = record
-        return list(shown.values())

@@ -29,7 +29,9 @@ from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
 
 _MEMBERS: Final = [
-    name for name in Record.__struct_fields__ if name not in ("time", "attempts", "retry_of", "retried_as")
+    name
+    for name in Record.__struct_fields__
+    if name not in ("time", "attempts", "retry_of", "retried_as", "retry_outcome")
 ]
 """What there is to see of a record in the live stream and among the last calls; the others are those of a run."""
 _CURL_OWN: Final = frozenset({"host", "content-length", "accept-encoding", "user-agent", "connection"})

@@ -128,17 +128,57 @@ class KeptRuns:
 
     def retried(self, name: str, run: str) -> None:
         """Note the newest run that sends the message of a kept one again; see `retry_ended`."""
-        kept = self._runs.get(name)
-        if kept is not None:
-            kept = replace(kept, record=replace(kept.record, retried_as=run))
-            self._runs[name] = kept
-            self._part(kept)[name] = kept
+        ended = self._runs.get(run)
+        self._note_retry(
+            name, run, Outcome.RETRYING if ended is None else outcome_of(ended.record.kind, ended.record.code)
+        )
+
+    def note_retry(self, name: str, outcome: str) -> list[Record]:
+        """Note how the retry of a kept run has ended.
+
+        With success no failure of its message is one any more, whichever of them was retried: returns those that were.
+        """
+        if outcome != Outcome.SUCCEEDED:
+            self._note_retry(name, None, outcome)
+            return []
+        resolved = [
+            run.record for run in self._of_message(name) if run.record.retry_outcome != outcome and run.is_failure
+        ]
+        for record in resolved:
+            self._note_retry(record.id or "", None, outcome)
+            self.retry_ended(record.id or "")
+        return resolved
 
     def retry_ended(self, name: str) -> None:
-        """Pass on what `retried` noted: a copy that outlives this process must not say so of a retry that did not."""
+        """Pass on what was noted: a copy that outlives this process must not say of a retry what did not happen."""
         kept = self._runs.get(name)
         if kept is not None:
-            self._changed(name, kept)
+            if kept.record.retry_outcome == Outcome.RETRYING:  # it was given up
+                self._note_retry(name, None, None)
+            self._changed(name, self._runs[name])
+
+    def _note_retry(self, name: str, run: str | None, outcome: str | None) -> None:
+        kept = self._runs.get(name)
+        if kept is None:
+            return
+        before = kept.record
+        outcome = before.retry_outcome if before.retry_outcome == Outcome.SUCCEEDED else outcome
+        kept = replace(kept, record=replace(before, retried_as=run or before.retried_as, retry_outcome=outcome))
+        self._runs[name] = self._part(kept)[name] = kept
+
+    def _of_message(self, name: str) -> list[KeptRun]:
+        """Return the kept runs of one message: the first one, and those that have sent it again."""
+        run = self._runs.get(name)
+        while run is not None and (before := self._runs.get(run.record.retry_of or "")) is not None:
+            run = before
+        if run is None:
+            return []
+        names, found = {run.record.id}, [run]
+        for one in reversed(list(self.newest(run.record.route))):
+            if one.record.retry_of in names:
+                names.add(one.record.id)
+                found.append(one)
+        return found
 
     def get(self, name: str) -> KeptRun | None:
         """Return the run with this id."""

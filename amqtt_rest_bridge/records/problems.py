@@ -7,7 +7,7 @@ well the message counts no longer, and where it fails otherwise it counts as wha
 held than the calls that are open and 200 kinds.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -20,7 +20,8 @@ from amqtt_rest_bridge.route_set import shown_endpoint
 LISTED_SECONDS: Final = 600.0
 """A problem is listed for so long after its last message, and until each of its routes has had a success since.
 
-One whose messages have all succeeded with a later try is not.
+One whose messages were all sent again with success is listed as resolved for so long after the last of these. One whose
+messages have all succeeded with a later try of their calls is not listed.
 """
 _MOST: Final = 200  # kinds that are counted; those that have been quiet for the longest are forgotten
 _MOST_ROUTES: Final = 1000
@@ -39,7 +40,14 @@ class _Counted:
     message: str | None = None
     hint: str | None = None
     run: str | None = None
+    sent_again: int = 0
+    sent_at: float = 0.0
     retrying: dict[int, Record] = field(default_factory=dict)  # the last failed tries, by call; the newest at the end
+
+    @property
+    def is_resolved(self) -> bool:
+        """Return whether all its messages were sent again with success."""
+        return 0 < self.sent_again >= self.count
 
     @property
     def newest_run(self) -> str | None:
@@ -107,10 +115,17 @@ class Problems:
             if not counted.count and self._counted.get(counted.kind) is counted:
                 del self._counted[counted.kind]
 
-    def newest_try(self, run: str) -> Record | None:
-        """Return the last failed try of a run that has not ended, None for any other run."""
-        tries = (record for counted in self._counted.values() for record in counted.retrying.values())
-        return next((record for record in tries if record.id == run), None)
+    def sent_again(self, failure: Record, now: float) -> None:
+        """Count a failure whose message was sent again with success."""
+        target = self._targets.get((failure.route or "", failure.event or ""), "")
+        counted = self._counted.get((failure.code or "", target, failure.status))
+        if counted is not None and failure.time >= counted.first:
+            counted.sent_again += 1
+            counted.sent_at = now
+
+    def open_tries(self) -> Iterator[Record]:
+        """Iterate over the last failed tries of calls that have not ended."""
+        return (record for counted in self._counted.values() for record in counted.retrying.values())
 
     def error(self, route: str, code: str, message: str, now: float) -> None:
         """Count an error of a route that ended no message."""
@@ -125,16 +140,23 @@ class Problems:
         self._add(name, code, status, count, now, (message, hint_of(code, status), run))
 
     def listed(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
-        """Return what is wrong now, most messages first; `last_successes` by route is Unix time, None before one."""
-        for counted in self._counted.values():
+        """Return what is wrong now, or was until a while ago, most messages first.
+
+        `last_successes` by route is Unix time, None before one.
+        """
+        for kind, counted in list(self._counted.items()):
             counted.last = min(counted.last, now)  # where the clock was set back, a success since then counts
+            if counted.is_resolved and now - counted.sent_at >= LISTED_SECONDS:
+                del self._counted[kind]
         found = [
             Problem(
                 *kind, list(counted.routes)[:MOST_NAMED], counted.count, counted.first, counted.last,
                 counted.message, counted.hint, counted.newest_run, len(counted.retrying),
+                "resolved" if counted.is_resolved else "open", counted.sent_again,
             )
             for kind, counted in self._counted.items()
             if counted.retrying
+            or counted.is_resolved
             or now - counted.last < LISTED_SECONDS
             or any((last_successes.get(route) or 0.0) < counted.last for route in counted.routes)
         ]  # fmt: skip
@@ -155,7 +177,7 @@ class Problems:
             return None
         kind = code, target, status
         counted = self._counted.get(kind)
-        if counted is None:
+        if counted is None or counted.is_resolved:  # what fails after that begins another one
             if len(self._counted) >= _MOST:
                 del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
             counted = self._counted[kind] = _Counted(kind, now, now)

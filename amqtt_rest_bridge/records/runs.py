@@ -25,6 +25,8 @@ class Outcome(StrEnum):
     """A message that was not taken, or a request that is its caller's fault."""
     SKIPPED = "skipped"
     """There was nothing to send or publish; its reason says why."""
+    RETRYING = "retrying"
+    """A try of a call has failed, and another one follows."""
     UNANSWERED = "unanswered"
     """A request that came while the bridge or its port closed, which counts nowhere."""
 
@@ -33,6 +35,8 @@ def outcome_of(kind: str, code: str | None) -> Outcome:
     """Return the outcome of a record by its kind and code."""
     if kind in ("skipped", "refused"):
         return Outcome(kind)
+    if kind == "retry":
+        return Outcome.RETRYING
     if code is None:
         return Outcome.SUCCEEDED
     if kind != "request" or code in NOT_SERVED_CODES:
@@ -51,8 +55,7 @@ def is_wanted(query: RunQuery, time: float, kind: str, code: str | None, topic: 
     `time` is Unix time, `topic` the one that the record shows.
     """
     return (
-        (kind != "retry" or query.tries)
-        and time >= query.since
+        time >= query.since
         and (query.code is None or query.code == code)
         and (query.outcome is None or query.outcome == outcome_of(kind, code))
         and (query.topic is None or (topic is not None and filter_matches(query.topic, topic)))
@@ -100,4 +103,5 @@ def run_members(record: Record) -> dict[str, Any]:
         ],
         "retry_of": record.retry_of,
         "retried_as": record.retried_as,
+        "retry_outcome": record.retry_outcome,
     }

@@ -41,7 +41,9 @@ class Record(Struct, frozen=True):
     mode until its answer; `waited_ms` the others since the broker received the message. Without a `code` all went well.
 
     `attempts` are the last tries of a call that has had more than one. `retry_of` is the run whose message this one
-    sends again, `retried_as` the newest one that sends the message of this one again. `reason` is why it was skipped.
+    sends again, `retried_as` the newest one that sends the message of this one again. `retry_outcome` is how that one
+    has ended: "retrying" while it has not, and "succeeded" for good once any of them has. `reason` is why this one was
+    skipped.
     """
 
     time: float
@@ -62,6 +64,7 @@ class Record(Struct, frozen=True):
     attempts: list[Try] = []
     retry_of: str | None = None
     retried_as: str | None = None
+    retry_outcome: str | None = None
     reason: Reason | None = None
 
 
@@ -105,7 +108,7 @@ class ShownResponse(Struct, frozen=True, array_like=True):
 class RunQuery(Struct, frozen=True, array_like=True):
     """Which runs are wanted, the newest `limit` of them; None: any. `since` is Unix time, `topic` a topic filter.
 
-    With `tries` also failed tries of calls that have not ended, as records of the kind "retry".
+    With `tries` also the last failed try of each call that has not ended, as a record of the kind "retry".
     """
 
     id: str | None = None
@@ -139,7 +142,8 @@ class Problem(Struct, frozen=True):
 
     `target` is the server of a call (`https://host`), or the endpoint of a request (`POST :8080/orders`). `routes` are
     at most `MOST_NAMED`; times are Unix time. Of `count` messages `retrying` have not ended: a try of each has failed,
-    and another one follows. `run` is the newest one that has ended; where none has, of those that have not.
+    and another one follows. `sent_again` failed and were sent again with success: once that are all, `state` is
+    "resolved", before it "open". `run` is the newest one that has ended; where none has, of those that have not.
     """
 
     code: str
@@ -153,3 +157,5 @@ class Problem(Struct, frozen=True):
     hint: str | None
     run: str | None
     retrying: int = 0
+    state: str = "open"
+    sent_again: int = 0

@@ -68,6 +68,55 @@ def test_many_failures_are_retried_at_once_and_those_sent_again_are_not_sent_twi
 
 
 @pytest.mark.parametrize("hosting", DOORS)
+def test_a_problem_whose_messages_were_all_sent_again_with_success_is_resolved_and_its_route_green(
+    target: Recorder, hosting: Hosting
+) -> None:
+    target.answer = lambda _: (422, b'{"detail": "unit is required"}')
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        for number in range(3):
+            client.publish(f"orders/{number}", b"1")
+        client.messages(3)
+        names = [run["id"] for run in runs(admin)]
+        (problem,) = admin.get("/api/problems").json["problems"]
+        assert problem["message"].endswith(": unit is required")
+        _, first = post(admin, f"/api/runs/{names[0]}/retry")
+        client.message()
+        eventually(lambda: outcome(admin, first["id"]) == "failed")
+        gate = Gate()
+        target.answer = gate.before(lambda _: (200, b"{}"))
+        for name in (first["id"], *names[1:]):
+            assert post(admin, f"/api/runs/{name}/retry")[0] == 202
+        assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"retrying", "failed"}
+        gate.open.set()
+        client.messages(3)
+        eventually(lambda: admin.get("/api/problems").json["problems"][0]["state"] == "resolved")
+        (problem,) = admin.get("/api/problems").json["problems"]
+        assert (problem["count"], problem["sent_again"], problem["retrying"]) == (4, 4, 0)
+        (route,) = admin.get("/api/routes").json["routes"]
+        assert (route["health"], route["messages"]["failed"]) == ("Green", 4)
+        assert {run["retry_outcome"] for run in runs(admin, "?outcome=failed")} == {"succeeded"}
+        assert "Resolved: all 4 messages were sent again and succeeded." in admin.get("/").text
+
+
+@pytest.mark.parametrize("hosting", DOORS)
+def test_what_is_still_tried_again_is_in_the_runs_and_in_the_status(target: Recorder, hosting: Hosting) -> None:
+    target.answer = lambda _: (503, b"")
+    with hosting(client_route(target.url), admin_port=0) as host:
+        admin, client = admin_of(host), host.client("done/#")
+        client.publish("orders/1", b"1")
+        eventually(lambda: runs(admin, "?outcome=retrying"))
+        (run,) = runs(admin, "?outcome=retrying")
+        assert (run["topic"], run["outcome"], run["code"]) == ("orders/1", "retrying", "http_status")
+        assert (runs(admin), runs(admin, "?outcome=retrying&route=Other")) == ([], [])
+        (route,) = admin.get("/api/routes").json["routes"]
+        assert route["messages"]["retrying"] == 1
+        target.answer = lambda _: (200, b"")
+        client.message()
+        assert runs(admin, "?outcome=retrying") == []
+
+
+@pytest.mark.parametrize("hosting", DOORS)
 def test_a_retry_that_has_not_ended_is_not_begun_once_more(target: Recorder, hosting: Hosting) -> None:
     target.answer = lambda _: (422, b"")
     with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:

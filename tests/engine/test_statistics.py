@@ -41,6 +41,26 @@ def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
     assert run(statistics(), outcomes) == health
 
 
+def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> None:
+    one = statistics()
+    for name in "abc":
+        one.failure("timeout", "too slow", 102.0, name)
+    assert one.health == "Red"
+    one.failure("timeout", "too slow", 103.0, "d", retry_of="a")
+    for retried in "bcd":
+        assert one.health_reason is not None
+        one.success(0.0, 0.1, 104.0, retry_of=retried)
+    assert (one.health, one.health_reason, one.status(105.0)["errors"]["consecutive"]) == ("Green", None, 0)
+    one.success(0.0, 0.1, 104.0, retry_of="gone")
+    assert one.health == "Green"
+    for name in "xyz":
+        one.request_failed("internal_error", "why", 106.0, name)
+    assert one.health == "Red"
+    for name in "xyz":
+        one.request_served(0.0, 107.0, retry_of=name)
+    assert one.health == "Green"
+
+
 @pytest.mark.parametrize(
     ("codes", "connection"),
     [

@@ -32,6 +32,29 @@ def test_of_each_route_the_last_hundred_failures_and_twenty_others_are_kept() ->
     assert len(names(kept)) == 220
 
 
+def test_what_was_sent_again_with_success_is_no_failure_any_more_whichever_run_of_its_message_was_retried() -> None:
+    changed: list[str] = []
+    kept = KeptRuns(lambda name, _: changed.append(name))
+    for number, retry_of in enumerate((None, "R0", "R0", None)):
+        one = run(number)
+        kept.add(replace(one, record=replace(one.record, retry_of=retry_of)))
+    kept.retried("R0", "R2")
+    kept.note_retry("R0", "failed")
+    kept.retried("R1", "R9")
+    outcomes = {one.record.id: one.record.retry_outcome for one in kept.newest()}
+    assert outcomes == {"R0": "failed", "R1": "retrying", "R2": None, "R3": None}
+    del changed[:]
+    assert [record.id for record in kept.note_retry("R1", "succeeded")] == ["R0", "R1", "R2"]
+    assert changed == ["R0", "R1", "R2"]
+    kept.retried("R0", "R10")
+    kept.note_retry("R0", "failed")
+    assert kept.note_retry("R0", "succeeded") == [], "once is enough"
+    kept.retried("R3", "R11")
+    kept.retry_ended("R3")
+    outcomes = {one.record.id: one.record.retry_outcome for one in kept.newest()}
+    assert outcomes == {"R0": "succeeded", "R1": "succeeded", "R2": "succeeded", "R3": None}
+
+
 def test_all_together_take_no_more_than_their_bytes_and_the_largest_route_gives_way() -> None:
     kept = KeptRuns()
     kept.add(run(0, route="Small", payload=b"1"))

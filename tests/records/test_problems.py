@@ -73,6 +73,30 @@ def test_a_problem_leaves_at_once_when_all_its_messages_have_succeeded_with_a_la
     assert counts(problems) == {}
 
 
+def test_a_problem_is_resolved_for_ten_minutes_once_all_its_messages_were_sent_again_with_success(
+    problems: Problems,
+) -> None:
+    failed = [replace(BUSY, id=f"run-{number}", kind="call", time=100.0 + number) for number in range(2)]
+    for record in failed:
+        problems.call(record)
+    problems.sent_again(replace(failed[0], time=99.0), 103.0)  # of an earlier problem
+    problems.sent_again(failed[0], 103.0)
+    (problem,) = listed(problems)
+    assert (problem.state, problem.count, problem.sent_again) == ("open", 2, 1)
+    problems.sent_again(failed[1], 104.0)
+    (problem,) = problems.listed(103.0 + LISTED_SECONDS, {"R": 105.0})
+    assert (problem.state, problem.count, problem.sent_again) == ("resolved", 2, 2)
+    assert problems.listed(104.0 + LISTED_SECONDS, {"R": None}) == []
+
+
+def test_a_failure_after_a_problem_was_resolved_begins_another_one(problems: Problems) -> None:
+    problems.call(replace(BUSY, kind="call"))
+    problems.sent_again(BUSY, 103.0)
+    problems.call(replace(BUSY, kind="call", time=106.0))
+    (problem,) = problems.listed(110.0, {"R": 105.0})
+    assert (problem.state, problem.count, problem.first) == ("open", 1, 106.0)
+
+
 def test_a_message_counts_where_its_last_try_has_failed(problems: Problems) -> None:
     timeout = replace(BUSY, code="timeout", status=None)
     problems.try_failed(1, BUSY)
@@ -87,8 +111,7 @@ def test_a_problem_leads_to_a_run_that_has_ended_before_one_that_is_tried_again(
     problems.call(replace(BUSY, id="ended", kind="call"))
     problems.try_failed(1, BUSY)
     assert counts(problems) == {("http_status", 503): (2, 1, "ended")}
-    assert problems.newest_try("run-1") == BUSY
-    assert problems.newest_try("ended") is None
+    assert list(problems.open_tries()) == [BUSY]
 
 
 def test_what_is_tried_again_is_listed_however_old_its_last_try_is(problems: Problems) -> None:

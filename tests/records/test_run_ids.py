@@ -128,4 +128,4 @@ def test_failures_that_are_kept_but_no_longer_remembered_are_found() -> None:
         for number in range(3)
     ]
     records = Runs(RunQuery(), alike[:1], alike)
-    assert [record.id for record in records.newest_tries()] == ["2", "1", "0"]
+    assert [record.id for record in records.newest()] == ["2", "1", "0"]
