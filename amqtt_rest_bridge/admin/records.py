@@ -171,7 +171,7 @@ class RunRecords:
         self.forget_call(run.number)
 
     def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
-        """Note how the retry of a failure has ended. With success its message is no problem any more."""
+        """Note how the retry of a failure has ended. With success the problem has lost a message."""
         for record in self.kept.note_retry(name, outcome.value):
             self.problems.sent_again(record, now)
 

@@ -32,7 +32,7 @@ def test_of_each_route_the_last_hundred_failures_and_twenty_others_are_kept() ->
     assert len(names(kept)) == 220
 
 
-def test_what_was_sent_again_with_success_is_no_failure_any_more_whichever_run_of_its_message_was_retried() -> None:
+def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
     changed: list[str] = []
     kept = KeptRuns(lambda name, _: changed.append(name))
     for number, retry_of in enumerate((None, "R0", "R0", None)):
