@@ -2,8 +2,8 @@
 
     python -m tests.documents.tables
 
-writes them, and the grammar, into the pages of the reference, the parameters of the API into its description, and the
-grammar for editors; tests compare them.
+writes them into the pages of the reference, the parameters of the API into its description, and the grammar for
+editors; tests compare them.
 """
 
 import dataclasses
@@ -230,12 +230,6 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in line)} |\n" for line in lines)
 
 
-def grammar() -> str:
-    """Return the rules of route files and of conditions, without the tokens."""
-    text = (ROOT / "amqtt_rest_bridge/lot/grammar/route.tatsu").read_text(encoding="utf-8")
-    return text[text.index("# Definitions.") : text.index("# The tokens of")].strip()
-
-
 def made() -> Iterator[tuple[str, str, str]]:
     """Yield page, heading and text of each part that is made from the code."""
     for kind in BlockKind:
@@ -248,7 +242,6 @@ def made() -> Iterator[tuple[str, str, str]]:
     yield "amqtt_rest_bridge/engine/README.md", "Failure codes", failure_table()
     yield "amqtt_rest_bridge/engine/server/README.md", "Answers", answer_table()
     yield "amqtt_rest_bridge/lot/README.md", "Codes of faults", fault_table()
-    yield "amqtt_rest_bridge/lot/README.md", "Grammar", f"```tatsu\n{grammar()}\n```\n"
 
 
 def main() -> None:
@@ -259,8 +252,7 @@ def main() -> None:
         file = ROOT / name
         before, title, rest = file.read_text(encoding="utf-8").partition(f" {heading}\n")
         first = re.escape(text.partition("\n")[0])
-        pattern = rf"^{first}\n(\|.*\n)+" if text.startswith("|") else rf"^{first}\n(.*\n)*?```\n"
-        part = re.search(pattern, rest, re.MULTILINE)
+        part = re.search(rf"^{first}\n(\|.*\n)+", rest, re.MULTILINE)
         if part is None:
             raise SystemExit(f"{name}: {heading!r} has no part that begins with {text.partition(chr(10))[0]!r}")
         file.write_text(before + title + rest[: part.start()] + text + rest[part.end() :], encoding="utf-8")
