@@ -31,7 +31,7 @@ class Readings(BaseHTTPRequestHandler):
             status, answer = 422, {"error": f"{lacking[0]} is required"}
         else:
             status, answer = 201, {"id": self.ids.setdefault(key, len(self.ids) + 1)}
-        print(f"{status} POST {self.path} {text.decode(errors='replace')}{note}", flush=True)
+        print(f"{status} POST {self.path} {text.decode(errors='replace')}{note}\n", end="", flush=True)
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
