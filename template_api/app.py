@@ -19,9 +19,8 @@ from template_api import errors, query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorRow, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.replies import JSON, Reply, Resource, error_body
+from template_api.replies import JSON, Reply, ReplyCache, Resource, SearchCounts, error_body
 from template_api.resources import Answers
-from template_api.search_counts import SearchCounts
 
 log = logging.getLogger(__name__)
 
@@ -59,20 +58,22 @@ def create_app(
         log_empty_searches: log the searches that find nothing, at INFO.
         playground: serve `/playground`, which tries the definitions of callers.
     """
+    address = base_url.rstrip("/")
     searches = SearchCounts(log_empty=log_empty_searches)
-    answers = Answers(library, base_url.rstrip("/"), searches)
-    pages = Pages(library, base_url.rstrip("/"), searches, playground=playground)
+    cache = ReplyCache(library, searches)
+    answers = Answers(library, address, searches, cache)
+    pages = Pages(library, address, cache, playground=playground)
     description = Reply(query.description_text())
-    resources: dict[str, object] = {
-        "/api/templates": Resource(answers.listed),
-        "/api/templates/{id_or_slug}": Resource(answers.template),
-        "/api/search": Resource(answers.searched, answers.posted),
-        "/api/suggest": Resource(answers.suggestions),
-        "/api/facets": Resource(answers.facets),
+    resources = {
+        "/api/templates": Resource(answers.listed, cache=cache),
+        "/api/templates/{id_or_slug}": Resource(answers.template, cache=cache),
+        "/api/search": Resource(answers.searched, answers.posted, cache),
+        "/api/suggest": Resource(answers.suggestions, cache=cache),
+        "/api/facets": Resource(answers.facets, cache=cache),
         "/openapi.json": Resource(lambda _req: description),
-        "/health": Resource(answers.health, kept=False),
-        "/ready": Resource(answers.ready, kept=False),
-        "/metrics": Resource(answers.metrics, kept=False),
+        "/health": Resource(answers.health),
+        "/ready": Resource(answers.ready),
+        "/metrics": Resource(answers.metrics),
         **pages.resources(),
     }
     cross_origin: Any = falcon.CORSMiddleware(allow_origins="*", expose_headers=_EXPOSED)
@@ -96,7 +97,7 @@ class _ErrorHandler:
         error = exc if isinstance(exc, ApiError) else self._translated(req, exc)
         resp.status = error.status
         if req.uri_template in _PAGES:
-            self._pages.send_error(req, resp, error)
+            self._pages.error_page(error).send(req, resp)
         else:
             resp.content_type = JSON
             resp.data = error_body(error, req.method, req.path)

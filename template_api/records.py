@@ -184,8 +184,3 @@ class TemplateQuery:
     def is_listed(self) -> bool:
         """Whether the database lists what is wanted: without a text, the newest first, changed at any time."""
         return not self.text and self.sort is not Sort.TITLE and self.updated_since is None
-
-    def __hash__(self) -> int:
-        """Hash what differs most: each answer from the cache is looked up by this, and an enum takes long to hash."""
-        ids = (self.tag_ids, self.route_ids, self.broker_version_ids)
-        return hash((self.text, self.limit, self.offset, self.category_id, *ids, self.updated_since, self.place))

@@ -1,16 +1,18 @@
-"""Answers as bytes: made once per version of the library, sent whole, compressed or as 304.
+"""Answers as bytes: made once per version of the library, sent whole, compressed or as 304; the searches among them.
 
-`ReplyCache` is shared by the server's threads.
+`ReplyCache` and `SearchCounts` are shared by the server's threads.
 """
 
 import hashlib
 import json
+import logging
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from copy import copy
-from functools import partial
+from collections.abc import Callable, Hashable, Iterable
+from functools import lru_cache
 from http import HTTPStatus
+from typing import Final
 
 import falcon
 import msgspec
@@ -20,86 +22,161 @@ try:  # three times as fast; the extra `fast`
 except ImportError:
     import gzip  # type: ignore[no-redef]
 
-from template_api.errors import ApiError
+from template_api.errors import ApiError, visible
+from template_api.library import TemplateLibrary
 from template_api.query import SEARCH_PATH
 
+log = logging.getLogger(__name__)
+
 JSON = "application/json"
+MAX_BODY_BYTES = 65536
 _CACHED_REPLIES = 4096
-_CACHED_BYTES = 8 * 1024 * 1024
-_KEY_BYTES = 16  # of memory for a character of a key: an id of three letters occupies a hundred bytes
+_CACHED_BYTES = 24 * 1024 * 1024
 _COMPRESSED_FROM = 1024  # bytes; below, one packet carries the answer anyway
 # For 20 results of 54 kB of random words 0.10 ms of CPU with ISA-L and 0.36 ms with zlib, to 38 and 39 %; zlib's
 # level 6 takes 1.1 ms and saves a tenth more, but few searches are asked for twice.
 _LEVEL = 1
 
+_LONGEST_LOGGED: Final = 200
+# What no search needs and a log must not keep: addresses, words of letters with digits like keys and tokens, long ones.
+_SECRET: Final = re.compile(r".*@.*|(?=.*\d)(?=.*[^\W\d]).{16,}|.{33,}")
+_WORD: Final = re.compile(r"\S+")
+
 
 class Reply:
-    """One answer with its headers, its media type, its entity tag and, from its first use on, its compressed form.
+    """One answer with its headers and, from its first use on, its compressed form.
 
-    The tag depends on the content only, so an import that changes nothing changes no tag. It is a weak one because the
-    compressed form shares it (RFC 9110 section 8.8.1). `total` is the number of templates found, on all pages; `status`
-    is that of an answer that no caller keeps.
+    Args:
+        body: the content.
+        headers: what is sent beside those that every answer has.
+        media_type: of the content.
+        status: 200, or that of an answer that is not `kept`.
+        kept: whether callers may keep it. It then has an entity tag, which depends on the content only: an import that
+            changes nothing changes no tag. The tag is weak, as the compressed form shares it (RFC 9110 section 8.8.1).
+        searched: the text of the search that this answers, which is counted each time; else empty.
+        total: how many templates that found, on all pages.
     """
 
-    __slots__ = ("_compressed", "body", "etag", "headers", "media_type", "status", "total")
-
     def __init__(
-        self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON, total: int = 0,
-        status: HTTPStatus = HTTPStatus.OK,
+        self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON,
+        status: HTTPStatus = HTTPStatus.OK, *, kept: bool = True, searched: str = "", total: int = 0,
     ) -> None:  # fmt: skip
         self.body = body
-        self.total = total
         self.status = status
         self.media_type = media_type
-        self.headers = (("Vary", "Accept-Encoding"), *headers)
-        self.etag = falcon.ETag(hashlib.blake2b(body, digest_size=12).hexdigest())
-        self.etag.is_weak = True
+        self.searched = searched
+        self.total = total
+        self.etag: falcon.ETag | None = None
+        self.headers = [("vary", "Accept-Encoding"), *headers]
+        if kept:
+            self.etag = falcon.ETag(hashlib.blake2b(body, digest_size=12).hexdigest())
+            self.etag.is_weak = True
+            # Decision: callers ask each time whether what they keep is current, so that a change is seen at once.
+            self.headers += [("etag", self.etag.dumps()), ("cache-control", "no-cache")]
+        else:
+            self.headers.append(("cache-control", "no-store"))
         self._compressed: bytes | None = None
 
-    def beside(self, *headers: tuple[str, str]) -> "Reply":
-        """Return this answer with more headers."""
-        more = copy(self)
-        more.headers = (*self.headers, *headers)
-        return more
+    def send(self, request: falcon.Request, response: falcon.Response) -> None:
+        """Send it: as 304 to a caller that holds it, compressed to one that takes gzip."""
+        response.set_headers(self.headers)
+        held = request.if_none_match if self.etag is not None else None
+        if held and ("*" in held or self.etag in held):  # a weak comparison (RFC 9110 section 13.1.2)
+            response.status = HTTPStatus.NOT_MODIFIED
+            return
+        response.status = self.status
+        response.content_type = self.media_type
+        if len(self.body) >= _COMPRESSED_FROM and _takes_gzip(request.get_header("Accept-Encoding")):
+            response.set_header("content-encoding", "gzip")
+            if self._compressed is None:
+                self._compressed = gzip.compress(self.body, _LEVEL, mtime=0)
+            response.data = self._compressed
+        else:
+            response.data = self.body
 
-    def compressed(self) -> bytes:
-        """Return the body in gzip format, the same bytes each time."""
-        if self._compressed is None:
-            self._compressed = gzip.compress(self.body, _LEVEL, mtime=0)
-        return self._compressed
+
+class SearchCounts:
+    """Count the searches that have a text.
+
+    Args:
+        log_empty: log those that found nothing, at INFO, so that synonyms can be added. Decision: the text is logged as
+            typed, without control characters, cut at 200 characters, with `***` for what may be a secret: words with
+            an `@`, words of 16 characters or more with letters and digits, words of more than 32 characters.
+    """
+
+    def __init__(self, *, log_empty: bool = False) -> None:
+        self._lock = threading.Lock()
+        self._all = self._empty = 0
+        self._log_empty = log_empty
+
+    def count(self, text: str, total: int) -> None:
+        """Count a search for a text that found `total` templates."""
+        with self._lock:
+            self._all += 1
+            self._empty += not total
+        if not total and self._log_empty:
+            shown = _WORD.sub(lambda word: "***" if _SECRET.fullmatch(word[0]) else word[0], text)
+            # Cut only now: a part of a secret would be a short word.
+            log.info("search without a result: %s", visible(json.dumps(shown[:_LONGEST_LOGGED], ensure_ascii=False)))
+
+    def metrics(self, *, ready: bool) -> bytes:
+        """Return the numbers in Prometheus' text format."""
+        rows = (
+            ("template_api_searches_total", "counter", "Searches with a text.", self._all),
+            ("template_api_empty_searches_total", "counter", "Searches with a text that found nothing.", self._empty),
+            ("template_api_ready", "gauge", "1 while searches are answered.", int(ready)),
+        )
+        return "".join(
+            f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
+        ).encode()
 
 
 class ReplyCache:
-    """The answers of one version of the library: the most recently used ones, up to 8 MiB with their keys."""
+    """The answers of one edition of the library: the most recently used ones, up to 24 MiB with their keys.
 
-    def __init__(self, max_bytes: int = _CACHED_BYTES, max_replies: int = _CACHED_REPLIES) -> None:
+    Args:
+        library: what answers are made from; a new edition of it drops them all.
+        searches: counts the searches that are answered.
+        max_bytes: in place of 24 MiB.
+    """
+
+    def __init__(self, library: TemplateLibrary, searches: SearchCounts, max_bytes: int = _CACHED_BYTES) -> None:
+        self._library = library
+        self._searches = searches
         self._lock = threading.Lock()
         self._replies: OrderedDict[Hashable, tuple[Reply, int]] = OrderedDict()
         self._edition: Hashable = None
         self._bytes = 0
         self._max_bytes = max_bytes
-        self._max_replies = max_replies
 
-    def reply(self, edition: Hashable, key: Hashable, make: Callable[[], Reply]) -> Reply:
-        """Return the answer for `key`, made by `make` when the cache has none of this edition of the library."""
+    def reply(self, path: str, asked: str | bytes, make: Callable[[], Reply]) -> Reply:
+        """Return the answer to what is asked at a path, made by `make` unless it is here.
+
+        Raises:
+            DatabaseUnavailableError: the database does not answer.
+            ApiError, IndexNotReadyError: of `make`.
+        """
+        edition, key = self._library.edition, (path, asked)
         with self._lock:
             if edition != self._edition:
                 self._replies.clear()
                 self._edition, self._bytes = edition, 0
-            found = self._replies.get(key)
-            if found is not None:
+            reply, _ = self._replies.get(key, (None, 0))
+            if reply is not None:
                 self._replies.move_to_end(key)
-                return found[0]
-        made = make()
-        # Twice the body, as its compressed form comes later; a body of 64 KiB may ask for 16,000 ids and find nothing.
-        size = len(made.body) * 2 + len(repr(key)) * _KEY_BYTES
-        with self._lock:
-            if edition == self._edition and key not in self._replies:
-                self._replies[key] = made, size
-                self._bytes += size
-            while self._bytes > self._max_bytes or len(self._replies) > self._max_replies:
-                self._bytes -= self._replies.popitem(last=False)[1][1]
-        return made
+        if reply is None:
+            reply = make()
+            # Twice the body, as its compressed form comes later; texts have up to 4 bytes a character.
+            size = len(reply.body) * 2 + 4 * (len(path) + len(asked))
+            with self._lock:
+                if edition == self._edition and key not in self._replies:
+                    self._replies[key] = reply, size
+                    self._bytes += size
+                while self._bytes > self._max_bytes or len(self._replies) > _CACHED_REPLIES:
+                    self._bytes -= self._replies.popitem(last=False)[1][1]
+        if reply.searched:
+            self._searches.count(reply.searched, reply.total)
+        return reply
 
 
 def encoded(document: object) -> bytes:
@@ -115,32 +192,8 @@ def error_body(error: ApiError, method: str, path: str) -> bytes:
     return json.dumps(document, separators=(",", ":")).encode()
 
 
-def send(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
-    """Send an answer: as 304 to a caller that holds it, compressed to one that takes gzip."""
-    # Decision: callers may keep an answer but ask each time whether it is current, so that a change is seen at once.
-    response.etag = reply.etag
-    response.set_header("Cache-Control", "no-cache")
-    held: Sequence[str] = request.if_none_match or ()
-    if "*" in held or reply.etag in held:  # a weak comparison (RFC 9110 section 13.1.2)
-        response.set_headers(reply.headers)
-        response.status = HTTPStatus.NOT_MODIFIED
-    else:
-        send_whole(request, response, reply)
-
-
-def send_whole(request: falcon.Request, response: falcon.Response, reply: Reply) -> None:
-    """Send an answer that no caller keeps, such as one to POST; compressed to a caller that takes gzip."""
-    response.status = reply.status
-    response.content_type = reply.media_type
-    response.set_headers(reply.headers)
-    if len(reply.body) >= _COMPRESSED_FROM and takes_gzip(request.get_header("Accept-Encoding")):
-        response.set_header("Content-Encoding", "gzip")
-        response.data = reply.compressed()
-    else:
-        response.data = reply.body
-
-
-def takes_gzip(accept_encoding: str | None) -> bool:
+@lru_cache(64)
+def _takes_gzip(accept_encoding: str | None) -> bool:
     """Return whether an Accept-Encoding field takes gzip (RFC 9110 section 12.5.3); a weight of 0 forbids a coding."""
     weights: dict[str, bool] = {}
     for item in "".join((accept_encoding or "").lower().split()).split(","):
@@ -154,36 +207,27 @@ class Resource:
 
     Args:
         get: makes the answer to a request; takes the fields of the path too.
-        post: makes the answer to a POST, which no cache keeps.
-        headers: added to each answer.
-        kept: whether callers may keep answers to GET; else they hold at that moment only.
+        post: makes the answer to a POST.
+        cache: where answers to GET are kept; None for those that do not come from the library.
     """
 
     def __init__(
         self,
         get: Callable[..., Reply],
         post: Callable[[falcon.Request], Reply] | None = None,
-        headers: Iterable[tuple[str, str]] = (),
-        *,
-        kept: bool = True,
+        cache: ReplyCache | None = None,
     ) -> None:
         self._get = get
-        self._headers = tuple(headers)
-        self._kept = kept
+        self._cache = cache
         if post is not None:  # Falcon allows the methods that a resource has
-            self.on_post = partial(self._send_new, post)
+            self.on_post = lambda req, resp: post(req).send(req, resp)
 
     def on_get(self, req: falcon.Request, resp: falcon.Response, **fields: str) -> None:
         """Send the answer."""
-        if self._kept:
+        if self._cache is None:
             reply = self._get(req, **fields)
-            resp.set_headers(self._headers)
-            send(req, resp, reply)
         else:
-            self._send_new(self._get, req, resp)
+            reply = self._cache.reply(req.path, req.query_string, lambda: self._get(req, **fields))
+        reply.send(req, resp)
 
     on_head = on_get
-
-    def _send_new(self, make: Callable[[falcon.Request], Reply], req: falcon.Request, resp: falcon.Response) -> None:
-        send_whole(req, resp, make(req))
-        resp.set_headers((*self._headers, ("Cache-Control", "no-store")))

@@ -22,12 +22,10 @@ from template_api.errors import (
 from template_api.library import TemplateLibrary
 from template_api.parameters import SummaryField
 from template_api.query import Asked, View
-from template_api.records import Page, Summary, Template, TemplateQuery, Word
-from template_api.replies import JSON, Reply, ReplyCache, encoded
-from template_api.search_counts import SearchCounts
+from template_api.records import Page, Summary, Template, Word
+from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache, SearchCounts, encoded
 from template_api.snippets import snippet
 
-MAX_BODY_BYTES = 65536
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _MEMBERS = [name.value for name in SummaryField if name is not SummaryField.snippet]
 _SHOWN_LENGTH = 80
@@ -35,97 +33,89 @@ _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
 
 class Answers:
-    """The answers of the API, from the library or its cache.
+    """The answers of the API, made from the library.
 
     Args:
         library: what is read.
         base_url: the public address of this API, without a trailing slash.
-        searches: counts the searches.
+        searches: what `/metrics` shows.
+        cache: keeps the answers to POST.
     """
 
-    def __init__(self, library: TemplateLibrary, base_url: str, searches: SearchCounts) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, searches: SearchCounts, cache: ReplyCache) -> None:
         self._library = library
-        self._searches = searches
-        self._root = urlsplit(base_url).path
         self._base_url = base_url
-        self._cache = ReplyCache()
+        self._searches = searches
+        self._cache = cache
 
     def listed(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/templates."""
-        return self.found(query.list_query(req.query_string), query.LIST_PATH)
+        return self._found(query.list_query(req.query_string), query.LIST_PATH)
 
     def searched(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/search."""
-        return self.found(query.search_query(req.query_string), query.SEARCH_PATH)
+        return self._found(query.search_query(req.query_string), query.SEARCH_PATH)
 
-    def found(self, asked: Asked, path: str) -> Reply:
+    def posted(self, req: falcon.Request) -> Reply:
+        """Return the answer of POST /api/search: the results for the query in the JSON body."""
+        body = _json_body(req)
+
+        def make() -> Reply:
+            return self._found(query.body_query(query.json_body(body)), query.SEARCH_PATH, kept=False)
+
+        return self._cache.reply(req.path, body, make)
+
+    def _found(self, asked: Asked, path: str, *, kept: bool = True) -> Reply:
         """Return the templates that a request asks for, as the list or the search results that a GET of `path` answers.
 
         Headers name how many there are in all, the words that were changed, and the address of the next ones.
         Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
         """
         wanted = asked.wanted
-
-        def make() -> Reply:
-            page = self._library.find(wanted)
-            headers = [("X-Total-Count", str(page.total)), *_corrected(page.corrected)]
-            following = None
-            if page.place is not None:
-                following = replace(wanted, offset=page.place.shown, place=page.place)
-                target = f"{self._root}{path}?{query.query_string(following, asked.view)}"
-                if (path == query.LIST_PATH or wanted.text) and len(target) <= _LINK_LENGTH:
-                    headers.append(("Link", f'<{target}>; rel="next"'))
-            document: dict[str, Any] = {"results": self._results(page, asked.view, path)}
-            if asked.view.meta:
-                document["meta"] = self._meta(wanted, page, following)
-            return Reply(encoded(document), headers, total=page.total)
-
-        reply = self._cache.reply(self._library.edition, (path, wanted, asked.view), make)
-        if wanted.text:
-            self._searches.count(wanted, reply.total)
-        return _naming(reply, asked.ignored)
+        page = self._library.find(wanted)
+        headers = [("X-Total-Count", str(page.total)), *_headers(asked.ignored, page.corrected)]
+        following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
+        if following and (path == query.LIST_PATH or wanted.text):
+            target = f"{urlsplit(self._base_url).path}{path}?{query.query_string(following, asked.view)}"
+            if len(target) <= _LINK_LENGTH:
+                headers.append(("Link", f'<{target}>; rel="next"'))
+        document: dict[str, Any] = {"results": self._results(page, asked.view, path)}
+        if asked.view.meta:
+            document["meta"] = {
+                "total": page.total,
+                "corrected": [{"from": word.typed, "to": word.found} for word in page.corrected],
+                "ignored": page.ignored,
+                "facets": self._library.facets(wanted),
+                **({"next_cursor": query.cursor_text(following)} if following else {}),
+            }
+        return Reply(encoded(document), headers, kept=kept, searched=wanted.text, total=page.total)
 
     def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
-        results = [_members(each.summary, self._base_url) for each in page.found]
-        if path != query.LIST_PATH:
-            for result, each in zip(results, page.found, strict=True):
-                result |= {
-                    "content": each.summary.content,
-                    "score": round(each.score, 6),
-                    "matched": [_word(word) for word in each.matched],
-                }
-        if view.highlight:
-            for result, each in zip(results, page.found, strict=True):
+        results = []
+        for each in page.found:
+            result = _members(each.summary, self._base_url)
+            if path != query.LIST_PATH:
+                result["content"] = each.summary.content
+                result["score"] = round(each.score, 6)
+                result["matched"] = [_word(word) for word in each.matched]
+            if view.highlight:
                 result["snippet"] = snippet(each)
-        if view.fields is None:
-            return results
-        chosen = view.fields | ({"snippet"} if view.highlight else set())
-        return [{name: value for name, value in result.items() if name in chosen} for result in results]
-
-    def _meta(self, wanted: TemplateQuery, page: Page, following: TemplateQuery | None) -> dict[str, Any]:
-        return {
-            "total": page.total,
-            "corrected": [{"from": word.typed, "to": word.found} for word in page.corrected],
-            "ignored": page.ignored,
-            "facets": self._library.facets(wanted),
-            **({} if following is None else {"next_cursor": query.cursor_text(following)}),
-        }
+            if view.fields is not None:
+                chosen = view.fields | ({"snippet"} if view.highlight else set())
+                result = {name: value for name, value in result.items() if name in chosen}
+            results.append(result)
+        return results
 
     def suggestions(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/suggest: titles that complete a text."""
         text, ignored = query.suggest_query(req.query_string)
-
-        def make() -> Reply:
-            suggested = self._library.suggest(text)
-            shown = [{"text": each.title, "slug": each.slug or each.id} for each in suggested.found]
-            return Reply(encoded({"suggestions": shown}), _corrected(suggested.corrected))
-
-        return _naming(self._cache.reply(self._library.edition, ("suggestions", text), make), ignored)
+        suggested = self._library.suggest(text)
+        shown = [{"text": each.title, "slug": each.slug or each.id} for each in suggested.found]
+        return Reply(encoded({"suggestions": shown}), _headers(ignored, suggested.corrected))
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
-        reply = self._cache.reply(self._library.edition, "facets", lambda: Reply(encoded(self._library.facets())))
-        return _naming(reply, query.unknown_names(req.query_string))
+        return Reply(encoded(self._library.facets()), _headers(query.unknown_names(req.query_string)))
 
     def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks.
@@ -133,24 +123,16 @@ class Answers:
         Raises:
             ApiError: no published template has this id or slug.
         """
-
-        def make() -> Reply:
-            template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
-            if template is None:
-                shown = id_or_slug[:_SHOWN_LENGTH]
-                raise TEMPLATE_NOT_FOUND.error(f'No published template has the id or slug "{shown}"')
-            return Reply(encoded(template_view(template, self._base_url)))
-
-        reply = self._cache.reply(self._library.edition, ("template", id_or_slug), make)
-        return _naming(reply, query.unknown_names(req.query_string)) if req.query_string else reply
-
-    def posted(self, req: falcon.Request) -> Reply:
-        """Return the answer of POST /api/search: the results for the query in the JSON body."""
-        return self.found(query.body_query(query.json_body(_json_body(req))), query.SEARCH_PATH)
+        template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
+        if template is None:
+            shown = id_or_slug[:_SHOWN_LENGTH]
+            raise TEMPLATE_NOT_FOUND.error(f'No published template has the id or slug "{shown}"')
+        body = encoded(_template_view(template, self._base_url))
+        return Reply(body, _headers(query.unknown_names(req.query_string)))
 
     def health(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /health."""
-        return Reply(encoded({"status": "ok"}))
+        return Reply(encoded({"status": "ok"}), kept=False)
 
     def ready(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /ready.
@@ -168,18 +150,15 @@ class Answers:
             ready = True
         except (DatabaseUnavailableError, IndexNotReadyError):
             ready = False
-        return Reply(self._searches.metrics(ready=ready), media_type=_METRICS)
+        return Reply(self._searches.metrics(ready=ready), media_type=_METRICS, kept=False)
 
 
-def _naming(reply: Reply, ignored: Sequence[str]) -> Reply:
-    """Return an answer with the header that names the parameters that had no effect, where there are any."""
-    return reply.beside(("X-Ignored-Parameters", query.ignored_header(ignored))) if ignored else reply
-
-
-def _corrected(words: Sequence[Word]) -> list[tuple[str, str]]:
-    """Return the header that names the words that were changed, where there are any."""
-    value = query.corrected_header((word.typed, word.found) for word in words)
-    return [("X-Search-Corrected", value)] if value else []
+def _headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> list[tuple[str, str]]:
+    """Return the headers that name parameters without effect, and changed words, where there are any."""
+    named = query.ignored_header(ignored)
+    changed = query.corrected_header((word.typed, word.found) for word in corrected)
+    both = (("X-Ignored-Parameters", named), ("X-Search-Corrected", changed))
+    return [(name, value) for name, value in both if value]
 
 
 def _json_body(req: falcon.Request) -> bytes:
@@ -203,7 +182,7 @@ def _word(word: Word) -> str | dict[str, Any]:
     return {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
 
 
-def template_view(template: Template, base_url: str) -> dict[str, Any]:
+def _template_view(template: Template, base_url: str) -> dict[str, Any]:
     """Return the answer of GET /api/templates/{idOrSlug}."""
     summary = template.summary
     members = _members(summary, base_url)

@@ -5,7 +5,7 @@ They run on the server's threads and may be entered by several at once. The one 
 
 import json
 import shlex
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache, cached_property, partial
 from http import HTTPStatus
@@ -28,8 +28,7 @@ from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
 from template_api.pages.operations import operations
 from template_api.records import TemplateQuery
-from template_api.replies import Reply, ReplyCache, Resource, send_whole
-from template_api.search_counts import SearchCounts
+from template_api.replies import MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import excerpt, marked_text
 from template_api.sources.template import lot_texts
 
@@ -42,59 +41,47 @@ _SAFE: Final = (
     ("X-Content-Type-Options", "nosniff"),
     ("Referrer-Policy", "no-referrer"),
 )
-_CACHED_BYTES: Final = 16 * 1024 * 1024
-_CACHED_PAGES: Final = 1024
-_MAX_FORM_BYTES: Final = 65536
 _PAGES: Final = ("library", "template", "docs", "error", "playground")
-Known = Mapping[str, Sequence[Mapping[str, Any]]]
-"""What there is to filter by, as `TemplateLibrary.facets` returns it."""
 HTML: Final = "text/html; charset=utf-8"
 _ASSETS: Final = {"library.js": SCRIPT, "docs.js": SCRIPT}
 
 
 class Pages:
-    """The pages of a library, rendered or from a cache of one edition of the library.
+    """The pages of a library.
 
     Args:
         library: what is read.
         base_url: the public address, without a trailing slash; links of the pages begin with its path.
-        searches: counts the searches.
+        cache: keeps the pages of what the library holds.
         playground: whether there is one.
     """
 
-    def __init__(
-        self, library: TemplateLibrary, base_url: str, searches: SearchCounts, *, playground: bool = True
-    ) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, cache: ReplyCache, *, playground: bool = True) -> None:
         self._library = library
-        self._searches = searches
         self._base_url = base_url
+        self._cache = cache
         self._templates = _compiled(urlsplit(base_url).path, playground=playground)
-        self._cache = ReplyCache(_CACHED_BYTES, _CACHED_PAGES)
         self._playground = Playground(at_once=1) if playground else None
-        self._read: tuple[Hashable, Known] = (None, {})
         folder = files("template_api.pages").joinpath("static")
         self._assets = {
-            name: Reply(folder.joinpath(name).read_bytes(), media_type=kind) for name, kind in _ASSETS.items()
-        } | {name: Reply(site_file(name), media_type=kind) for name, kind in SITE_FILES.items()}
+            name: Reply(folder.joinpath(name).read_bytes(), _SAFE, kind) for name, kind in _ASSETS.items()
+        } | {name: Reply(site_file(name), _SAFE, kind) for name, kind in SITE_FILES.items()}
 
     def resources(self) -> Mapping[str, Resource]:
         """Return what answers each path; the playground takes POST too."""
-        replies: dict[str, Callable[..., Reply]] = {
-            "/": self._found,
-            "/templates/{id_or_slug}": self._template,
-            "/docs": lambda _req: self._docs,
-            "/static/{name}": self._asset,
+        found = {
+            "/": Resource(self._found, cache=self._cache),
+            "/templates/{id_or_slug}": Resource(self._template, cache=self._cache),
+            "/docs": Resource(lambda _req: self._docs),
+            "/static/{name}": Resource(self._asset),
         }
-        found = {path: Resource(reply, headers=_SAFE) for path, reply in replies.items()}
         if self._playground is not None:
-            tried = partial(self._tried, self._playground)
-            found["/playground"] = Resource(self._empty_playground, tried, _SAFE)
+            found["/playground"] = Resource(self._empty_playground, partial(self._tried, self._playground))
         return found
 
-    def send_error(self, request: falcon.Request, response: falcon.Response, error: ApiError) -> None:
-        """Send the page of an error."""
-        response.set_headers(_SAFE)
-        send_whole(request, response, self._page("error", status=error.status, error=error))
+    def error_page(self, error: ApiError) -> Reply:
+        """Return the page of an error."""
+        return self._page("error", status=error.status, is_kept=False, error=error)
 
     @cached_property
     def _docs(self) -> Reply:
@@ -106,61 +93,43 @@ class Pages:
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""
         wanted = query.page_query(req.query_string)
-
-        def make() -> Reply:
-            page = self._library.find(wanted)
-            try:
-                known, counts = self._known(), self._library.facet_counts(wanted)
-            except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
-                known, counts = {}, {}
-            following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
-            begun = wanted.offset if wanted.place is None else wanted.place.shown
-            reply = self._page(
-                "library",
-                wanted=wanted,
-                page=page,
-                begun=begun,
-                facets=shown.facets(known, counts, wanted),
-                as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
-                kept=shown.kept_fields(wanted),
-                next=following and shown.search_link(following),
-                first=begun and shown.search_link(shown.first_page(wanted)),
-                near=() if page.found or not known else self._library.near(wanted.text),
-                without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
-            )
-            reply.total = page.total
-            return reply
-
-        reply = self._cache.reply(self._library.edition, wanted, make)
-        if wanted.text:
-            self._searches.count(wanted, reply.total)
+        page = self._library.find(wanted)
+        try:
+            known, counts = self._library.facets(), self._library.facet_counts(wanted)
+        except IndexNotReadyError:  # the first seconds of a large library: better without facets than not at all
+            known, counts = {}, {}
+        following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
+        begun = wanted.offset if wanted.place is None else wanted.place.shown
+        reply = self._page(
+            "library",
+            wanted=wanted,
+            page=page,
+            begun=begun,
+            facets=shown.facets(known, counts, wanted),
+            as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
+            kept=shown.kept_fields(wanted),
+            next=following and shown.search_link(following),
+            first=begun and shown.search_link(shown.first_page(wanted)),
+            near=() if page.found or not known else self._library.near(wanted.text),
+            without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
+        )
+        reply.searched, reply.total = wanted.text, page.total
         return reply
-
-    def _known(self) -> Known:
-        """Return what there is to filter by, read once for an edition: each letter that is typed asks for a page."""
-        edition = self._library.edition
-        if self._read[0] != edition:
-            self._read = (edition, self._library.facets())
-        return self._read[1]
 
     def _template(self, _req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the page of a template; raise `ApiError` where none that is published has this name."""
-
-        def make() -> Reply:
-            template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
-            if template is None:
-                raise TEMPLATE_NOT_FOUND.error("There is no published template here", hint="Search the library for it.")
-            name = template.summary.slug or template.summary.id
-            return self._page(
-                "template",
-                template=template,
-                summary=template.summary,
-                drawing=drawing(template.notebooks),
-                notebooks=list(shown.with_cells(template.notebooks)),
-                install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}",
-            )
-
-        return self._cache.reply(self._library.edition, id_or_slug, make)
+        template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
+        if template is None:
+            raise TEMPLATE_NOT_FOUND.error("There is no published template here", hint="Search the library for it.")
+        name = template.summary.slug or template.summary.id
+        return self._page(
+            "template",
+            template=template,
+            summary=template.summary,
+            drawing=drawing(template.notebooks),
+            notebooks=list(shown.with_cells(template.notebooks)),
+            install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}",
+        )
 
     def _empty_playground(self, req: falcon.Request) -> Reply:
         """Return the playground, with the definition of the template that is named, if any is."""
@@ -174,11 +143,11 @@ class Pages:
         """Return what a definition would do; blocks a thread of the server meanwhile, one at most."""
         if req.get_header("Sec-Fetch-Site") not in (None, "none", "same-origin"):
             trial, tried = Trial(), Tried(trouble="A page of another site has sent this; nothing was tried.")
-            return self._page("playground", status=HTTPStatus.FORBIDDEN, trial=trial, tried=tried)
-        trial = trial_of(req.bounded_stream.read(_MAX_FORM_BYTES))
+            return self._page("playground", status=HTTPStatus.FORBIDDEN, is_kept=False, trial=trial, tried=tried)
+        trial = trial_of(req.bounded_stream.read(MAX_BODY_BYTES))
         tried = playground.run(trial)
         status = HTTPStatus.SERVICE_UNAVAILABLE if tried.is_busy else HTTPStatus.OK
-        return self._page("playground", status=status, trial=trial, tried=tried)
+        return self._page("playground", status=status, is_kept=False, trial=trial, tried=tried)
 
     def _asset(self, _req: falcon.Request, name: str) -> Reply:
         """Return the style sheet, the script or the icon."""
@@ -187,9 +156,9 @@ class Pages:
             raise falcon.HTTPNotFound
         return reply
 
-    def _page(self, name: str, *, status: HTTPStatus = HTTPStatus.OK, **values: Any) -> Reply:
+    def _page(self, name: str, *, status: HTTPStatus = HTTPStatus.OK, is_kept: bool = True, **values: Any) -> Reply:
         text = self._templates[name].render(**values)
-        return Reply(text.encode("utf-8", "replace"), media_type=HTML, status=status)
+        return Reply(text.encode("utf-8", "replace"), _SAFE, HTML, status, kept=is_kept)
 
 
 @cache

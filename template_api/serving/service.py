@@ -13,6 +13,7 @@ import socket
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import waitress
+from waitress.adjustments import Adjustments
 
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
@@ -47,6 +49,9 @@ _LIMITS: dict[str, Any] = {
     "outbuf_high_watermark": 1 << 30,
     "ident": None,
 }
+# One write for the head and the body of an answer, by the thread that selects: two thirds of the processor time of two
+# writes by a thread that answers, which each wait for the interpreter lock. Deprecated since 1.3, without a successor.
+_ONE_WRITE: dict[str, Any] = {"send_bytes": 65536} if hasattr(Adjustments, "send_bytes") else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +113,10 @@ def wsgi_server(app: Any, listening: socket.socket, threads: int = DEFAULT_THREA
         limits: in place of those above, as waitress names them.
     """
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread
-    return waitress.create_server(app, sockets=[listening], threads=threads, **{**_LIMITS, **limits})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        settings = {**_LIMITS, **_ONE_WRITE, **limits}
+        return waitress.create_server(app, sockets=[listening], threads=threads, **settings)
 
 
 def _server(settings: Settings, options: Options, opened: ExitStack, report_busy: Callable[[], None]) -> Any:

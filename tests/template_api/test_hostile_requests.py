@@ -15,8 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from template_api.records import TemplateQuery
-from template_api.replies import Reply, ReplyCache
+from template_api.replies import Reply, ReplyCache, SearchCounts
 
 if TYPE_CHECKING:
     from tests.support.library_store import Client, Store
@@ -152,15 +151,14 @@ def test_a_named_coding_counts_before_the_star(client: "Client", taken: str, pac
     assert json.loads(gzip.decompress(answer.content) if packed else answer.content)["results"]
 
 
-def test_long_filters_do_not_fill_the_memory() -> None:
-    cache = ReplyCache(max_bytes=1_000_000)
+def test_long_filters_do_not_fill_the_memory(client: "Client") -> None:
+    cache = ReplyCache(client.library, SearchCounts(), max_bytes=1_000_000)
     empty = Reply(b'{"results":[]}')
     tracemalloc.start()
     try:
-        for number in range(40):
-            wanted = TemplateQuery(text="x", tag_ids=frozenset(f"{number:x}{each:x}" for each in range(2000)))
-            cache.reply(1, wanted, lambda: empty)
-        assert tracemalloc.get_traced_memory()[0] < 2_000_000  # they occupy 10 MB
+        for number in range(100):
+            cache.reply("/api/search", f"q=x&tag_ids={number}" + ",a" * 30_000, lambda: empty)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000  # they occupy 6 MB
     finally:
         tracemalloc.stop()
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.records import TemplateQuery
-from template_api.search_counts import SearchCounts
+from template_api.replies import SearchCounts
 from tests.support.asking import ask
 from tests.support.served_api import Served
 
@@ -77,7 +76,7 @@ def test_searches_that_find_nothing_are_counted_and_logged_when_asked(
 
 def test_without_being_asked_no_search_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     searches = SearchCounts()
-    searches.count(TemplateQuery(text="sms"), 0)
+    searches.count("sms", 0)
     assert caplog.text == ""
 
 
