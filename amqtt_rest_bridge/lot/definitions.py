@@ -1,7 +1,7 @@
-"""A definition while it is read: its blocks, where the reader is, and mistakes in its statements. Pure.
+"""The blocks of a route: each setting in its block, at most once, by a name that exists. Values stay as written. Pure.
 
-A mistake is reported once, and the statement read on as it was meant: what it explains is noted in `Reading`, so that
-one mistake is not many faults. Values stay as written.
+What is not a statement, or one with a mistake in it, is reported once and read on as it was meant: `_BlockReader` notes
+what a mistake explains, so that it is not many faults.
 """
 
 import re
@@ -10,14 +10,30 @@ from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot import hints
-from amqtt_rest_bridge.lot.grammar.parsing import BlockNode, ConditionTree, Junk, Piece, SettingNode
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind, Kind
+from amqtt_rest_bridge.lot.grammar.parsing import (
+    BlockNode,
+    ConditionTree,
+    HeadersNode,
+    Junk,
+    Line,
+    OpenComment,
+    Piece,
+    SettingNode,
+    parse_condition,
+)
+from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.sources import Report
-from amqtt_rest_bridge.spelling import closest
+from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
 HEADERS = Kind.HEADERS.name
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_BETWEEN = ("=", ":", ":=", "=>")
+_BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
+_FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)[:=]?(?=\s|\Z)")
+_MARK = re.compile(r"\A\s*[:=]\s*")
+_HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+)[ \t]+\S")
 _HASH_BEFORE = re.compile(r"(?<!\S)#[^\"']*\Z")
-_NAME_IN = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
+_STATEMENT = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 
 
 @dataclass(slots=True)
@@ -53,146 +69,16 @@ class Definition:
     is_faulty: bool = False
 
 
-@dataclass(slots=True)
-class Reading:
-    """Where the reader of a definition is: the block that is open, the statement before, what is explained already.
+def is_name(text: str) -> bool:
+    """Return whether a text can name a route or an event."""
+    return _NAME.fullmatch(text) is not None
 
-    Each method reports a mistake, and notes what it explains.
 
-    `block` is None before the first block, `last` after text that is not a statement. `skipping`: inside a block that
-    is not known, or known twice. `after_headers`: nothing but headers since WITH HEADERS. `loose_headers`: WITH HEADERS
-    is where it does not belong; what follows are headers all the same. `rest_is_known`: the next line that is not a
-    statement belongs to a fault that is reported. `event_is_missing`: the setting before belongs in an
-    event, and is reported.
-    """
-
-    definition: Definition
-    report: Report
-    block: Block | None = None
-    last: BlockNode | SettingNode | None = None
-    skipping: bool = False
-    in_headers: bool = False
-    after_headers: bool = False
-    loose_headers: bool = False
-    rest_is_known: bool = False
-    outside_reported: bool = False
-    event_is_missing: bool = False
-
-    def refuse(
-        self, code: FaultCode, name: str, offset: int, message: str, hint: str | None = None, end: int | None = None
-    ) -> None:
-        """Report a setting of the open block that is there, but cannot be read."""
-        self.report.error(code, offset, message, hint, end=end)
-        if self.block is not None:
-            self.block.broken.add(name)
-
-    def report_outside(self, node: SettingNode) -> None:
-        """Report the first setting before any block; those that follow have the same cause."""
-        home = next((kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]), None)
-        if not self.outside_reported:
-            block = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
-            hint = f"write {block.get(home, f'ADD {home}')} before it"
-            self.report.error(FaultCode.MISPLACED, node.offset, f"{node.name.text} is outside of a block", hint)
-        self.outside_reported = True
-        self.definition.broken.add(str(home))
-
-    def unknown_setting(self, node: SettingNode, block: Block) -> None:
-        """Report a setting that the block does not have, by what was probably meant."""
-        name, kind = node.name, block.kind
-        plain = name.text.strip("'\"")
-        next_word = node.pieces[0].text if node.pieces else ""
-        if (meant := f"{plain}_{next_word}".upper()) in PARAMETERS[kind]:
-            self.report.error(
-                FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {plain} {next_word}", f"write {meant}"
-            )
-            block.guessed.add(meant)
-            self.rest_is_known = True
-            return
-        like_header = name.is_string or "-" in plain or (self.after_headers and not plain.isupper())
-        if kind is BlockKind.EVENT and like_header and closest(plain, PARAMETERS[kind]) is None:
-            hint = f"write ADD {name.text}: below WITH HEADERS each line begins with ADD"
-            if not self.after_headers:
-                hint = f"write WITH HEADERS, and below it ADD {name.text} and the value"
-            self.refuse(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
-            return
-        elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
-        if elsewhere is not None:
-            hint = f"it belongs in {elsewhere}"
-            if plain.upper() == HEADERS:
-                hint = hints.HEADERS_IN_AN_EVENT
-            elif elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
-                hint += ": write ADD EVENT <name> before it"
-            if not self.event_is_missing:
-                self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
-            self.event_is_missing = elsewhere is BlockKind.EVENT
-            self.loose_headers = plain.upper() == HEADERS
-            self.definition.broken.add(elsewhere)
-            return
-        guesses, hint = hints.explain_unknown_setting(plain, kind)
-        block.guessed.update(guesses)
-        self.rest_is_known = plain.upper() == "HEADER"
-        self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {name.text}", hint)
-
-    def add_is_missing(self, offset: int, name: str) -> None:
-        """Report a line of a header that does not begin with ADD."""
-        hint = f"write ADD {name}: each header begins with ADD"
-        self.refuse(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)
-
-    def explain(self, junk: Junk) -> None:
-        """Report text that is not a statement, and what of the statement before cannot be trusted."""
-        if (quotes := hints.explain_quotes(junk, self.last)) is not None:
-            if quotes[1]:
-                self.report.error(FaultCode.QUOTES, *quotes)
-            self._give_up()
-            return
-        report_open_strings(junk.open_strings, self.report)
-        # What continues a # comment is reported with it already.
-        in_comment = self.last is not None and any(piece.text.startswith("#") for piece in self.last.pieces[:1])
-        if self._forgot_get(junk.text) or in_comment:
-            return
-        self.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, self.last))
-        found = _NAME_IN.match(junk.text)
-        if found is not None and found[1].upper() == "ADD" and not self.in_headers:
-            self.definition.broken.add(found[2].upper())
-            self.skipping = True
-        elif found is not None and self.block is not None:
-            self.block.broken.add(found[2].upper())
-        elif self.report.line_before(junk.offset).strip():
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Forget the value of the statement before, of which only a part could be read."""
-        if self.block is None or not isinstance(self.last, SettingNode):
-            return
-        name = self.last.name.text.upper()
-        if self.in_headers and self.block.headers and self.block.headers[-1] is self.last:
-            self.block.headers.pop()
-            self.block.broken.add(HEADERS)
-        elif self.block.settings.pop(name, None) is not None:
-            self.block.broken.add(name)
-
-    def _forgot_get(self, text: str) -> bool:
-        """Report `ENV "X"` and `GET "X"` as one fault of their setting; return whether it was one of them."""
-        last, block = self.last, self.block
-        word = last.pieces[-1] if last is not None and last.pieces else None
-        if last is None or word is None or word.source or block is None or text[:1] not in ("'", '"'):
-            return False
-        name, source = last.name.text.upper(), word.text.upper()
-        is_setting = name in block.settings
-        wanted = is_setting and (source != "GET" or PARAMETERS[block.kind][name].kind is not Kind.CHOICE)
-        if source not in ("ENV", "SECRET", "GET") or not (wanted or self.in_headers):
-            return False
-        shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
-        message, hint = f"{word.text} {shown} is not a value", f"write GET {source} {shown}"
-        if source == "GET":
-            message, hint = f"GET {shown} does not say of what", f"write GET ENV {shown} or GET SECRET {shown}"
-        self.report.error(FaultCode.MISSING_KEYWORD, word.offset, message, hint)
-        if is_setting:
-            block.broken.add(name)
-            del block.settings[name]
-        elif self.in_headers:
-            block.headers.pop()
-        return True
+def read_blocks(body: Iterable[BlockNode | Line], definition: Definition, report: Report) -> None:
+    """Put the blocks of a route into its definition, and report what fits nowhere."""
+    reader = _BlockReader(definition, report)
+    for node in body:
+        reader.read(node)
 
 
 def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
@@ -204,3 +90,399 @@ def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
             if piece.text[:2] in ('"{', '"['):
                 hint = "write ' where it begins and where it ends: \" is part of the JSON in it"
             report.error(FaultCode.NOT_CLOSED, piece.open_at, "this string is not closed on its line", hint)
+
+
+class _BlockReader:
+    """Reads the nodes of one definition in order.
+
+    `block` is the one that is open, None before the first; `last` the statement before, None after text that is none.
+    `skipping`: inside a block that is not known, or known twice. `loose_headers`: WITH HEADERS is where it does not
+    belong; what follows are headers all the same. `rest_is_known`: the next text that is not a statement belongs to a
+    fault that is reported. `event_is_missing`: the setting before belongs in an event, which is reported.
+    """
+
+    def __init__(self, definition: Definition, report: Report) -> None:
+        self.definition = definition
+        self.report = report
+        self.block: Block | None = None
+        self.last: BlockNode | SettingNode | None = None
+        self.events: dict[str, Block] = {}  # by name
+        self.skipping = self.in_headers = self.loose_headers = False
+        self.rest_is_known = self.event_is_missing = self.outside_is_reported = False
+
+    def read(self, node: BlockNode | Line) -> None:
+        if isinstance(node, Junk):
+            if self.skipping:
+                report_open_strings(node.open_strings, self.report)
+            else:
+                self._read_junk(node)
+            self.last, self.rest_is_known = None, False
+            return
+        self.rest_is_known = False
+        if isinstance(node, BlockNode):
+            report_open_strings(node.pieces, self.report)
+            self._open_block(node)
+            self.last = node
+            for line in node.lines:
+                self.read(line)
+        elif isinstance(node, OpenComment):
+            message = "this comment is never closed"
+            self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
+        elif isinstance(node, HeadersNode):
+            self._read_headers(node)
+        else:
+            report_open_strings((node.name, *node.pieces), self.report)
+            self._read_setting(node)
+            self.last = node
+
+    def _refuse(
+        self, code: FaultCode, name: str, offset: int, message: str, hint: str | None = None, end: int | None = None
+    ) -> None:
+        """Report a setting of the open block that is there, but cannot be read."""
+        self.report.error(code, offset, message, hint, end=end)
+        if self.block is not None:
+            self.block.broken.add(name)
+
+    def _refuse_twin(self, first: Block, offset: int, message: str) -> None:
+        line = self.report.position(first.offset).line
+        self.report.error(FaultCode.DUPLICATE, offset, message, f"the first is in line {line}")
+
+    # Blocks.
+
+    def _open_block(self, node: BlockNode) -> None:
+        if not node.known:
+            if not self.skipping or closest(node.name.text, _BLOCK_NAMES):
+                self._read_unknown_block(node)
+            return
+        self.loose_headers = self.event_is_missing = False
+        if node.name.text == BlockKind.EVENT:
+            self._open_event(node)
+        else:
+            self._open_config(node, node.name.text)
+
+    def _open_event(self, node: BlockNode) -> None:
+        block = self.block = Block(BlockKind.EVENT, node.offset)
+        self.skipping = False
+        self.definition.blocks.append(block)
+        if not node.pieces:
+            self.report.error(FaultCode.MISSING, node.offset, "this event has no name", "write ADD EVENT MyEvent")
+            return
+        name = node.pieces[0]
+        if len(node.pieces) == 1 and is_name(name.text):
+            if self.events.setdefault(name.text, block) is not block:
+                self._refuse_twin(self.events[name.text], name.offset, f"this route has two events {name.text}")
+            block.name = name.text
+            return
+        message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
+        hint = "write it bare, as in ADD EVENT My_Event-1"
+        if name.is_string and is_name(name.text[1:-1]):
+            message, hint = f"the event name {name.text} is quoted", f"write {name.text[1:-1]}"
+        elif is_name(name.text[:-1]) and name.text[-1] in ",:;{":
+            hint = "leave the comma out" if name.text.endswith(",") else f"leave the {name.text[-1]} out"
+        self.report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
+
+    def _open_config(self, node: BlockNode, name: str) -> None:
+        first = node.pieces[0] if node.pieces else None
+        setting = first.text.upper() if first is not None and name != IGNORED_BLOCK else ""
+        broken = {setting} & PARAMETERS.get(BlockKind(name), {}).keys() if setting else set()
+        if first is not None and broken:
+            message, hint = f"WITH is missing before {setting}", f"write WITH {setting}"
+            self.report.error(FaultCode.MISSING_KEYWORD, first.offset, message, hint)
+            self.rest_is_known = True
+        elif first is not None:
+            hint = hints.hint_at(node.pieces, "only events have names")
+            self.report.error(FaultCode.UNEXPECTED_TEXT, first.offset, f"ADD {name} takes no name", hint)
+        self.skipping = True
+        if name == IGNORED_BLOCK:
+            self.report.notice(node.offset, f"{name} is skipped: the route uses the broker it is loaded in")
+            return
+        twin = next((block for block in self.definition.blocks if block.kind == name), None)
+        if twin is not None:
+            self._refuse_twin(twin, node.offset, f"this route has two {name} blocks")
+            return
+        self.skipping = False
+        self.block = Block(BlockKind(name), node.offset, broken=broken)
+        self.definition.blocks.append(self.block)
+
+    def _read_unknown_block(self, node: BlockNode) -> None:
+        """Read ADD and the name of no block: a header, a setting, or a name with a mistake in it."""
+        name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
+        like_header = node.name.is_string or "-" in name or any(piece.is_string for piece in node.pieces)
+        meant = closest(name, _BLOCK_NAMES)
+        if plain in ("HEADER", HEADERS):
+            hint = "write WITH HEADERS, and below it ADD <name> <value>"
+            self._refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
+            self.loose_headers = self.rest_is_known = True
+        elif self.loose_headers and block is not None and (like_header or meant is None):
+            block.broken.add(HEADERS)
+        elif block is not None and any(plain in rows for rows in PARAMETERS.values()):
+            message = f"{name} is a setting, which begins with WITH"
+            self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
+            self.skipping = False
+            self._read_setting(SettingNode(node.name, node.pieces, node.offset))
+        elif (known := name.rstrip(":{").upper()) in _BLOCK_NAMES:
+            message, hint = f"unknown block {name}", f"write ADD {known}"
+            self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, message, hint)
+            self._open_block(BlockNode(Piece(known, node.name.offset), node.pieces, (), node.offset, known=True))
+        elif meant is None and block is not None and block.kind is BlockKind.EVENT and (like_header or node.pieces):
+            hint = "header lines follow directly below WITH HEADERS"
+            self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
+        else:
+            settings = [line.name.text.upper() for line in node.lines if isinstance(line, SettingNode)]
+            home = next((kind for kind in BlockKind if set(settings) & PARAMETERS[kind].keys()), None)
+            hint = did_you_mean(name, _BLOCK_NAMES) or f"known: {', '.join(_BLOCK_NAMES)}"
+            if home is not None:
+                hint = question(home)
+                self.definition.broken.add(home)
+            self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
+            self.skipping = True
+
+    # Settings.
+
+    def _read_setting(self, written: SettingNode) -> None:
+        plain, block = written.name.text.upper(), self.block
+        if plain in _BLOCK_NAMES:
+            hint = f"write ADD {' '.join([plain, *(piece.text for piece in written.pieces[:1])])}"
+            message = f"{plain} is a block, which begins with ADD"
+            self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
+            self._open_block(BlockNode(Piece(plain, written.offset), written.pieces, (), written.offset, known=True))
+            return
+        if self.skipping:
+            return
+        if block is None:
+            self._report_outside(written)
+            return
+        node = self._straightened(written, "WITH")
+        if node is None:
+            return
+        name = node.name
+        parameter = PARAMETERS[block.kind].get(name.text.strip("'\"").upper())
+        if parameter is None:
+            self._report_unknown(node, block)
+        elif name.is_string:
+            message = f"the name of a setting is not quoted: {name.text}"
+            self._refuse(FaultCode.QUOTES, parameter.name, name.offset, message, f"write {parameter.name}")
+        elif parameter.name in block.settings:
+            line = self.report.position(block.settings[parameter.name].offset).line
+            message = f"{parameter.name} is set twice in this block"
+            self.report.error(FaultCode.DUPLICATE, node.offset, message, f"the first is in line {line}")
+        elif self._can_be_kept(node, parameter):
+            self.event_is_missing = False
+            block.settings[parameter.name] = node
+            if parameter.kind is Kind.CONDITION:
+                block.condition = parse_condition(node.pieces)
+
+    def _can_be_kept(self, node: SettingNode, parameter: Parameter) -> bool:
+        first, name = node.pieces[0] if node.pieces else None, parameter.name
+        if parameter.kind is Kind.HEADERS:
+            self.loose_headers = True
+            if first is not None:
+                hint = "each header is a line of its own below: ADD <name> <value>"
+                hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
+                self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
+            return True
+        if first is None:
+            hint = f"allowed: {parameter.allowed}"
+            self._refuse(FaultCode.MISSING, name, node.offset, f"{name} has no value", hint)
+            return False
+        if first.text[0] in hints.TYPOGRAPHIC_QUOTES:
+            self._refuse(FaultCode.QUOTES, name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT)
+            return False
+        if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
+            self._warn_of_comma(node)
+        return True
+
+    def _straightened(self, node: SettingNode, verb: str) -> SettingNode | None:
+        """Report an = or : between a name and its value; return the statement without it, None if it has no value."""
+        name, pieces = node.name, node.pieces
+        plain = re.split("[=:(]", name.text, maxsplit=1)[0]
+        if not name.is_string and plain and plain != name.text:
+            mark, value = name.text[len(plain)], name.text[len(plain) + 1 :]  # not shown: it may be a password
+            message = f"no {mark} belongs between {plain} and its value"
+            hint = f"write {verb} {plain} and the value, with a space between"
+            self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
+            self.rest_is_known = mark == "("
+            if pieces and not value:
+                return SettingNode(Piece(plain, name.offset), pieces, node.offset)
+        elif pieces and not pieces[0].is_string and pieces[0].text in _BETWEEN:
+            message = f"no {pieces[0].text} belongs between {name.text} and its value"
+            hint = f"write {verb} {name.text} and the value"
+            self.report.error(FaultCode.UNEXPECTED_TEXT, pieces[0].offset, message, hint)
+            self.rest_is_known = True
+        else:
+            return node
+        if self.block is not None:
+            self.block.broken.add(HEADERS if verb == "ADD" else plain.upper())
+        return None
+
+    def _warn_of_comma(self, node: SettingNode) -> None:
+        """Warn of a comma behind a value, which other languages want there."""
+        last = node.pieces[-1]
+        if last.text.endswith(",") and last.text != ",":
+            hint = f"{hints.NO_COMMA}; quote the value if it ends with one"
+            message = f"the value of {node.name.text} ends with a comma"
+            self.report.warning(FaultCode.OTHER_SYNTAX, last.offset + len(last.text) - 1, message, hint)
+
+    def _report_outside(self, node: SettingNode) -> None:
+        """Report the first setting before any block; those that follow have the same cause."""
+        home = next((kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]), None)
+        if not self.outside_is_reported:
+            block = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
+            hint = f"write {block.get(home, f'ADD {home}')} before it"
+            self.report.error(FaultCode.MISPLACED, node.offset, f"{node.name.text} is outside of a block", hint)
+        self.outside_is_reported = True
+        self.definition.broken.add(str(home))
+
+    def _report_unknown(self, node: SettingNode, block: Block) -> None:
+        """Report a setting that the block does not have, by what was probably meant."""
+        name, kind = node.name, block.kind
+        plain = name.text.strip("'\"")
+        next_word = node.pieces[0].text if node.pieces else ""
+        elsewhere = next((other for other in BlockKind if plain.upper() in PARAMETERS[other]), None)
+        like_header = name.is_string or "-" in plain or plain.istitle()
+        if (joined := f"{plain}_{next_word}".upper()) in PARAMETERS[kind]:
+            message, hint = f"unknown setting {plain} {next_word}", f"write {joined}"
+            self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, message, hint)
+            block.guessed.add(joined)
+            self.rest_is_known = True
+        elif kind is BlockKind.EVENT and like_header and closest(plain, PARAMETERS[kind]) is None:
+            hint = f"write ADD {name.text} below WITH HEADERS: each line of a header begins with ADD"
+            self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
+        elif elsewhere is not None:
+            hint = f"it belongs in {elsewhere}"
+            if plain.upper() == HEADERS:
+                hint = hints.HEADERS_IN_AN_EVENT
+            elif elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
+                hint += ": write ADD EVENT <name> before it"
+            if not self.event_is_missing:
+                self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
+            self.event_is_missing = elsewhere is BlockKind.EVENT
+            self.loose_headers = plain.upper() == HEADERS
+            self.definition.broken.add(elsewhere)
+        else:
+            guesses, hint = hints.explain_unknown_setting(plain, kind)
+            block.guessed.update(guesses)
+            self.rest_is_known = plain.upper() == "HEADER"
+            self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {name.text}", hint)
+
+    # Headers.
+
+    def _read_headers(self, node: HeadersNode) -> None:
+        first = node.pieces[0] if node.pieces else None
+        self.in_headers = True  # for lines without ADD
+        if first is not None and not self.report.line_before(first.offset).strip():
+            if not self.skipping and self.block is not None:
+                self.last = SettingNode(Piece(HEADERS, node.offset), (), node.offset)
+                self.block.settings.setdefault(HEADERS, self.last)
+            self._report_missing_add(first.offset, first.text)
+            self.rest_is_known = True
+        else:
+            self.last = SettingNode(Piece(HEADERS, node.offset), node.pieces, node.offset)
+            self._read_setting(self.last)
+            self.rest_is_known = first is not None and first.text[:1] in "{["
+        for line in node.lines:
+            if isinstance(line, SettingNode):
+                report_open_strings((line.name, *line.pieces), self.report)
+                self.last = self._straightened(line, "ADD")
+                if not self.skipping and self.block is not None and self.last is not None:
+                    self._read_header(self.last, self.block)
+            else:
+                self.read(line)
+        self.in_headers = self.loose_headers = False
+
+    def _read_header(self, node: SettingNode, block: Block) -> None:
+        name = node.name.text
+        if not node.pieces:
+            meant = closest(name, _BLOCK_NAMES)
+            hint: str = question(meant, f"ADD {meant}") if meant else f'write ADD {name} "..."'
+            if node.name.is_string and ":" in name:
+                key, _, value = name[1:-1].partition(":")
+                hint = f'write ADD "{key.strip()}" "{value.strip()}"'
+            end = node.name.offset + len(name)
+            self._refuse(FaultCode.MISSING, HEADERS, node.offset, f"the header {name} has no value", hint, end)
+        elif name.upper() == "HEADER":
+            message, hint = "HEADER is not part of a header line", f"write ADD {node.pieces[0].text}"
+            self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, node.name.offset, message, hint)
+            self.rest_is_known = True
+        else:
+            self._warn_of_comma(node)
+            block.headers.append(node)
+
+    def _report_missing_add(self, offset: int, name: str) -> None:
+        hint = f"write ADD {name}: each header begins with ADD"
+        self._refuse(FaultCode.MISSING_KEYWORD, HEADERS, offset, f"ADD is missing before {name}", hint)
+
+    # Text that is not a statement.
+
+    def _read_junk(self, junk: Junk) -> None:
+        """Read lines that only lack their keyword; the rest is one fault of the statement before it."""
+        end, offset = None, junk.offset
+        for number, line in enumerate(junk.text.split("\n")):
+            start = offset + len(line) - len(line.lstrip())
+            if number == 0 and self.rest_is_known:
+                end = 0
+            elif self._lacks_keyword(line.strip(), start) and end is None:
+                end = start - junk.offset
+            offset += len(line) + 1
+        if end is None:
+            self._explain(junk)
+        elif text := junk.text[:end].rstrip():
+            self._explain(Junk(text, (), junk.offset))
+
+    def _lacks_keyword(self, text: str, offset: int) -> bool:
+        """Report a line that only lacks its WITH or ADD; return whether it is one."""
+        found, block = _FIRST_WORD.match(text), self.block
+        begins_line = not self.report.line_before(offset).strip()
+        name = found[1].upper() if found and (begins_line or found[1].isupper()) else ""
+        follows = text[found.end() :].strip() if found else ""
+        if name in _BLOCK_NAMES:
+            message, hint = f"ADD is missing before {name}", f"write ADD {on_one_line(text)}"
+            self.report.error(FaultCode.MISSING_KEYWORD, offset, message, hint)
+            pieces = tuple(Piece(word, offset) for word in follows.split()[:1])
+            self._open_block(BlockNode(Piece(name, offset), pieces, (), offset, known=True))
+        elif found and block is not None and name in PARAMETERS[block.kind] and (follows or name == HEADERS):
+            value = _MARK.sub("", text[found.end(1) :].rstrip(" \t,;"))
+            shown = name if PARAMETERS[block.kind][name].secret else on_one_line(f"{name} {value.strip()}".strip())
+            message = f"WITH is missing before {name}"
+            self._refuse(FaultCode.MISSING_KEYWORD, name, offset, message, f"write WITH {shown}")
+            self.loose_headers = name == HEADERS
+        elif self.in_headers and begins_line and (header := _HEADER_LINE.match(text)):
+            self._report_missing_add(offset, header["name"])
+        else:
+            return False
+        return True
+
+    def _explain(self, junk: Junk) -> None:
+        """Report text that is not a statement, and what of the statement before cannot be trusted."""
+        last = self.last.pieces[-1] if self.last is not None and self.last.pieces else None
+        if last is not None and last.open_at is not None:  # reported as not closed
+            self._forget_value()
+            return
+        mistake = hints.explain_behind(junk, self.last)
+        if mistake is not None:
+            self.report.error(*mistake)
+            self._forget_value()
+            return
+        report_open_strings(junk.open_strings, self.report)
+        if self.last is not None and any(piece.text.startswith("#") for piece in self.last.pieces[:1]):
+            return  # the comment that it continues is reported
+        self.report.error(FaultCode.UNEXPECTED_TEXT, junk.offset, *hints.explain_junk(junk.text, self.last))
+        found = _STATEMENT.match(junk.text)
+        if found is not None and found[1].upper() == "ADD" and not self.in_headers:
+            self.definition.broken.add(found[2].upper())
+            self.skipping = True
+        elif found is not None and self.block is not None:
+            self.block.broken.add(found[2].upper())
+        elif self.report.line_before(junk.offset).strip():
+            self._forget_value()
+
+    def _forget_value(self) -> None:
+        """Forget the value of the statement before, of which only a part could be read."""
+        if self.block is None or not isinstance(self.last, SettingNode):
+            return
+        name = self.last.name.text.upper()
+        if self.in_headers and self.block.headers and self.block.headers[-1] is self.last:
+            self.block.headers.pop()
+            self.block.broken.add(HEADERS)
+        elif self.block.settings.pop(name, None) is not None:
+            self.block.broken.add(name)

@@ -6,7 +6,7 @@ Only faults come here. Pure.
 import re
 from typing import Final
 
-from amqtt_rest_bridge.errors import on_one_line
+from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot.forms import DURATION_FORM
 from amqtt_rest_bridge.lot.grammar.parsing import BlockNode, Junk, Piece, SettingNode
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
@@ -94,7 +94,6 @@ _FIRST_CHARACTERS = {
     "}": "leave } out: a block ends where the next one begins",
     "-": "leave the - out",
 }
-_CLOSING = ("END", "REM")
 _JOINS = ("&", ".", "..", "||", "~")
 _ROUTE = re.compile(r"ROUTE\s+[^\s\"']+\Z", re.IGNORECASE)
 _PLUS_FIRST = re.compile(r"(?:(?:WITH|ADD)\s+[^\s+]+\s*)?\+", re.IGNORECASE)
@@ -121,27 +120,26 @@ def explain_junk(text: str, before: BlockNode | SettingNode | None) -> tuple[str
         return f"unexpected text: {shown}", "a definition begins at the start of a line"
     if verb := closest(text.split()[0], ["WITH", "ADD"]):
         return f"unexpected text: {shown}", question(verb)
-    return _explain_behind(shown, before)
+    return _explain_after(shown, before)
 
 
-def _explain_behind(shown: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+def _explain_after(shown: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
     """Return message and hint for a text by what precedes it."""
+    by_character = _FIRST_CHARACTERS.get(shown[0])
     if before is None or not before.pieces:
-        hint = _FIRST_CHARACTERS.get(shown[0], "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>")
+        hint = by_character or "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>"
         return f"unexpected text: {shown}", hint
     if isinstance(before, BlockNode) and before.known and before.name.text == "EVENT":
-        after = f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}"
-        return after, _FIRST_CHARACTERS.get(shown[0])
-    hint = _FIRST_CHARACTERS.get(shown[0], SPACES)
-    if hint == SPACES and before.name.text.upper() == "EVERY":
-        hint = DURATION_FORM
+        return f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}", by_character
     first, last = shown.split()[0], before.pieces[-1]
-    joins = first in _JOINS or shown[0] in "'\"" or first.upper() == "GET"
-    if joins and (last.is_string or last.source):
+    hint = by_character or (DURATION_FORM if before.name.text.upper() == "EVERY" else SPACES)
+    if (last.is_string or last.source) and (first in _JOINS or shown[0] in "'\"" or first.upper() == "GET"):
         hint = "write + between the parts of a value"
-    if first.upper() in _CLOSING:
-        hint = COMMENT_HINT if first.upper() == "REM" else f"leave {first} out: a block ends where the next one begins"
-    if _ROUTE.match(shown):
+    elif first.upper() == "REM":
+        hint = COMMENT_HINT
+    elif first.upper() == "END":
+        hint = f"leave {first} out: a block ends where the next one begins"
+    elif _ROUTE.match(shown):
         hint = f"write DEFINE before {shown}"
     return f"unexpected text after the value of {before.name.text}: {shown}", hint
 
@@ -152,49 +150,57 @@ _CALLED_GET = re.compile(
 _OTHER = {"'": '"', '"': "'"}
 
 
-def explain_quotes(junk: Junk, before: BlockNode | SettingNode | None) -> tuple[int, str, str] | None:
-    """Return place, message and hint for a text right behind a value, where a quote is missing or one too many.
+_Mistake = tuple[FaultCode, int, str, str]  # code, place, message and hint
 
-    The message is empty for what follows a string that is reported as not closed; None for any other text.
-    """
+
+def explain_behind(junk: Junk, before: BlockNode | SettingNode | None) -> _Mistake | None:
+    """Explain a text behind a value that lacks a quote, or GET; None for any other text."""
     piece = before.pieces[-1] if before is not None and before.pieces else None
     if before is None or piece is None or piece.source:
         return None
-    name, end = before.name.text, piece.offset + len(piece.text)
-    if piece.open_at is not None:
-        return junk.offset, "", ""
-    text = piece.text + junk.text if junk.offset == end else f"{piece.text} {junk.text}"
-    if not piece.is_string and (call := _CALLED_GET.match(text)):
+    return _explain_get(junk, piece, before.name.text) or _explain_quotes(junk, piece, before.name.text)
+
+
+def _explain_get(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
+    text = junk.text
+    whole = piece.text + text if junk.offset == piece.offset + len(piece.text) else f"{piece.text} {text}"
+    if not piece.is_string and (call := _CALLED_GET.match(whole)):
         source = "SECRET" if call["source"].upper() == "SECRET" else "ENV"
-        return piece.offset, f"{on_one_line(call[0], 40)} is not a value", f'write GET {source} "{call["name"]}"'
-    if junk.offset != end or (junk.text[0] in _FIRST_CHARACTERS and "'" not in junk.text and '"' not in junk.text):
+        hint = f'write GET {source} "{call["name"]}"'
+        return FaultCode.QUOTES, piece.offset, f"{on_one_line(call[0], 40)} is not a value", hint
+    shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
+    if text[0] in _OTHER and piece.text.upper() in ("ENV", "SECRET"):
+        message, hint = f"{piece.text} {shown} is not a value", f"write GET {piece.text.upper()} {shown}"
+        return FaultCode.MISSING_KEYWORD, piece.offset, message, hint
+    if text[0] in _OTHER and piece.text.upper() == "GET" and name.upper() != "METHOD":
+        message, hint = f"GET {shown} does not say of what", f"write GET ENV {shown} or GET SECRET {shown}"
+        return FaultCode.MISSING_KEYWORD, piece.offset, message, hint
+    return None
+
+
+def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
+    text, end = junk.text, piece.offset + len(piece.text)
+    if junk.offset != end or (text[0] in _FIRST_CHARACTERS and "'" not in text and '"' not in text):
         return None
-    if not piece.is_string:
-        return piece.offset, *_explain_bare(name, piece, junk)
-    quote = piece.text[0]
-    if len(piece.text) == 2 and junk.text[0] == quote:
-        hint = "write a single quote where it begins and where it ends; it may go over several lines"
-        return piece.offset, f"{quote * 3} begins no string", hint
-    hint = f"write {_OTHER[quote]} around a text that holds {quote}, or \\{quote} for each {quote} in it"
-    if quote == '"' and piece.text[1:2] in ("{", "["):
-        hint = 'write \' around JSON, as in \'{"city": 1}\', or \\" for each " in it'
-    return end - 1, f"the string of {name} ends at this {quote}, and more text follows", hint
-
-
-def _explain_bare(name: str, piece: Piece, junk: Junk) -> tuple[str, str]:
-    """Return message and hint for a value that does not begin with a quote but has one."""
-    quote = junk.text[0] if junk.text[0] in _OTHER else '"'
-    if any(name.upper() in rows and rows[name.upper()].secret for rows in PARAMETERS.values()):
-        return f"the value of {name} holds quotes but has none around it", f"write {_OTHER[quote]} around it"
-    if junk.open_strings and not junk.text.strip(quote):
-        return f"the {quote} before {on_one_line(piece.text, 40)} is missing", f"write {quote}{piece.text}{quote}"
+    if piece.is_string:
+        quote = piece.text[0]
+        message = f"the string of {name} ends at this {quote}, and more text follows"
+        hint = f"write {_OTHER[quote]} around a text that holds {quote}, or \\{quote} for each {quote} in it"
+        if piece.text[:2] in ('"{', '"['):
+            hint = 'write \' around JSON, as in \'{"city": 1}\', or \\" for each " in it'
+        if len(piece.text) == 2 and text[0] == quote:
+            message = f"{quote * 3} begins no string"
+            hint = "write a single quote where it begins and where it ends; it may go over several lines"
+            return FaultCode.QUOTES, piece.offset, message, hint
+        return FaultCode.QUOTES, end - 1, message, hint
+    quote = text[0] if text[0] in _OTHER else '"'
+    message = f"the value of {name} holds quotes but has none around it"
+    hint = f"write {_OTHER[quote]} where it begins and where it ends"
     if piece.text[0] in TYPOGRAPHIC_QUOTES:
-        return f"{piece.text[0]} begins no string", STRAIGHT
-    around = _OTHER[quote]
-    written = junk.text[:-1] if junk.open_strings else junk.text  # a string that is not closed ends with its quote
-    shown = on_one_line(piece.text + written.split("\n", 1)[0], 30)
-    hint = f"write {around} where it begins and where it ends: {around}{shown}{around}"
-    return f"the value of {name} holds quotes but has none around it", hint
+        message, hint = f"{piece.text[0]} begins no string", STRAIGHT
+    elif junk.open_strings and not text.strip(quote):  # not shown: it may be a password
+        message, hint = f"the {quote} before the value of {name} is missing", f"write {quote} where it begins"
+    return FaultCode.QUOTES, piece.offset, message, hint
 
 
 _BRACKETS = re.compile(r"\[\s*['\"]?([^\[\]'\"]*)['\"]?\s*\]")
@@ -211,7 +217,7 @@ _BODIES = (Place.JSON, Place.FORM, Place.TEXT)
 def explain_suspect(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, str | None] | None:
     """Return message and hint for what looks like a placeholder, None when it may be meant as text."""
     if mode is Mode.BATCH and recognise(suspect.name, Mode.CLIENT):
-        return None  # an error: see `events`
+        return None  # an error: see `blocks`
     explained = _explain_foreign(suspect, mode) or _explain_of_another_mode(suspect, mode)
     return explained or _explain_unknown(suspect, place, mode)
 

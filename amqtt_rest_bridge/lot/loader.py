@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity, visible
 from amqtt_rest_bridge.lot import forms
-from amqtt_rest_bridge.lot.configs import read_config, read_route_config, warn_of_cleartext
+from amqtt_rest_bridge.lot.blocks import read_config, read_event, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.lot.definitions import Block, Definition
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Environment
-from amqtt_rest_bridge.lot.events import read_event
 from amqtt_rest_bridge.lot.loops import Endpoint, PlacedEvent, loop_warnings
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import ClientEvent, LoadResult, RestApiConfig, Route, RouteConfig, ServerEvent

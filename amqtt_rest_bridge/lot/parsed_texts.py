@@ -7,8 +7,7 @@ import re
 from dataclasses import dataclass
 
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
-from amqtt_rest_bridge.lot.block_reader import is_name, read_blocks
-from amqtt_rest_bridge.lot.definitions import Definition, report_open_strings
+from amqtt_rest_bridge.lot.definitions import Definition, is_name, read_blocks, report_open_strings
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, RouteNode, parse
 from amqtt_rest_bridge.lot.hints import COMMENT_HINT
 from amqtt_rest_bridge.lot.parameters import ROUTE_TYPE

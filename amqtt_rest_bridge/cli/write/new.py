@@ -46,7 +46,7 @@ def run(
     name: Annotated[str, typer.Argument(metavar="NAME", help="name of the route and its files")] = _NAME,
 ) -> int:
     """Write both files, or none."""
-    from amqtt_rest_bridge.lot.block_reader import is_name
+    from amqtt_rest_bridge.lot.definitions import is_name
 
     if not is_name(name) or name[0] in ".-" or name.upper() in ("WITH", "ADD"):
         allowed = "write A-Z a-z 0-9 _ . - without a . or - at the beginning, and neither WITH nor ADD"
