@@ -2,7 +2,7 @@
 
 libcurl connects, keeps connections, speaks TLS, HTTP/1.1 and HTTP/2, goes through proxies and bounds time and bytes.
 This module adds what routes promise: redirects by our rule, a Digest login, a turn before each request that leaves, and
-which request may be sent twice. `transfer` sets up libcurl for one attempt.
+which request may be sent twice. `transfer` runs an attempt.
 """
 
 import asyncio
@@ -10,8 +10,9 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from time import monotonic
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlsplit
 
 import pycurl
@@ -20,21 +21,19 @@ from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http import failures
 from amqtt_rest_bridge.http.digest import DigestLogin, RequestLogin
 from amqtt_rest_bridge.http.failures import Ended
-from amqtt_rest_bridge.http.head import Head
-from amqtt_rest_bridge.http.multi import Fault, Transfers
 from amqtt_rest_bridge.http.origin import (
     MOST_REDIRECTS,
     REDIRECTS,
     Origin,
-    Proxy,
     find_proxy,
     may_follow,
     origin_of,
     resolve,
     target_of,
 )
+from amqtt_rest_bridge.http.response import Head
 from amqtt_rest_bridge.http.tls import Settings, TlsOptions, TlsSettings
-from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, STALE, ClosedBeforeError, KeptConnections, Received, Transfer
+from amqtt_rest_bridge.http.transfer import LONGEST_IDLE, STALE, ClosedBeforeError, Connections
 from amqtt_rest_bridge.lot.masking import credentials_of
 from amqtt_rest_bridge.lot.model import (
     IDEMPOTENT,
@@ -42,7 +41,6 @@ from amqtt_rest_bridge.lot.model import (
     HttpRequest,
     HttpResponse,
     Method,
-    Pairs,
     RestApiConfig,
     values_of,
 )
@@ -51,7 +49,6 @@ _DIGEST_RESPONSE: Final = re.compile(r'\bresponse="([0-9a-f]{32,})"')  # secret:
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _SHAPE: Final = re.compile(r"[\r\n\0]")
 _CONTROL: Final = re.compile(r"[\x00-\x20\x7f]")
-
 Turn = Callable[[], Awaitable[None]]
 """Returns when the next request may leave."""
 
@@ -75,10 +72,8 @@ def client_for(
     except ValueError as error:
         raise ConfigurationError(f"{server.split('?')[0]} is not an address: {error}") from error
     options = ClientOptions(origin, float(config.request_timeout), max_response_bytes, tls_of(config), environment)
-    if config.auth_scheme is not AuthScheme.DIGEST or server != config.base_address:
-        return HttpClient(options)
-    login = DigestLogin(config, lambda: secrets.token_hex(16))
-    return HttpClient(options, login=lambda: RequestLogin(login))
+    is_digest = config.auth_scheme is AuthScheme.DIGEST and server == config.base_address
+    return HttpClient(options, digest=DigestLogin(config, lambda: secrets.token_hex(16)) if is_digest else None)
 
 
 def tls_of(config: RestApiConfig) -> TlsOptions:
@@ -103,24 +98,12 @@ class ClientOptions:
     addresses: Mapping[tuple[str, int], tuple[str, ...]] = field(default_factory=dict, hash=False)
 
 
-class Login(Protocol):
-    """What answers the challenges of a server to one request; `digest.RequestLogin` does."""
-
-    def authorization(self, method: str, target: str) -> str | None:
-        """Return the value of Authorization for the request to a path and query, None for none yet."""
-        ...
-
-    def repeats(self, status: int, headers: Pairs) -> bool:
-        """Note the response; return whether the request is to be sent again. May raise `CallError`."""
-        ...
-
-
 class HttpClient:
     """Sends requests to one server; any number at once, on one event loop.
 
     Args:
         options: Server, bounds, TLS, environment.
-        login: Returns what answers the server's challenges to a request without an Authorization of its own.
+        digest: Answers the server's challenges to requests without an Authorization of their own.
         clock: Monotonic seconds.
 
     Raises:
@@ -128,19 +111,17 @@ class HttpClient:
     """
 
     def __init__(
-        self,
-        options: ClientOptions,
-        *,
-        login: Callable[[], Login] | None = None,
-        clock: Callable[[], float] = monotonic,
+        self, options: ClientOptions, *, digest: DigestLogin | None = None, clock: Callable[[], float] = monotonic
     ) -> None:
         self._options = options
-        self._login = login
-        self._connections = _Connections(options, clock)
-        self._origin = options.origin
+        self._digest = digest
+        self._clock = clock
         self._server = _Server(options.origin, options)
         self._servers = {options.origin: self._server}  # two at most: a redirect may lead to the same host's HTTPS
-        self._clock = clock
+        self._tls = TlsSettings(options.tls)
+        self._connections: Connections | None = None  # while there may be any
+        self._used = 0.0  # when a connection was used last
+        self._timer: asyncio.TimerHandle | None = None
 
     async def send(self, request: HttpRequest, *, turn: Turn | None = None) -> HttpResponse:
         """Send a request and read its response, following a GET's redirects on the same host and port.
@@ -160,19 +141,19 @@ class HttpClient:
         server, url, spent, is_repeated = self._server, request.url, 0.0, False
         target, lines = self._target(url), _header_lines(request)
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
-        login = self._login() if self._login is not None and not values_of(request.headers, "authorization") else None
+        has_own_login = self._digest is None or bool(values_of(request.headers, "authorization"))
+        login = None if self._digest is None or has_own_login else RequestLogin(self._digest)
         credentials = server.credentials
         while True:
             if turn is not None:
                 await turn()
-            authorization = None if login is None else login.authorization(request.method, target)
             sent = lines
-            if authorization is not None:
+            if login is not None and (authorization := login.authorization(request.method, target)) is not None:
                 sent = [*lines, f"Authorization: {authorization}".encode()]
                 credentials = credentials.union(_DIGEST_RESPONSE.findall(authorization))
             began = self._clock()
             try:
-                received = await self._attempt(server, target, request, sent, self._options.timeout - spent)
+                head, body = await self._attempt(server, target, request, sent, self._options.timeout - spent)
             except ClosedBeforeError:  # the server closed a kept connection before it answered
                 if is_repeated or not _may_repeat(request):
                     raise failures.closed_before(server.where) from None
@@ -180,12 +161,11 @@ class HttpClient:
                 continue
             finally:
                 spent += self._clock() - began
-            if login is not None and login.repeats(received.head.status, received.head.fields):
+            if login is not None and login.repeats(head.status, head.fields):
                 continue
-            following = self._following(url, received.head) if redirects else None
+            following = self._following(url, head) if redirects else None
             if following is None:
-                status, reason, fields, _ = received.head
-                return HttpResponse(status, reason, fields, received.body, spent, credentials)
+                return HttpResponse(head.status, head.reason, head.fields, body, spent, credentials)
             origin, target = following
             url, redirects = f"{origin}{target}", redirects - 1
             if origin not in self._servers:
@@ -195,14 +175,17 @@ class HttpClient:
 
     def close(self) -> None:
         """Close idle connections; requests under way go on, and later ones are possible."""
-        self._connections.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        self._used = -LONGEST_IDLE
+        self._close_idle()
 
     def _target(self, url: str) -> str:
         """Return path and query of a URL of this client's server."""
         prefix = self._server.prefix
         if url.startswith(prefix + "/") and url.isascii() and "#" not in url:
             target = url[len(prefix) :]
-        elif origin_of(parts := urlsplit(url)) == self._origin:
+        elif origin_of(parts := urlsplit(url)) == self._options.origin:
             target = target_of(parts)
         else:
             raise ValueError(f"this client only sends to {prefix}")
@@ -214,25 +197,45 @@ class HttpClient:
         """Return where a redirect leads, None when it may not be followed."""
         locations = values_of(head.fields, "location") if head.status in REDIRECTS else []
         resolved = resolve(url, locations[0]) if locations else None
-        return resolved if resolved is not None and may_follow(self._origin, resolved[0]) else None
+        return resolved if resolved is not None and may_follow(self._options.origin, resolved[0]) else None
 
     async def _attempt(
         self, server: "_Server", target: str, request: HttpRequest, lines: list[bytes], seconds: float
-    ) -> "Received":
-        where, limit = server.where, self._options.max_response_bytes
+    ) -> tuple[Head, bytes]:
+        settings = server.settings
+        if server.is_tls:
+            try:
+                settings = (*self._tls.current(), *settings)
+            except ConfigurationError as error:
+                raise failures.files_unusable(server.where, error) from error
+        if self._connections is None:
+            self._connections = Connections(self._options.max_response_bytes, self._clock)
+        connections = self._connections
+        transfer = connections.free_transfer(settings)
         try:
-            transfer = self._connections.transfer(server)
-        except ConfigurationError as error:
-            raise failures.files_unusable(where, error) from error
-        transfer.prepare(server.base + target, request, lines, seconds)
-        ended: Ended | None = STALE
-        while ended is STALE:  # a kept connection that could not be used; nothing was sent
-            fault = await self._connections.run(transfer)
-            ended = None if fault is None else transfer.ended(*fault)
-        try:
-            return transfer.received(ended, where, seconds=self._options.timeout, limit=limit)
+            transfer.prepare(server.base + target, request, lines, seconds)
+            ended: Ended | None = STALE
+            while ended is STALE:  # a kept connection that could not be used; nothing was sent
+                fault = await connections.run(transfer)
+                ended = None if fault is None else transfer.ended(*fault)
+            return transfer.received(ended, server.where, seconds=self._options.timeout)
         finally:
-            self._connections.release(transfer)
+            connections.release(transfer)
+            self._used = self._clock()
+            if self._timer is None:
+                self._timer = asyncio.get_running_loop().call_later(LONGEST_IDLE, self._close_idle)
+
+    def _close_idle(self) -> None:
+        """Close all connections when none was used for `LONGEST_IDLE`; else look again later."""
+        is_idle = self._connections is None or not self._connections.running
+        left = self._used + LONGEST_IDLE - self._clock() if is_idle else 1.0
+        if left > 0:
+            self._timer = asyncio.get_running_loop().call_later(left, self._close_idle)
+            return
+        self._timer = None
+        if self._connections is not None:
+            self._connections.close()
+            self._connections = None
 
 
 class _Server:
@@ -244,95 +247,38 @@ class _Server:
         self.prefix = str(origin)
         name, _, zone = origin.host.partition("%")  # of an IPv6 address; libcurl reads its zone as RFC 6874 writes it
         self.base = self.prefix if not zone else f"{origin.scheme}://[{name}%25{zone}]:{origin.port}"
-        self.where = self.prefix if proxy is None else f"{self.prefix} through the proxy {proxy.origin.authority}"
-        self.credentials = frozenset() if proxy is None or self.is_tls else credentials_of(_proxy_headers(proxy))
-        named = {f"{host}:{port}:{','.join(found)}" for (host, port), found in options.addresses.items()}
+        self.where = self.prefix
+        self.credentials = frozenset[str]()
         version = pycurl.CURL_HTTP_VERSION_2TLS if self.is_tls else pycurl.CURL_HTTP_VERSION_1_1
-        resolve = ((pycurl.RESOLVE, sorted(named)),) if named else ()
-        self.settings: Settings = ((pycurl.HTTP_VERSION, version), *_proxy_settings(proxy), *resolve)
-
-
-def _proxy_settings(proxy: Proxy | None) -> Settings:
-    if proxy is None:
-        return ((pycurl.PROXY, ""),)  # else libcurl reads the environment by rules of its own
-    lines = [f"{name}: {value}" for name, value in _proxy_headers(proxy)]
-    return (pycurl.PROXY, str(proxy.origin)), (pycurl.NOPROXY, ""), (pycurl.PROXYHEADER, lines)
-
-
-def _proxy_headers(proxy: Proxy) -> Pairs:
-    return () if proxy.authorization is None else (("Proxy-Authorization", proxy.authorization),)
-
-
-class _Connections:
-    """The connections of a client: libcurl keeps them, handles use them. All are closed after a time without use."""
-
-    def __init__(self, options: ClientOptions, clock: Callable[[], float]) -> None:
-        self._tls = TlsSettings(options.tls)
-        self._clock = clock
-        self._limit = options.max_response_bytes
-        self._transfers: Transfers | None = None
-        self._free: list[Transfer] = []
-        self._used = 0.0
-        self._timer: asyncio.TimerHandle | None = None
-        self._kept = KeptConnections(clock)
-
-    def transfer(self, server: "_Server") -> "Transfer":
-        """Return a handle for a request. Raises `ConfigurationError` for TLS files that cannot be used."""
-        settings = (*self._tls.current(), *server.settings) if server.is_tls else server.settings
-        transfer = self._free.pop() if self._free else Transfer(self._kept, self._limit)
-        transfer.use(settings)
-        return transfer
-
-    def run(self, transfer: "Transfer") -> Awaitable[Fault | None]:
-        """Send the prepared request; return None with a response, else the fault."""
-        if self._transfers is None:
-            self._transfers = Transfers()
-        return self._transfers.run(transfer.easy)
-
-    def release(self, transfer: "Transfer") -> None:
-        """Keep a handle, and its connection, for a later request."""
-        self._used = self._clock()
-        if transfer.is_reusable():
-            self._free.append(transfer)
+        self.settings: Settings = ((pycurl.HTTP_VERSION, version),)
+        if proxy is None:
+            self.settings += ((pycurl.PROXY, ""),)  # else libcurl reads the environment by rules of its own
         else:
-            transfer.easy.close()
-        if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(LONGEST_IDLE, self._look)
-
-    def close(self) -> None:
-        """Close all connections once no request is under way."""
-        if self._timer is not None:
-            self._timer.cancel()
-        self._used = -LONGEST_IDLE
-        self._look()
-
-    def _look(self) -> None:
-        """Close all connections when none was used for `LONGEST_IDLE`; else look again."""
-        is_idle = self._transfers is None or self._transfers.are_idle
-        left = self._used + LONGEST_IDLE - self._clock() if is_idle else 1.0
-        if left > 0:
-            self._timer = asyncio.get_running_loop().call_later(left, self._look)
-            return
-        self._timer = None
-        for transfer in self._free:
-            transfer.easy.close()
-        self._free.clear()
-        self._kept.clear()
-        if self._transfers is not None:
-            self._transfers.close()
-            self._transfers = None
+            self.where = f"{self.prefix} through the proxy {proxy.origin.authority}"
+            login = () if proxy.authorization is None else (("Proxy-Authorization", proxy.authorization),)
+            self.credentials = frozenset() if self.is_tls else credentials_of(login)
+            lines = [f"{name}: {value}" for name, value in login]
+            self.settings += (pycurl.PROXY, str(proxy.origin)), (pycurl.NOPROXY, ""), (pycurl.PROXYHEADER, lines)
+        if options.addresses:
+            named = sorted(f"{host}:{port}:{','.join(to)}" for (host, port), to in options.addresses.items())
+            self.settings += ((pycurl.RESOLVE, named),)
 
 
 def _header_lines(request: HttpRequest) -> list[bytes]:
     """Return the header lines of a request."""
     lines: list[bytes] = []
     for name, value in request.headers:
-        if not _NAME.fullmatch(name):
-            raise ValueError("Invalid header name")
+        _check_name(name)
         if _SHAPE.search(value):
             raise ValueError("Invalid header value")
         lines.append((f"{name}: {value}" if value.strip() else f"{name};").encode())
     return lines
+
+
+@lru_cache(maxsize=1024)
+def _check_name(name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise ValueError("Invalid header name")
 
 
 def _may_repeat(request: HttpRequest) -> bool:

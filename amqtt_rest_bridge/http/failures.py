@@ -17,8 +17,8 @@ import pycurl
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import FailureRow
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
-from amqtt_rest_bridge.http.head import LONGEST_HEAD, MOST_LINES
 from amqtt_rest_bridge.http.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
+from amqtt_rest_bridge.http.response import LONGEST_HEAD, MOST_LINES
 from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, values_of
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")  # a TLS server answers a plain request with an alert or handshake

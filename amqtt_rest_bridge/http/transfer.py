@@ -1,32 +1,48 @@
-"""One attempt of a request on one handle of libcurl, and what libcurl does not know of the connections it keeps.
+"""One attempt of a request on one handle of libcurl, and the connections that handles run on, on the event loop.
 
 libcurl checks a kept connection once a second. When a kept connection dies, it repeats the request over a new one,
 whatever the method. So each kept connection is checked here just before its request leaves, and the repetition is
 stopped.
+
+pycurl's `AsyncCurlMulti` runs handles, too, but a message takes a seventh more of the bridge's processor time with it:
+it sets the timer two times a request, has the loop itself watch each socket, and does not tell which responses need an
+acknowledgement, so that all had one.
 """
 
+import asyncio
 import re
 import select
+import selectors
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pycurl
 
 from amqtt_rest_bridge.http import failures
-from amqtt_rest_bridge.http.content import ContentTooLargeError, MalformedResponseError, decode_content
 from amqtt_rest_bridge.http.failures import Ended, Phase
-from amqtt_rest_bridge.http.head import CutHeadError, Head, HeadTooLargeError, read_head
+from amqtt_rest_bridge.http.response import (
+    ContentTooLargeError,
+    CutHeadError,
+    Head,
+    HeadTooLargeError,
+    MalformedResponseError,
+    decode_content,
+    read_head,
+)
 from amqtt_rest_bridge.http.tls import Settings
-from amqtt_rest_bridge.lot.model import HttpRequest, values_of
+from amqtt_rest_bridge.lot.model import HttpRequest, Method
 
 # Shorter than the 60 s after which common load balancers and servers close an idle connection, so that a request rarely
 # meets a connection that is just being closed.
 LONGEST_IDLE: Final = 55.0
 """Seconds that an idle connection is kept."""
+_MOST_CONNECTIONS: Final = 1024
 _LARGE: Final = 65_536  # a handle with a request body of so many bytes is not kept
+_QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
 # Headers that libcurl would add by itself. A line without a value prevents it; a line that comes before it counts.
 _UNASKED: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
@@ -45,82 +61,33 @@ _ALWAYS: Final = (
 STALE: Final = Ended(0, "the kept connection was closed", Phase.CONNECTING, tls=False)
 """How an attempt ends if the kept connection cannot be used: nothing was sent."""
 
+Fault = tuple[int, str]
+"""An error of libcurl: its code and its text."""
+
 
 class ClosedBeforeError(Exception):
     """A server has closed a kept connection and may have seen the request; nothing of a response came."""
 
 
-class Received(NamedTuple):
-    """A response read to its end, its content coding undone."""
-
-    head: Head
-    body: bytes
-
-
-@dataclass(slots=True)
-class _Connection:
-    """A connection of libcurl: its descriptor, until when it may be used again, and what tells whether bytes came."""
-
-    descriptor: int
-    until: float = inf
-    poller: select.poll = field(default_factory=select.poll)
-
-
-class KeptConnections:
-    """Whether the kept connections of a client may be used: are they open, quiet and not too old.
-
-    Args:
-        clock: Monotonic seconds.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._known: dict[int, _Connection] = {}  # by local port; some may be closed by libcurl
-
-    def opened(self, port: int, descriptors: list[int]) -> None:
-        """Note a new connection: the one of these sockets that has this local port."""
-        self._known = {known: one for known, one in self._known.items() if one.descriptor not in descriptors}
-        for descriptor in descriptors:
-            if _local_port(descriptor) == port:
-                self._known[port] = connection = _Connection(descriptor)
-                connection.poller.register(descriptor, select.POLLIN)
-
-    def may_use(self, port: int) -> bool:
-        """Return whether a kept connection is open and not too old, and nothing has come on it unasked."""
-        connection = self._known.get(port)
-        if connection is None:
-            return True
-        return self._clock() < connection.until and not connection.poller.poll(0)
-
-    def keep(self, port: int, seconds: float) -> None:
-        """Note for how long an idle connection may be used again."""
-        if (connection := self._known.get(port)) is not None:
-            connection.until = self._clock() + seconds
-
-    def forget(self, port: int) -> None:
-        """Stop checking a connection: libcurl alone decides about it."""
-        self._known.pop(port, None)
-
-    def clear(self) -> None:
-        """Forget all connections, once they are closed."""
-        self._known.clear()
-
-
 class Transfer:
-    """One handle of libcurl, and what it gathers of the response to its present request."""
+    """One attempt of a request on a handle of libcurl, and what it gathers of the response."""
 
-    def __init__(self, kept: KeptConnections, limit: int) -> None:
+    def __init__(self, connections: "Connections", limit: int) -> None:
         self.easy = pycurl.Curl()
-        self._kept = kept
+        self.is_large = False
+        """Whether it holds too much to be kept."""
+        self._connections = connections
+        self._connection: KeptConnection | None = None  # that the request leaves on; None where libcurl alone decides
+        self._limit = limit
+        self._settings: Settings | None = None
+        self._prepared: tuple[str, Method, int] | None = None
+        self._body_size = 0  # of the request
         self._lines: list[bytes] = []
         self._parts: list[bytes] = []
-        self._settings: Settings | None = None
         self._opened: list[int] = []  # sockets for the present attempt
-        self._port = 0
         self._sent = 0  # requests that left, or were about to
         self._ended: Ended | None = None
         self._first_bytes = b""
-        self._request: HttpRequest | None = None
         own: tuple[tuple[int, Any], ...] = (
             (pycurl.MAXFILESIZE_LARGE, limit),
             (pycurl.HEADERFUNCTION, self._lines.append),
@@ -143,69 +110,56 @@ class Transfer:
         set_ = self.easy.setopt
         if self._ended is STALE:
             set_(pycurl.FRESH_CONNECT, 0)
-        self._request, self._ended = request, None
-        set_(pycurl.URL, url)
-        set_(pycurl.TIMEOUT_MS, max(1, int(seconds * 1000)))  # for name, connection, TLS, request and response together
         if request.body is None:
             set_(pycurl.HTTPGET, 1)
         else:
             set_(pycurl.POSTFIELDS, request.body)
-        set_(pycurl.CUSTOMREQUEST, request.method.value)
         set_(pycurl.HTTPHEADER, lines + _UNASKED)
+        milliseconds = max(1, int(seconds * 1000))  # for name, connection, TLS, request and response together
+        if self._prepared != (prepared := (url, request.method, milliseconds)):
+            set_(pycurl.URL, url)
+            set_(pycurl.CUSTOMREQUEST, request.method.value)
+            set_(pycurl.TIMEOUT_MS, milliseconds)
+            self._prepared = prepared
+        self._body_size = 0 if request.body is None else len(request.body)
+        self.is_large = self._body_size >= _LARGE
+        self._ended = None
         self._begin()
 
     def _begin(self) -> None:
         self._lines.clear()
         self._parts.clear()
         self._opened.clear()
-        self._sent, self._first_bytes = 0, b""
+        self._connection, self._sent, self._first_bytes = None, 0, b""
 
-    def received(self, ended: Ended | None, where: str, *, seconds: float, limit: int) -> Received:
-        """Return the response; raises `CallError`, or `ClosedBeforeError`."""
-        self._kept.keep(self._port, 0.0)  # it is not used again, unless the response is complete
+    def received(self, ended: Ended | None, where: str, *, seconds: float) -> tuple[Head, bytes]:
+        """Return head and body of the response; raises `CallError`."""
+        connection = self._connection
+        if connection is not None:
+            connection.until = 0.0  # it is not used again, unless the response is complete
         try:
             if ended is None or ended.phase is Phase.BODY or self._first_bytes:
-                head = self._head()  # a malformed head says more than how the body ended
+                version = self.easy.getinfo(pycurl.INFO_HTTP_VERSION)
+                # A malformed head says more than how the body ended.
+                head = read_head(self._lines, is_http_1=version != pycurl.CURL_HTTP_VERSION_2_0)
             if ended is not None:
-                raise failures.attempt_failed(where, ended, seconds=seconds, limit=limit)
+                raise failures.attempt_failed(where, ended, seconds=seconds, limit=self._limit)
             body = b"".join(self._parts)
-            for codings in values_of(head.fields, "content-encoding"):
-                body = decode_content(body, codings, limit)
+            for codings in head.used.get("content-encoding", ()):
+                body = decode_content(body, codings, self._limit)
         except CutHeadError as error:
             raise failures.connection_ended(where, Phase.HEAD) from error
         except HeadTooLargeError as error:
             raise failures.head_too_large(where) from error
         except ContentTooLargeError as error:
-            raise failures.body_too_large(where, limit) from error
+            raise failures.body_too_large(where, self._limit) from error
         except MalformedResponseError as error:
             phase = Phase.BODY if self._parts else Phase.HEAD
             raise failures.malformed(where, str(error), phase, self._first_bytes) from error
-        self._keep_connection(head)
-        return Received(head, body)
-
-    def _head(self) -> Head:
-        return read_head(
-            self._lines, is_http_1=self.easy.getinfo(pycurl.INFO_HTTP_VERSION) != pycurl.CURL_HTTP_VERSION_2_0
-        )
-
-    def _keep_connection(self, head: Head) -> None:
-        if not head.is_http_1:  # HTTP/2 servers send frames unasked
-            self._kept.forget(self._port)
-            return
-        seconds = LONGEST_IDLE
-        for value in values_of(head.fields, "keep-alive"):
-            if (found := _KEEP_ALIVE_TIMEOUT.search(value)) is not None:
-                seconds = min(seconds, max(int(found[1]) - 1.0, int(found[1]) / 2))
-        if head.has_uncertain_end:
-            seconds = 0.0
-        self._kept.keep(self._port, seconds)
-
-    def is_reusable(self) -> bool:
-        """Release the request and the response; return whether the handle is small enough to be kept."""
-        request, self._request = self._request, None
-        size = 0 if request is None or request.body is None else len(request.body)
         self._parts.clear()
-        return size < _LARGE
+        if connection is not None:
+            self._connections.keep(connection, head)
+        return head, body
 
     def ended(self, code: int, text: str) -> Ended | None:
         """Return how an attempt has failed, `STALE` where nothing was sent; raises `ClosedBeforeError`."""
@@ -218,27 +172,21 @@ class Transfer:
         info = self.easy.getinfo
         if self._sent and not self._opened and code in (pycurl.E_COULDNT_CONNECT, pycurl.E_GOT_NOTHING):
             raise ClosedBeforeError
-        return Ended(
-            code,
-            text,
-            self._phase(),
-            info(pycurl.EFFECTIVE_URL)[:5] == "https",
-            info(pycurl.OS_ERRNO),
-            info(pycurl.SSL_VERIFYRESULT),
-            info(pycurl.HTTP_CONNECTCODE),
-        )
+        tls = info(pycurl.EFFECTIVE_URL)[:5] == "https"
+        known = info(pycurl.OS_ERRNO), info(pycurl.SSL_VERIFYRESULT), info(pycurl.HTTP_CONNECTCODE)
+        return Ended(code, text, self._phase(), tls, *known)
 
     def _phase(self) -> Phase:
         if self._lines:
             return Phase.BODY if self._parts or self._lines[-1] in (b"\r\n", b"\n") else Phase.HEAD
         if not self._sent:
             return Phase.CONNECTING
-        body = None if self._request is None else self._request.body
-        is_sent = not body or self.easy.getinfo(pycurl.SIZE_UPLOAD_T) >= len(body)
+        is_sent = not self._body_size or self.easy.getinfo(pycurl.SIZE_UPLOAD_T) >= self._body_size
         return Phase.WAITING if is_sent else Phase.SENDING
 
     def _on_socket(self, descriptor: int, _purpose: int) -> int:
         self._opened.append(descriptor)
+        self._connections.forget(descriptor)  # that of a connection which is closed
         return int(pycurl.SOCKOPT_OK)
 
     def _on_request(self, _remote: str, _local: str, _remote_port: int, local_port: int) -> int:
@@ -247,11 +195,12 @@ class Transfer:
             self._ended = Ended(0, "", Phase.WAITING, tls=False)
             return int(pycurl.PREREQFUNC_ABORT)
         if self._opened:
-            self._kept.opened(local_port, self._opened)
-        elif not self._kept.may_use(local_port):
-            self._ended = STALE
-            return int(pycurl.PREREQFUNC_ABORT)
-        self._port = local_port
+            self._connection = self._connections.note_opened(local_port, self._opened)
+        elif (connection := self._connections.known.get(local_port)) is not None:
+            if not self._connections.may_use(connection):
+                self._ended = STALE
+                return int(pycurl.PREREQFUNC_ABORT)
+            self._connection = connection
         self._sent += 1
         return int(pycurl.PREREQFUNC_OK)
 
@@ -261,6 +210,185 @@ class Transfer:
             return -1
         self._parts.append(data)
         return None
+
+
+@dataclass(slots=True)
+class KeptConnection:
+    """A connection of libcurl: its descriptor, until when it may be used again, and what tells whether bytes came."""
+
+    descriptor: int
+    until: float = inf
+    poller: select.poll = field(default_factory=select.poll)
+
+
+class Connections:
+    """The connections of a client, and the handles of libcurl that run on them.
+
+    Args:
+        limit: Bytes of the largest response.
+        clock: Monotonic seconds.
+    """
+
+    def __init__(self, limit: int, clock: Callable[[], float]) -> None:
+        self.running: dict[pycurl.Curl, asyncio.Future[Fault | None]] = {}
+        """What is under way."""
+        self.known: dict[int, KeptConnection] = {}
+        """Connections of HTTP/1 by local port; libcurl may have closed some of them."""
+        self._clock = clock
+        self._limit = limit
+        self._free: list[Transfer] = []
+        self._loop = asyncio.get_running_loop()
+        self._multi = pycurl.CurlMulti()
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
+        self._sockets = selectors.DefaultSelector()  # the loop watches it, and it watches all sockets of libcurl
+        self._loop.add_reader(self._sockets, self._serve)
+        self._watched: dict[int, int] = {}  # events by descriptor
+        # A socket between two requests stays watched: to add and remove it each time takes 4 us a request.
+        self._between: set[int] = set()
+        self._reused = -1  # the one that a request leaves on now
+        self._due = inf  # when libcurl wants to be called, by the clock of the loop
+        self._fires = inf  # when it will be: then, or earlier
+        self._timer: asyncio.Handle | None = None
+
+    def free_transfer(self, settings: Settings) -> Transfer:
+        """Return a handle for a request, to be released."""
+        transfer = self._free.pop() if self._free else Transfer(self, self._limit)
+        transfer.use(settings)
+        return transfer
+
+    def run(self, transfer: Transfer) -> "asyncio.Future[Fault | None]":
+        """Send the prepared request; the result is None with a response, else the fault."""
+        ended = self.running[transfer.easy] = self._loop.create_future()
+        self._multi.add_handle(transfer.easy)  # it begins in the next iteration of the loop, by the timer
+        return ended
+
+    def release(self, transfer: Transfer) -> None:
+        """Keep a handle, and its connection, for a later request, unless it was cancelled or holds too much."""
+        is_cancelled = self.running.pop(transfer.easy, None) is not None
+        if is_cancelled:
+            self._multi.remove_handle(transfer.easy)
+        if is_cancelled or transfer.is_large:
+            transfer.easy.close()
+        else:
+            self._free.append(transfer)
+
+    def close(self) -> None:
+        """Close all connections; none is in use."""
+        for transfer in self._free:
+            transfer.easy.close()
+        self._loop.remove_reader(self._sockets)
+        self._multi.close()
+        self._sockets.close()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # Kept connections: whether they are open, quiet and not too old.
+
+    def note_opened(self, port: int, descriptors: list[int]) -> KeptConnection | None:
+        """Return a new connection: the one of these sockets that has this local port."""
+        self.known = {known: one for known, one in self.known.items() if one.descriptor not in descriptors}
+        for descriptor in descriptors:
+            if _local_port(descriptor) == port:
+                connection = self.known[port] = KeptConnection(descriptor)
+                connection.poller.register(descriptor, select.POLLIN)
+                return connection
+        return None
+
+    def forget(self, descriptor: int) -> None:
+        """Watch a socket no more."""
+        self._between.discard(descriptor)
+        if self._watched.pop(descriptor, None) is not None:
+            self._sockets.unregister(descriptor)
+
+    def may_use(self, connection: KeptConnection) -> bool:
+        """Return whether a kept connection is open and not too old, and nothing has come on it unasked."""
+        may_use = self._clock() < connection.until and not connection.poller.poll(0)
+        self._reused = connection.descriptor if may_use else -1
+        return may_use
+
+    def keep(self, connection: KeptConnection, head: Head) -> None:
+        """Set how long a connection may be used after a complete response. HTTP/2 servers send frames unasked."""
+        if not head.is_http_1:
+            self.known = {port: one for port, one in self.known.items() if one is not connection}
+            return
+        seconds = 0.0 if head.has_uncertain_end else LONGEST_IDLE
+        for value in head.used.get("keep-alive", ()):
+            if (found := _KEEP_ALIVE_TIMEOUT.search(value)) is not None:
+                seconds = min(seconds, max(int(found[1]) - 1.0, int(found[1]) / 2))
+        connection.until = self._clock() + seconds
+
+    # What the loop calls.
+
+    def _serve(self) -> None:
+        """Run libcurl for the sockets that are ready."""
+        for key, events in self._sockets.select(0):
+            if key.fd in self._between:  # its server has closed it
+                self.forget(key.fd)
+                continue
+            self._multi.socket_action(key.fd, events)  # libcurl's numbers of events are those of `selectors`
+            if not self._finish_ended() and events & pycurl.CSELECT_IN:
+                _acknowledge(key.fd)
+
+    def _expire(self) -> None:
+        """Run libcurl, which begins what was added and ends what takes too long."""
+        self._fires = inf
+        self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
+        self._finish_ended()
+        self._set_fires()
+
+    def _finish_ended(self) -> bool:
+        """Wake the requests that libcurl is done with; return whether there were any."""
+        _, done, failed = self._multi.info_read()
+        for easy, *fault in (*((easy,) for easy in done), *failed):
+            self._multi.remove_handle(easy)
+            ended = self.running.pop(easy)
+            if not ended.done():  # else it was cancelled in this iteration of the loop
+                ended.set_result((fault[0], fault[1]) if fault else None)
+        return bool(done or failed)
+
+    # What libcurl calls.
+
+    def _watch(self, events: int, descriptor: int, _multi: Any, _data: Any) -> None:
+        if not events & pycurl.POLL_INOUT:
+            self._between.add(descriptor)
+            return
+        is_same = descriptor not in self._between or descriptor == self._reused  # else it may be another one by now
+        self._between.discard(descriptor)
+        self._reused = -1
+        if not is_same or self._watched.get(descriptor) != events:
+            self.forget(descriptor)
+            self._sockets.register(descriptor, events)
+            self._watched[descriptor] = events
+
+    def _set_timer(self, milliseconds: int) -> None:
+        self._due = inf if milliseconds < 0 else self._loop.time() + milliseconds / 1000
+        self._set_fires()
+
+    def _set_fires(self) -> None:
+        """Set the timer, unless it fires before it is due: nearly each request asks for a later time."""
+        if self._due < self._fires:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._fires = self._due
+            self._timer = self._loop.call_later(max(0.0, self._due - self._loop.time()), self._expire)
+
+
+def _acknowledge(descriptor: int) -> None:
+    """Acknowledge the bytes of a response that is not complete at once, where the system can.
+
+    Many small servers send the head and the body apart, and send the body only when the head is acknowledged. The
+    system would delay that acknowledgement by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
+    """
+    if _QUICK_ACK is None:
+        return
+    with suppress(OSError):  # threads that resolve names have sockets of another kind
+        sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM, 0, descriptor)
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
+        finally:
+            sock.detach()
 
 
 def _local_port(descriptor: int) -> int:
