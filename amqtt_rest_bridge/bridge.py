@@ -34,7 +34,7 @@ from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
 from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.http.client import client_for, tls_of
-from amqtt_rest_bridge.http.ports import PortOptions, Ports
+from amqtt_rest_bridge.http.server import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Publication, Route, RunIds

@@ -47,6 +47,7 @@ from amqtt_rest_bridge.admin.retries import Retries
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
+from amqtt_rest_bridge.http.connection import Limits
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Request,
@@ -57,7 +58,6 @@ from amqtt_rest_bridge.http.exchange import (
     takes_gzip,
     too_large,
 )
-from amqtt_rest_bridge.http.port import Limits
 from amqtt_rest_bridge.http.server import HttpServer
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.records.runs import run_members

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal
 import msgspec
 
 from amqtt_rest_bridge.admin.shown import shown
-from amqtt_rest_bridge.http.event_stream import RETRY, Pulse, event_of
+from amqtt_rest_bridge.http.exchange import RETRY, Pulse, event_of
 from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.topics import filter_matches
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.port import Port
+from amqtt_rest_bridge.http.connection import Port
 from amqtt_rest_bridge.system import regular_file
 
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from amqtt_rest_bridge.http import port as turns
+from amqtt_rest_bridge.http import connection as turns
+from amqtt_rest_bridge.http.connection import Limits, Port
 from amqtt_rest_bridge.http.exchange import Request, Response
-from amqtt_rest_bridge.http.port import Limits, Port
 
 
 class NoApplication:

@@ -24,8 +24,17 @@ from weakref import WeakValueDictionary
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
 from amqtt_rest_bridge.engine.server.request import EventRequest
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.http.event_stream import HEADERS, RETRY, Pulse, event_of
-from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Response, overloaded, refuse
+from amqtt_rest_bridge.http.exchange import (
+    HEADERS,
+    RETRY,
+    Headers,
+    Pulse,
+    RefusedError,
+    Response,
+    event_of,
+    overloaded,
+    refuse,
+)
 from amqtt_rest_bridge.lot.model import EventName, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.topics import TopicIndex, has_wildcards, loggable, matcher_of
 

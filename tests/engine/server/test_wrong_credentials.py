@@ -20,7 +20,7 @@ from amqtt_rest_bridge.engine.server.callers import (
     WrongCredentials,
     sign,
 )
-from amqtt_rest_bridge.http.exchange import Caller, Present, Refusal
+from amqtt_rest_bridge.http.exchange import Caller, Refusal
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
 from tests.support.admin_client import TOKEN, admin_of
 from tests.support.answering import Answering, VirtualClock, port, result_of
@@ -59,7 +59,7 @@ class Guesses:
 
     def guess(self, address: str = ATTACKER, caller: Caller | None = None) -> "asyncio.Task[Refusal | None]":
         """Make a guess; its answer is not late where the task is done."""
-        task = self._loop.create_task(self.wrong_credentials.delay(address, 8080, caller or Present()))
+        task = self._loop.create_task(self.wrong_credentials.delay(address, 8080, caller or Caller()))
         self.advance(0)
         return task
 
@@ -144,7 +144,7 @@ def test_one_more_than_may_wait_is_refused_at_once_until_a_place_is_free(guesses
     assert guesses.guess().done()
 
 
-class Left(Present):
+class Left(Caller):
     """A caller that has closed its side."""
 
     has_left = True
