@@ -20,7 +20,7 @@ MAKERS = {
     "cli/route_tests.py": "what a route's test asks for",
 }
 """The modules that make a failure or a refusal, and from what."""
-NAMES = {("engine/admission.py", "timeout")}
+NAMES = {("engine/statistics.py", "timeout")}
 """An attribute that is called like a code."""
 NAMED = {name: row for name, row in vars(catalogue).items() if isinstance(row, FailureRow | AnswerRow)}
 

@@ -91,74 +91,42 @@ class HeldError(BridgeError):
 
 
 class Call(Struct, eq=False):
-    """One message for one event, from its admission to its end.
+    """One message for one event, from its admission to its end."""
 
-    Args:
-        number: Number of the call in this process.
-        resume: Puts the call back into its queue.
-        event: The definition that it runs by.
-        message: The message.
-        size: Bytes of its payload, which count until the call has ended.
-        hops: Routes that the message has passed through.
-        delivery: Held until the call has ended; None where no source waits.
-        key: Idempotency-Key of a lossless call.
-        retry_of: Id of the run that this one repeats.
-        has_begun: Its first attempt has begun, or its payload was released: it keeps its definition.
-        has_place: It has a place of the route, so it is a task.
-        has_ended: It has ended or was given up; queues drop it when they reach it.
-        since: Monotonic time at which it began to wait for room.
-        line: Name of its line, for an ORDERED event; calls of one line run one after the other.
-        is_behind: It waits for another call of its line.
-        is_held: A stage keeps it, see `HeldError`.
-        request: That of the present attempt, None between attempts. With the payload released, it stays.
-        destination: The topic of the result; None without one, or where the response gives it.
-        attempted: Number of attempts; a batch that is halved counts from 0 again.
-        attempts: The last attempts, for the records; None if the first one succeeds.
-        is_retried: An attempt has failed, and another one follows.
-        took: Seconds of all its requests.
-        paused: Seconds in which the present attempt waited for a turn of RATE_LIMIT.
-        url: URL of its last request.
-        has_payload: False once a large payload was released.
-        item: Its item in the body of its batch.
-        riders: The other calls of the batch that this one carries: they wait for its end, and end with it.
-        carrier: The call that carries this one.
-        together: Number of calls in its last request.
-        text: Digest of what ON_CHANGE compares.
-        dedupe_key: The key of DEDUPE_KEY that it claims.
-        was_seen: Whether its key was seen before. None until its claim is answered; False if it has the claim.
-    """
-
-    number: int
-    resume: "Callable[[Call], None]"
-    event: "PreparedEvent"
+    number: int  # of the call in this process
+    resume: "Callable[[Call], None]"  # puts the call back into its queue
+    event: "PreparedEvent"  # the definition that it runs by
     message: Message
-    size: int
-    hops: int = 0
-    delivery: Delivery | None = None
-    key: str | None = None
-    retry_of: str | None = None
-    has_begun: bool = False
-    has_place: bool = False
-    has_ended: bool = False
-    since: float | None = None
-    line: str | None = None
-    is_behind: bool = False
-    is_held: bool = False
+    size: int  # bytes of its payload, which count until the call has ended
+    hops: int = 0  # routes that the message has passed through
+    delivery: Delivery | None = None  # held until the call has ended; None where no source waits
+    key: str | None = None  # Idempotency-Key of a lossless call
+    retry_of: str | None = None  # id of the run that this one repeats
+    has_begun: bool = False  # its first attempt has begun, or its payload was released: it keeps its definition
+    has_place: bool = False  # it has a place of the route, so it is a task
+    has_ended: bool = False  # it has ended or was given up; queues drop it when they reach it
+    since: float | None = None  # monotonic time at which it began to wait for room
+    line: str | None = None  # name of its line, for an ORDERED event; calls of one line run one after the other
+    is_behind: bool = False  # it waits for another call of its line
+    is_held: bool = False  # a stage keeps it, see `HeldError`
+    # That of the present attempt, None between attempts. With the payload released, it stays.
     request: HttpRequest | None = None
-    destination: str | None = None
-    attempted: int = 0
-    attempts: deque[Try] | None = None
-    is_retried: bool = False
-    took: float = 0.0
-    paused: float = 0.0
-    url: str | None = None
-    has_payload: bool = True
-    item: bytes | None = None
+    destination: str | None = None  # the topic of the result; None without one, or where the response gives it
+    attempted: int = 0  # number of attempts; a batch that is halved counts from 0 again
+    attempts: deque[Try] | None = None  # the last attempts, for the records; None if the first one succeeds
+    is_retried: bool = False  # an attempt has failed, and another one follows
+    took: float = 0.0  # seconds of all its requests
+    paused: float = 0.0  # seconds in which the present attempt waited for a turn of RATE_LIMIT
+    url: str | None = None  # URL of its last request
+    has_payload: bool = True  # false once a large payload was released
+    item: bytes | None = None  # its item in the body of its batch
+    # The other calls of the batch that this one carries: they wait for its end, and end with it.
     riders: "list[Call] | None" = None
-    carrier: "Call | None" = None
-    together: int = 1
-    text: bytes | None = None
-    dedupe_key: bytes | None = None
+    carrier: "Call | None" = None  # the call that carries this one
+    together: int = 1  # number of calls in its last request
+    text: bytes | None = None  # digest of what ON_CHANGE compares
+    dedupe_key: bytes | None = None  # the key of DEDUPE_KEY that it claims
+    # Whether its key was seen before. None until its claim is answered; False if it has the claim.
     was_seen: bool | None = None
 
     @property

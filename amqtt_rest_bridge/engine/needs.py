@@ -198,83 +198,47 @@ class Outcome(StrEnum):
 
 
 class CallRun(Struct, frozen=True, gc=False):
-    """What is known of a call when it has ended, or when an attempt of it has failed and another one follows.
+    """What is known of a call when it has ended, or when an attempt of it has failed and another one follows."""
 
-    Args:
-        time: When that was, Unix seconds.
-        outcome: What it came to.
-        number: Of the call; the same for all its attempts.
-        key: What its run id is made of, see `RunIds`.
-        route: The definition that it ran by.
-        event: The event of that definition.
-        message: What made it. Its payload is empty where a large one was released.
-        url: Of the last attempt, with secrets of the route; None where nothing was sent.
-        status: Of the last response, None without one.
-        skipped: Code and sentence of why nothing was sent, with `SKIPPED`.
-        failure: Why it failed, without secrets.
-        attempts: The last ones that were sent, at most 20; none of a call that has succeeded with its first one.
-        attempted: How many were sent.
-        waited: Seconds in which none of its requests was under way.
-        took: Seconds of its requests.
-        together: Calls in its last request, above 1 in a batch.
-        request: The last one, with secrets.
-        response: The last one, with secrets.
-        retry_of: The id of the run that this one repeats.
-    """
-
-    time: float
-    outcome: Outcome
-    number: int
-    key: RunKey
-    route: Route
+    time: float  # when that was, Unix seconds
+    outcome: Outcome  # what it came to
+    number: int  # of the call; the same for all its attempts
+    key: RunKey  # what its run id is made of, see `RunIds`
+    route: Route  # the definition that it ran by
     event: ClientEvent
-    message: Message
-    url: str | None = None
-    status: int | None = None
-    skipped: tuple[str, str] | None = None
-    failure: CallError | None = None
+    message: Message  # what made it. Its payload is empty where a large one was released
+    url: str | None = None  # of the last attempt, with secrets of the route; None where nothing was sent
+    status: int | None = None  # of the last response, None without one
+    skipped: tuple[str, str] | None = None  # code and sentence of why nothing was sent, with `SKIPPED`
+    failure: CallError | None = None  # why it failed, without secrets
+    # The last ones that were sent, at most 20; none of a call that has succeeded with its first one.
     attempts: tuple[Try, ...] = ()
-    attempted: int = 0
-    waited: float = 0.0
-    took: float = 0.0
-    together: int = 1
-    request: HttpRequest | None = None
-    response: HttpResponse | None = None
-    retry_of: str | None = None
+    attempted: int = 0  # how many were sent
+    waited: float = 0.0  # seconds in which none of its requests was under way
+    took: float = 0.0  # seconds of its requests
+    together: int = 1  # calls in its last request, above 1 in a batch
+    request: HttpRequest | None = None  # the last one, with secrets
+    response: HttpResponse | None = None  # the last one, with secrets
+    retry_of: str | None = None  # the id of the run that this one repeats
 
 
 class RequestRun(Struct, frozen=True, gc=False):
-    """What is known of a request of server mode when it has been answered.
+    """What is known of a request of server mode when it has been answered."""
 
-    Args:
-        time: When that was, Unix seconds.
-        outcome: What it came to.
-        port: That it came to.
-        route: The definition that it was answered by; None, as `event` is, where it led to no endpoint.
-        event: The event of that definition.
-        request: As it came, with secrets; its id is the run's.
-        answer: With secrets.
-        refusal: Why it was refused or failed, without secrets; None for one that was answered well.
-        skipped: Code and sentence of why nothing was published, with `SKIPPED`.
-        publication: What it published, or would have; None where it was refused before that was known.
-        took: Seconds until its answer.
-        retry_of: The id of the run that this one repeats.
-        label: METHOD and ENDPOINT of the event as the log shows them.
-    """
-
-    time: float
-    outcome: Outcome
-    port: int
-    route: Route | None
+    time: float  # when that was, Unix seconds
+    outcome: Outcome  # what it came to
+    port: int  # that it came to
+    route: Route | None  # the definition that it was answered by; None, as `event` is, where it led to no endpoint
     event: ServerEvent | None
-    request: Request
-    answer: Response
-    refusal: Refusal | None = None
-    skipped: tuple[str, str] | None = None
+    request: Request  # as it came, with secrets; its id is the run's
+    answer: Response  # with secrets
+    refusal: Refusal | None = None  # why it was refused or failed, without secrets; None for one that was answered well
+    skipped: tuple[str, str] | None = None  # code and sentence of why nothing was published, with `SKIPPED`
+    # What it published, or would have; None where it was refused before that was known.
     publication: Publication | None = None
-    took: float = 0.0
-    retry_of: str | None = None
-    label: str = ""
+    took: float = 0.0  # seconds until its answer
+    retry_of: str | None = None  # the id of the run that this one repeats
+    label: str = ""  # METHOD and ENDPOINT of the event as the log shows them
 
 
 class Records(Protocol):

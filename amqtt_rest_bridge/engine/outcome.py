@@ -14,7 +14,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.engine.admission import QueueBytes
 from amqtt_rest_bridge.engine.event import Call, Step, Verdict
 from amqtt_rest_bridge.engine.needs import (
     CallRun,
@@ -23,7 +22,7 @@ from amqtt_rest_bridge.engine.needs import (
     Outcome,
     RequestRun,
 )
-from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, RouteStatistics
+from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, QueueBytes, RouteStatistics
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
 from amqtt_rest_bridge.lot.model import EventName, Message, Route, RunIds, RunKey, Try

@@ -8,10 +8,10 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR, OVERLOADED
-from amqtt_rest_bridge.engine.statistics import RouteError
+from amqtt_rest_bridge.engine.statistics import RouteError, RouteStatistics
 from amqtt_rest_bridge.lot.model import OverloadPolicy, Publication
 from amqtt_rest_bridge.times import rfc3339
 
@@ -50,45 +50,18 @@ def reload_topic(topic: Callable[[str], str] = status_topic) -> str:
     return topic("").removesuffix("/status") + "reload"
 
 
-class HasPolicy(Protocol):
-    """A route's `Admission`."""
-
-    @property
-    def policy(self) -> OverloadPolicy:
-        """Return what the route does with a message that it has no room for."""
-        ...
-
-
-class HasStatus(Protocol):
-    """A route's `RouteStatistics`."""
-
-    @property
-    def name(self) -> str:
-        """Return the route's name."""
-        ...
-
-    @property
-    def admission(self) -> HasPolicy:
-        """Return its admission."""
-        ...
-
-    def status(self, now: float) -> dict[str, Any]:
-        """Return the members of its status at a time, Unix seconds."""
-        ...
-
-
 class StatusReporter:
     """Publish the status of all routes.
 
     Args:
-        statistics: Those of the present routes, by name.
-        publish: Queues a status; see `RoutesPublisher.put_status`.
+        statistics: The statistics of the present routes, by name.
+        publish: Queues a status.
         topic: Returns the status topic of a route.
     """
 
     def __init__(
         self,
-        statistics: Mapping[str, HasStatus],
+        statistics: Mapping[str, RouteStatistics],
         publish: Callable[[Publication], bool],
         topic: Callable[[str], str] = status_topic,
     ) -> None:
@@ -119,13 +92,13 @@ class StatusReporter:
                 if statistics.admission.policy is OverloadPolicy.LOSSLESS:
                     self.report(statistics)
 
-    def fault_of(self, statistics: HasStatus) -> RouteError | None:
+    def fault_of(self, statistics: RouteStatistics) -> RouteError | None:
         """Return why a route is Red whatever became of its calls; None when it is not."""
         if self.fault is None and statistics.admission.policy is OverloadPolicy.LOSSLESS:
             return self._refusing
         return self.fault
 
-    def health_changed(self, statistics: HasStatus) -> None:
+    def health_changed(self, statistics: RouteStatistics) -> None:
         """Publish a route's status, once the status is published at all."""
         if self._reports:
             self.report(statistics)
@@ -137,7 +110,7 @@ class StatusReporter:
             payload = b"" if failure is None else _json(failure.members())
             self._publish(Publication(reload_topic(self._topic), payload, retain=True))
 
-    def status(self, statistics: HasStatus) -> dict[str, Any]:
+    def status(self, statistics: RouteStatistics) -> dict[str, Any]:
         """Return one route's status as it is now."""
         status = statistics.status(time.time())
         fault = self.fault_of(statistics)
@@ -145,7 +118,7 @@ class StatusReporter:
             status |= {"health": "Red", "health_reason": fault.message, "last_error": fault.members()}
         return status
 
-    def report(self, statistics: HasStatus) -> None:
+    def report(self, statistics: RouteStatistics) -> None:
         """Publish one route's status now."""
         status = self.status(statistics) | {"status_seconds": self._seconds}
         self._put(statistics.name, _json(status))

@@ -9,8 +9,7 @@ import yaml
 
 from amqtt_rest_bridge.admin.metrics import METRICS
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
-from amqtt_rest_bridge.engine.admission import QueueBytes
-from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from template_api.errors import ROWS

@@ -2,8 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.engine.admission import QueueBytes
-from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.lot.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
 
 

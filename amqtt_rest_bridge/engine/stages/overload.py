@@ -7,9 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-from amqtt_rest_bridge.engine.admission import Admission
 from amqtt_rest_bridge.engine.event import Call
 from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.engine.statistics import Admission
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import OverloadPolicy
 
