@@ -75,7 +75,7 @@ def test_template_has_a_text_that_tells_how_to_use_it(folder: Path) -> None:
     content = (folder / "README.md").read_text(encoding="utf-8")
     headings = re.findall(r"^## (.+)$", content, re.MULTILINE)
     assert [heading for heading in headings if heading in PARTS] == PARTS
-    assert 150 <= len(content.split()) <= 400
+    assert 80 <= len(content.split()) <= 300
     assert not content.startswith("#"), "the title is the template's"
 
 
