@@ -192,13 +192,14 @@ def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: 
 
 _PARAMETER = re.compile(r"[?&]([^=&]+)=[^&]*\Z")
 
+
 # Conditions.
 
 _NAME: Final = "WHEN"
 _CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
 _CONSTANTS: Final = {"true": True, "false": False, "null": None}
 _FIELD: Final = re.compile(r"(?:\$\.|(?:body|message|payload|value)\.)?(?:json\.)?([A-Za-z_][\w.-]*)")
-_SIGNS: Final = re.compile(r"[=<>!~&|]+")
+_SIGNS: Final = re.compile(r"\{[^{}]*\}|'[^']*'|\"[^\"]*\"|([=<>!~&|]+)")
 # Of other languages, and what they are here.
 _OPERATORS: Final = {
     **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
@@ -236,32 +237,34 @@ class _Typed:
     type: str | None
     term: Term
 
+    @property
+    def described(self) -> str:
+        return f"{self.term.text} is {'null' if self.type == 'null' else f'a {self.type}'}"
+
 
 class _ConditionReader:
     """Turn the tree of one condition into tests; raises `_AtError` at the first term that is wrong."""
 
     def __init__(self, value: Value, mode: Mode) -> None:
-        self._value = value
         self._mode = mode
         self._fixed = {part.label: part.text for part in value.parts if isinstance(part, Fixed)}
-        self._source = ""
-        self._offsets: list[int] = []  # in the file, of each character of the condition
-
-    def read(self, tree: ConditionTree | None) -> Condition:
-        piece = self._value.pieces[0]
-        if len(self._value.pieces) > 1 or not piece.is_string:
+        piece = value.pieces[0]
+        if len(value.pieces) > 1 or not piece.is_string:
             hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
             raise _AtError(piece.offset, "is not one string", hint)
         found = list(_CHARACTER.finditer(piece.text[1:-1]))
+        self._source = "".join([unescape(one[0]) for one in found])
+        # In the file, of each character of the condition.
         self._offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
-        source = self._source = "".join([unescape(one[0]) for one in found])
+
+    def read(self, tree: ConditionTree | None) -> Condition:
         try:
             if tree is not None:
                 self._check_shape(tree)
-                return Condition(source, self._test(tree.root))
+                return Condition(self._source, self._test(tree.root))
         except RecursionError:
             pass
-        raise _AtError(piece.offset, "is nested too deeply", "write fewer parentheses")
+        raise _AtError(self._offsets[0] - 1, "is nested too deeply", "write fewer parentheses")
 
     def _fault(self, term: Term | Operation, message: str, hint: str | None = None) -> _AtError:
         last = len(self._offsets) - 1
@@ -271,20 +274,21 @@ class _ConditionReader:
 
     def _check_shape(self, tree: ConditionTree) -> None:
         """Refuse what follows the last term; what is wrong before it is a better reason."""
-        if tree.leftover.text:
-            if not _is_unfinished(tree.root):
-                self._test(tree.root)
-            # The signs around it and where they begin: of `=>` the parser has read the `=` already.
-            offset = tree.leftover.offset
-            around = (one for one in _SIGNS.finditer(self._source) if one.start() <= offset < one.end())
-            start, signs = next(((one.start(), one[0]) for one in around), (offset, ""))
-            text = self._source[start:].strip()
-            hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
-            if signs in _OPERATORS:
-                hint = f"write {_OPERATORS[signs]}"
-            elif text.upper().startswith("IN"):
-                hint = "as in IN ('a', 'b')"
-            raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
+        if not tree.leftover.text:
+            return
+        start, hint = tree.leftover.offset, "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+        # Of `=>` the parser has read the `=` already.
+        foreign = next(
+            (one for one in _SIGNS.finditer(self._source) if one[1] and one.start() <= start < one.end()), None
+        )
+        if not _is_unfinished(tree.root):
+            self._test(tree.root)
+        if foreign is not None and foreign[1] in _OPERATORS:
+            start, hint = foreign.start(), f"write {_OPERATORS[foreign[1]]}"
+        text = self._source[start:].strip()
+        if text.upper().startswith("IN"):
+            hint = "as in IN ('a', 'b')"
+        raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
 
     def _test(self, node: Operation) -> Test:
         if node.name == "(":
@@ -299,7 +303,10 @@ class _ConditionReader:
             case "EXISTS", (operand,):
                 self._check_existence(operand)
             case "LIKE", (operand, pattern):
-                self._check_likeness(operand, pattern)
+                if not isinstance(pattern.operand, Literal) or pattern.type != "text":
+                    raise self._fault(pattern.term, "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
+                if operand.type not in (None, "text"):
+                    raise self._fault(operand.term, f"{operand.described}, and LIKE compares texts")
             case name, (left, *others):
                 for other in others:
                     self._check_types(left, name, other)
@@ -313,35 +320,29 @@ class _ConditionReader:
             hint = f"write EXISTS {{{one.operand.name}}}"
             raise self._fault(one.term, "a placeholder with a default always exists", hint)
 
-    def _check_likeness(self, operand: _Typed, pattern: _Typed) -> None:
-        if not isinstance(pattern.operand, Literal) or pattern.type != "text":
-            raise self._fault(pattern.term, "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
-        if operand.type not in (None, "text"):
-            message = f"{operand.term.text} is {_article(operand.type)}, and LIKE compares texts"
-            raise self._fault(operand.term, message)
-
     def _operand(self, node: Term, *, is_first: bool) -> _Typed:
+        text = node.text
         match node.kind:
             case "placeholder":
                 return self._placeholder(node)
             case "number":
-                return _Typed(Literal(JsonNumber(node.text)), "number", node)
+                return _Typed(Literal(JsonNumber(text)), "number", node)
             case "quoted":
-                return _Typed(Literal(node.text[1:-1]), "text", node)
+                return _Typed(Literal(text[1:-1]), "text", node)
             case "constant":
-                value = _CONSTANTS[node.text.lower()]
+                value = _CONSTANTS[text.lower()]
                 return _Typed(Literal(value), "null" if value is None else "boolean", node)
-        if not node.text:
+        if not text:
             hint = "a placeholder, a number, a text in quotes, true, false or null"
             raise self._fault(node, "a value is missing here", hint)
-        hint = f"a text is written in quotes: '{node.text}'"
-        if node.text[0] in "'\"":
+        hint = f"a text is written in quotes: '{text}'"
+        if text[0] in "'\"":
             hint = "close the quote"
-        elif recognise(node.text, self._mode):
-            hint = f"a placeholder is written in braces: {{{node.text}}}"
-        elif is_first and (field := _FIELD.fullmatch(node.text)):
+        elif recognise(text, self._mode):
+            hint = f"a placeholder is written in braces: {{{text}}}"
+        elif is_first and (field := _FIELD.fullmatch(text)):
             hint = question(f"{{{'body' if self._mode is Mode.SERVER else 'value'}.json.{field[1]}}}")
-        raise self._fault(node, f"{_shown(node.text)} is not a value", hint)
+        raise self._fault(node, f"{_shown(text)} is not a value", hint)
 
     def _placeholder(self, term: Term) -> _Typed:
         name = term.text[1:-1]
@@ -349,22 +350,30 @@ class _ConditionReader:
             return _Typed(Literal(constant), "text", term)
         found = recognise(name, self._mode)
         if found is None:
-            reason = explain_suspect(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
-            _, hint = reason or ("", None)
-            raise self._fault(term, f"{term.text} is not a placeholder", hint)
+            explained = explain_suspect(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
+            raise self._fault(term, f"{term.text} is not a placeholder", explained and explained[1])
         if found.root == "json":  # of any type
             return _Typed(found, None, term)
         return _Typed(found, "number" if found.root in _NUMBERS else "text", term)
 
     def _check_types(self, left: _Typed, name: str, right: _Typed) -> None:
         """Refuse what can never be true, whatever the message holds."""
-        if name not in ("=", "!=", "IN"):
-            for one in (left, right):
-                if one.type in ("boolean", "null"):
-                    raise self._fault(one.term, f"{one.term.text} has no order", "compare it with = or !=")
-        if left.type is not None and right.type is not None and left.type != right.type:
-            message = f"{left.term.text} is {_article(left.type)}, {right.term.text} is {_article(right.type)}"
-            raise self._fault(right.term, f"{message}: they never compare", _type_hint(left, right))
+        for one in (left, right):
+            if one.type in ("boolean", "null") and name not in ("=", "!=", "IN"):
+                raise self._fault(one.term, f"{one.term.text} has no order", "compare it with = or !=")
+        if left.type is None or right.type is None or left.type == right.type:
+            return
+        types, hint = {left.type: left, right.type: right}, None
+        placeholder = left.operand if isinstance(left.operand, Placeholder) else right.operand
+        if isinstance(placeholder, Placeholder) and "null" in types:
+            hint = f"it is missing or a text, never null: write NOT EXISTS {{{placeholder.name}}}"
+        elif isinstance(placeholder, Placeholder) and placeholder.root == "payload":
+            hint = (
+                f"{{{placeholder.name}.json}} is the payload as JSON" if placeholder.name != "body" else "{body.json}"
+            )
+        elif types.keys() == {"number", "text"} and isinstance(types["number"].operand, Literal):
+            hint = f"compare with a text: '{types['number'].term.text}'"
+        raise self._fault(right.term, f"{left.described}, {right.described}: they never compare", hint)
 
 
 def _is_unfinished(node: Operation) -> bool:
@@ -373,22 +382,6 @@ def _is_unfinished(node: Operation) -> bool:
         return _is_unfinished(node.operations[-1])
     last = node.terms[-1]
     return node.name == "lone" or (last.kind == "missing" and not last.text)
-
-
-def _type_hint(left: _Typed, right: _Typed) -> str | None:
-    types = {left.type: left, right.type: right}
-    placeholder = left.operand if isinstance(left.operand, Placeholder) else right.operand
-    if "null" in types and isinstance(placeholder, Placeholder):
-        return f"it is missing or a text, never null: write NOT EXISTS {{{placeholder.name}}}"
-    if isinstance(placeholder, Placeholder) and placeholder.root == "payload":
-        return f"{{{placeholder.name}.json}} is the payload as JSON" if placeholder.name != "body" else "{body.json}"
-    if "number" in types and "text" in types and isinstance(types["number"].operand, Literal):
-        return f"compare with a text: '{types['number'].term.text}'"
-    return None
-
-
-def _article(type_name: str | None) -> str:
-    return "null" if type_name == "null" else f"a {type_name}"
 
 
 def _shown(text: str) -> str:
