@@ -38,13 +38,13 @@ from amqtt_rest_bridge.http.server import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Publication, Route, RunIds
+from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, reloading_on_sighup, usable_routes
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor
-from amqtt_rest_bridge.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.store import SeenKeys
 from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors

@@ -16,10 +16,10 @@ from amqtt_rest_bridge.engine.status import StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.server import bound_socket
 from amqtt_rest_bridge.lot.model import Capture, Route, RunIds
+from amqtt_rest_bridge.lot.route_set import with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.records.kept_file import FailureFile
 from amqtt_rest_bridge.records.kept_runs import KeptRuns
-from amqtt_rest_bridge.route_set import with_bound_ports
 from amqtt_rest_bridge.settings import Settings
 
 if TYPE_CHECKING:

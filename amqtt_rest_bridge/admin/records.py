@@ -34,6 +34,7 @@ from amqtt_rest_bridge.lot.model import (
     ServerEvent,
     Try,
 )
+from amqtt_rest_bridge.lot.route_set import event_names, with_bound_ports
 from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.records.problems import Problems
 from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_wanted, shown_body
@@ -48,7 +49,6 @@ from amqtt_rest_bridge.records.values import (
     RunQuery,
     ShownResponse,
 )
-from amqtt_rest_bridge.route_set import event_names, with_bound_ports
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
 

@@ -23,8 +23,8 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.broker.row_index import RowIndex
+from amqtt_rest_bridge.engine.failures import disk_full
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.failures import disk_full
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.store import BatchNumbers, Kept, Spool, SpoolFullError, Unreadable

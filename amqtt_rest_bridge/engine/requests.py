@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
+from amqtt_rest_bridge.engine.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, on_one_line
-from amqtt_rest_bridge.failures import body_members, failure_payload, failure_topic, result_values
 from amqtt_rest_bridge.http.failures import describe_status, redirect_refused
 from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
 from amqtt_rest_bridge.lot.masking import Masker, credentials_of

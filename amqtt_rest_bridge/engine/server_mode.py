@@ -22,7 +22,7 @@ from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Answer, Headers, RefusedError, Request, Response, path_of, refuse, refused
 from amqtt_rest_bridge.lot.model import Message, Route
-from amqtt_rest_bridge.route_set import asking, read_filters, reply_filters
+from amqtt_rest_bridge.lot.route_set import asking, read_filters, reply_filters
 
 _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
 

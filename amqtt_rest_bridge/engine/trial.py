@@ -35,7 +35,7 @@ from amqtt_rest_bridge.lot.model import (
     Route,
     RunIds,
 )
-from amqtt_rest_bridge.route_set import read_filters
+from amqtt_rest_bridge.lot.route_set import read_filters
 
 REQUEST_ID: Final = "00000000-0000-4000-8000-000000000000"
 """`{request_id}` of a trial."""

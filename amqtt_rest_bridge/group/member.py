@@ -28,12 +28,12 @@ from amqtt_rest_bridge.group.own_session import OwnSession, Watches
 from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
+from amqtt_rest_bridge.lot.route_set import route_set_hash
 from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
 from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import Publisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.supervisor import Supervisor
-from amqtt_rest_bridge.route_set import route_set_hash
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import LineLimit, lease_time, woken

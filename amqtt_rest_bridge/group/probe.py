@@ -18,11 +18,11 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
+from amqtt_rest_bridge.lot.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import NO_PROPERTIES, REASONS, Properties, Property
-from amqtt_rest_bridge.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, WorkerSettings
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.topics import schedule_topic

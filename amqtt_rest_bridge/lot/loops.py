@@ -164,7 +164,7 @@ def may_match(topic_filter: str, topic: str) -> bool:
     """Return whether a topic filter matches a topic that `topic_pattern` made, for at least one message."""
     if topic.startswith("$") and topic_filter[0] in "+#":
         return False
-    levels = list(_levels(topic))
+    levels = [_MANY if _MANY in level else level for level in topic.split("/")]
     places = _with_skipped({0}, levels)  # that the filter may have come to in the levels
     for wanted in topic_filter.split("/"):
         if wanted == "#":
@@ -198,17 +198,3 @@ def _level_matches(wanted: str, level: str) -> bool:
     if wanted == "+" or level == _MANY:
         return True
     return re.fullmatch(".*".join(map(re.escape, level.split(_ONE))), wanted) is not None
-
-
-def _levels(topic: str) -> Iterator[str]:
-    """Split a pattern into its levels; `_MANY` is a level of its own."""
-    for level in topic.split("/"):
-        head, many, tail = level.partition(_MANY)
-        if not many or level == _MANY:
-            yield level
-            continue
-        if head:
-            yield head + _ONE
-        yield _MANY
-        if tail:
-            yield _ONE + tail.replace(_MANY, _ONE)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
+from amqtt_rest_bridge.engine.failures import failure_payload
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.failures import failure_payload
 from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, parse
 from tests.support.placeholder_values import PAYLOAD, failure, fill, message, request
 
