@@ -17,22 +17,19 @@ from amqtt.broker import BrokerContext
 from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage
 
-from amqtt_rest_bridge.broker import amqtt_broker, garbage, repairs
+from amqtt_rest_bridge.broker import amqtt_broker, repairs
 from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
-from amqtt_rest_bridge.broker.draining import drain
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.messages import IncomingMessages, retained_messages
-from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.messages import IncomingMessages, Publisher, Statuses, retained_messages
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
-from amqtt_rest_bridge.broker.statuses import Statuses
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import reloading_on_sighup
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times
 from amqtt_rest_bridge.settings import Settings, check_settings
 from amqtt_rest_bridge.store import Spool
-from amqtt_rest_bridge.system import return_large_blocks
+from amqtt_rest_bridge.system import freeze_garbage, return_large_blocks
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 
 if TYPE_CHECKING:
@@ -133,7 +130,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             return
         self._opened.enter_context(reloading_on_sighup(lambda: self.supervisor.finish("reload", self.bridge.reload)))
         if amqtt_broker.is_run_by_amqtt():
-            garbage.freeze()
+            freeze_garbage()
 
     async def on_broker_retained_message(self, *, client_id: str | None, retained_message: ApplicationMessage) -> None:
         """Show the bridge what plugins retain, for read events, which answer with it before the next publication."""
@@ -141,8 +138,20 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
             self._incoming.retained(retained_message)
 
     async def on_broker_pre_shutdown(self) -> None:
-        """Wait for running requests and publish their results; new connections are refused from now on."""
-        await drain(self._draining, self.bridge, self.endpoint, self._lossless, self._publisher, self.times)
+        """Pass on what clients have published by now, stop the bridge, and wait until its results are delivered.
+
+        New connections are refused by now. What does not get so far within the time is counted in the log.
+        """
+        loop, times = asyncio.get_running_loop(), self.times
+        await self._draining.passed_on()
+        deadline = loop.time() + times.grace + times.publish
+        await self.bridge.stop(times.grace)
+        for route, count in self.endpoint.unfinished().items():
+            log.warning("route %s: %d message(s) had not been answered when the broker stopped", route, count)
+        for route, count in ({} if self._lossless is None else self._lossless.rows).items():
+            log.info("route %s: %d message(s) stay in the spool for a start with this route", route, count)
+        if undelivered := await self._publisher.settled(max(times.publish, deadline - loop.time())):
+            log.warning("%d message(s) had not reached their subscribers when the broker stopped", undelivered)
 
     async def close(self) -> None:
         """End the bridge, and close ports and files."""

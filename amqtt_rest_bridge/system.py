@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import errno
 import faulthandler
+import gc
 import logging
 import os
 import stat
@@ -56,6 +57,18 @@ def return_large_blocks(*, few_arenas: bool = False) -> None:
         for (parameter, variable), value in wanted:
             if variable not in os.environ:
                 mallopt(parameter, value)
+
+
+def freeze_garbage() -> None:
+    """Free the reference cycles that a start has left, and freeze all other objects; blocks for one full round.
+
+    A full round of the garbage collector stops every message while it visits all objects, 55,000 after the start of a
+    broker; later rounds leave the frozen ones out. Only a process that runs nothing but the broker is frozen: frozen
+    objects in reference cycles are never freed. The thresholds of the collector stay: amqtt's sessions are in cycles,
+    and with a threshold of 10,000 in place of 700, 4,000 clients that came and went left 70 MB more behind.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def leave_no_core_file() -> None:

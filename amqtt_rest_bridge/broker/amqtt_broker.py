@@ -257,7 +257,7 @@ def unsent(broker: Any) -> Iterator[tuple[int, bool]]:
         transport = transport_of(getattr(handler, "writer", None))
         if transport is not None and session.transitions.is_connected():
             waits = handler._write_lock.locked() or bool(session.inflight_out)
-            yield transport.get_write_buffer_size(), waits
+            yield transport.get_write_buffer_size() + getattr(handler.writer, "gathered_bytes", 0), waits
 
 
 def forward_next(broker: Any) -> Callable[[], Coroutine[Any, Any, None]]:
@@ -367,6 +367,11 @@ def forwarding_task(broker: Any) -> "asyncio.Task[None] | None":
 def split_address(listener: ListenerConfig) -> tuple[str | None, int]:
     """Return the host and port of a listener's `bind`; raises `ValueError` when the port is not a number."""
     return Broker._split_bindaddr_port(str(listener.bind), DEFAULT_PORTS[listener.type])
+
+
+def bare_address(address: str | None) -> str | None:
+    """Return the address of a listener's `bind` as it can be bound, IPv6 without brackets; None for all addresses."""
+    return (address and address.strip("[]")) or None
 
 
 def load_certificate(listener: ListenerConfig) -> None:

@@ -16,7 +16,6 @@ from amqtt.utils import import_string
 
 from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.broker import amqtt_broker
-from amqtt_rest_bridge.broker.repairs.ipv6 import bare
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, HintedError, on_one_line, reason
 from amqtt_rest_bridge.settings import YAML_TYPES
 from amqtt_rest_bridge.spelling import did_you_mean, question
@@ -179,7 +178,7 @@ def address_of(listener: ListenerConfig) -> tuple[str | None, int]:
         ValueError: The port is not a number.
     """
     host, port = amqtt_broker.split_address(listener)
-    return bare(host), port
+    return amqtt_broker.bare_address(host), port
 
 
 def bound_addresses(broker: Broker) -> list[str]:

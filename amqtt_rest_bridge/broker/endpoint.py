@@ -25,10 +25,16 @@ from typing import Any, Final
 from msgspec import json
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
-from amqtt_rest_bridge.broker.bridge_session import BridgeSession, Entry, Receiver, Subscription, written
+from amqtt_rest_bridge.broker.bridge_session import (
+    BridgeConnection,
+    BridgeSession,
+    Entry,
+    Receiver,
+    Subscription,
+    written,
+)  # fmt: skip
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent
-from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.messages import Publisher
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, served, wire

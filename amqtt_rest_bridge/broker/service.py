@@ -6,18 +6,18 @@ starts a default broker for a malformed file and dies of SIGTERM; `rest-bridge s
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from amqtt.broker import Broker
 from amqtt.contexts import BrokerConfig, ListenerType
 from amqtt.errors import BrokerError
+from amqtt.events import BrokerEvents
 
-from amqtt_rest_bridge.broker import amqtt_broker, configuration, garbage, repairs
-from amqtt_rest_bridge.broker.repairs import start_hooks
-from amqtt_rest_bridge.broker.repairs.ipv6 import bare
+from amqtt_rest_bridge.broker import amqtt_broker, configuration, repairs
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
 from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor, loop_factory
+from amqtt_rest_bridge.system import freeze_garbage
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +66,7 @@ def run(config: BrokerConfig, signals: Signals, on_ready: Callable[[], None]) ->
 
 
 async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None]) -> None:
-    failed = start_hooks.record_failures(broker.plugins_manager)
+    failed = record_failures(broker.plugins_manager)
     try:
         if signals.received is None:
             await broker.start()
@@ -81,7 +81,7 @@ async def _serve(broker: Broker, signals: Signals, on_ready: Callable[[], None])
         return
     broken = ""
     if not failed and signals.received is None:
-        garbage.freeze()
+        freeze_garbage()
         log.info("ready: MQTT on %s", ", ".join(configuration.bound_addresses(broker)) or "no listener")
         on_ready()
         broken = await _wait_for_end(broker, signals)
@@ -124,6 +124,31 @@ async def _release(broker: Broker) -> None:
     await broker.plugins_manager.close()
 
 
+def record_failures(manager: Any) -> list[str]:
+    """Return the list to which failures of the plugins' start hooks will be added, each as a sentence.
+
+    Defect, amqtt 0.12.1: `fire_event` only prints the exception of `on_broker_pre_start` and `on_broker_post_start`,
+    and the broker runs without that plugin. Upstream: https://github.com/Yakifo/amqtt/issues/51, closed when failing
+    imports and constructors began to stop the broker (https://github.com/Yakifo/amqtt/pull/203); hooks were left out.
+    """
+    failed: list[str] = []
+
+    def recording(hook: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
+        async def run(**arguments: Any) -> None:
+            try:
+                await hook(**arguments)
+            except Exception as error:  # noqa: BLE001  # of any plugin; the reason why the start failed
+                failed.append(f"{type(getattr(hook, '__self__', hook)).__name__} cannot start: {reason(error)}")
+
+        return run
+
+    hooks = amqtt_broker.hooks(manager)
+    for event in (BrokerEvents.PRE_START, BrokerEvents.POST_START):
+        if event in hooks:
+            hooks[event] = [recording(hook) for hook in hooks[event]]
+    return failed
+
+
 def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
     """Name listener and address in errors."""
 
@@ -131,7 +156,7 @@ def _listen_or_explain(listen: amqtt_broker.Step) -> amqtt_broker.Step:
         try:
             return await listen(name, kind, address, port, context)
         except OSError as error:
-            raise configuration.CannotListenError(name, bare(address), port, error) from error
+            raise configuration.CannotListenError(name, amqtt_broker.bare_address(address), port, error) from error
 
     return explaining
 

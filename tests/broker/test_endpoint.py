@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from amqtt_rest_bridge.broker import bridge_connection
-from amqtt_rest_bridge.broker.bridge_connection import BridgeConnection
+from amqtt_rest_bridge.broker import bridge_session
+from amqtt_rest_bridge.broker.bridge_session import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
@@ -367,7 +367,7 @@ async def test_packets_that_are_not_urgent_wait_for_others_unless_none_was_sent_
     connection = BridgeConnection(Accepting())
     connection.connection_made(cast("asyncio.Transport", transport))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bridge_connection, "GATHERED_SECONDS", 5.0)
+        patched.setattr(bridge_session, "GATHERED_SECONDS", 5.0)
         for packet in (b"1", b"2", b"3"):
             connection.write(packet, is_urgent=False)
             for _ in range(3):

@@ -146,7 +146,7 @@ def test_what_waits_for_an_event_that_is_gone_takes_no_room_from_its_route_and_i
             client = host.client("out")
             released.set()
             assert client.messages(2) == [("out", b"E")] * 2
-            eventually(lambda: host.program.status("L")["messages"]["queued"] == 0)
+            eventually(lambda: on_disk(spool) == 2)  # until then those of E take room
             client.publish("E", b"new")
             assert client.message() == ("out", b"n")
             load(host, of_events(target.port, "E", "F"))

@@ -1,46 +1,21 @@
-"""Repairs of amqtt: one module for each defect, and `mend`, which applies them to a broker.
+"""Repairs of amqtt: a module for each part of it, and `mend`, which applies them to a broker.
 
-Each module opens with the defect, the version of amqtt in which it was seen, the repair, and the upstream issue if
-there is one. `tests/broker/repairs/test_defects.py` shows each defect in a plain amqtt. If such a test fails with a
-newer amqtt, amqtt has mended the defect: remove the module and its line below. `wills` is called by `connections`,
-`start_hooks` by `rest-bridge serve`, and `shutdown.Draining` by the plugin.
+Each module opens with its defects, the version of amqtt in which they were seen, the repairs, and the upstream issues
+if there are any. `tests/broker/repairs/test_defects.py` shows each defect in a plain amqtt. If such a test fails with a
+newer amqtt, amqtt has mended the defect: remove its repair. `shutdown.Draining` is called by the plugin, and a start
+hook that fails by `service`.
 
 All of it runs in the broker's loop. Private names of amqtt are in `amqtt_broker` only.
 """
 
 from typing import Any
 
-from amqtt_rest_bridge.broker.repairs import (
-    acknowledged,
-    connections,
-    flooding,
-    forwarding,
-    ipv6,
-    leftovers,
-    resets,
-    retained,
-    shutdown,
-    stopping,
-    subscriptions,
-    web_sockets,
-    wildcards,
-)
+from amqtt_rest_bridge.broker.repairs import connections, forwarding, permissions, reading, shutdown
 
 
 def mend(broker: Any) -> None:
     """Mend an amqtt broker before it starts; its constructor may still run. A second call changes nothing."""
-    if isinstance(broker.subscriptions, subscriptions.CopiedWhenRead):
+    if isinstance(broker.subscriptions, forwarding.CopiedWhenRead):
         return
-    subscriptions.mend(broker)
-    retained.mend(broker)
-    wildcards.mend(broker)
-    acknowledged.mend(broker)
-    connections.mend(broker)
-    flooding.mend(broker)
-    resets.mend(broker)
-    web_sockets.mend(broker)
-    forwarding.mend(broker)
-    leftovers.mend(broker)
-    stopping.mend(broker)
-    shutdown.mend(broker)
-    ipv6.mend(broker)
+    for part in (permissions, connections, reading, forwarding, shutdown):
+        part.mend(broker)

@@ -1,14 +1,14 @@
-"""Defect, amqtt 0.12.1: the broker takes three iterations of the loop to forward one message.
+"""Defects, amqtt 0.12.1, on the way of a message to its subscribers.
 
-amqtt forwards each message in a task, and waits for the end of that task or of the broker. Each client can queue a
-message in three iterations too. So with two clients that send without a pause the queue grows, and every other message
-waits behind it.
-
-amqtt starts a delivery, a task, for each subscriber of a message, and drops ended deliveries only from the front of
-their list. So while one client does not read, amqtt keeps every message that is sent to any client.
-
-Mended: queued messages are forwarded one after the other in one iteration, for a millisecond at most. Ended deliveries
-are dropped wherever they are in the list.
+- The broker takes three iterations of the loop, and a task, to forward one message. Each client can queue a message in
+  three iterations too. So with two clients that send without a pause the queue grows, and every other message waits
+  behind it. Mended: queued messages are forwarded one after the other in one iteration, for a millisecond at most.
+- A delivery, a task, is started for each subscriber of a message, and ended deliveries are dropped only from the front
+  of their list. So while one client does not read, amqtt keeps every message that is sent to any client. Mended: ended
+  deliveries are dropped wherever they are in the list.
+- amqtt awaits the ACL, and the delivery of retained messages, inside loops over the subscriptions. When a client
+  subscribes or leaves meanwhile they fail with "dictionary changed size during iteration": a message does not reach its
+  subscribers, or the connection of a newcomer ends. Mended: a loop goes over a copy, which is used until they change.
 
 Upstream: no issue is known.
 """
@@ -16,7 +16,10 @@ Upstream: no issue is known.
 import asyncio
 import logging
 import time
+from collections.abc import Iterator
 from typing import Any, Final
+
+from amqtt.session import Session
 
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import reason
@@ -29,7 +32,7 @@ _QUIET_SECONDS: Final = 1.0
 
 
 def mend(broker: Any) -> None:
-    """Replace the task that forwards messages."""
+    """Replace the task that forwards messages, and the mapping of subscriptions by `CopiedWhenRead`."""
 
     def directly(own: amqtt_broker.Step) -> amqtt_broker.Step:
         async def forward_until_shutdown() -> None:
@@ -48,6 +51,7 @@ def mend(broker: Any) -> None:
         return forward_until_shutdown
 
     amqtt_broker.replace(broker, amqtt_broker.Steps.FORWARD, directly)
+    amqtt_broker.replace_subscriptions(broker, CopiedWhenRead)
 
 
 class _Forwarding:
@@ -95,3 +99,37 @@ class _Forwarding:
             error = None if delivery.cancelled() else delivery.exception()
             if error is not None and (count := self._undelivered.count()):
                 log.warning("%d message(s) did not reach a client, the last one: %s", count, reason(error))
+
+
+class CopiedWhenRead(dict[str, list[tuple[Session, int]]]):
+    """Subscribers by filter; a loop over them sees those that there were when it began.
+
+    amqtt calls `items` for each message, so the copy is kept for the next one. amqtt changes the list of a filter right
+    after it has looked it up, so each look-up drops the copy.
+    """
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.keys()))
+
+    def items(self) -> Any:
+        """Return each filter and its subscribers."""
+        copy = [(topic_filter, subscribers[:]) for topic_filter, subscribers in super().items()]
+        self.items = copy.__iter__  # type: ignore[method-assign]  # in place of this method, until `vars(self).clear()`
+        return iter(copy)
+
+    def __getitem__(self, topic_filter: str) -> list[tuple[Session, int]]:
+        vars(self).clear()
+        return super().__getitem__(topic_filter)
+
+    def __setitem__(self, topic_filter: str, subscribers: list[tuple[Session, int]]) -> None:
+        vars(self).clear()
+        super().__setitem__(topic_filter, subscribers)
+
+    def __delitem__(self, topic_filter: str) -> None:
+        vars(self).clear()
+        super().__delitem__(topic_filter)
+
+    def clear(self) -> None:
+        """Remove all: the broker starts again."""
+        vars(self).clear()
+        super().clear()

@@ -1,13 +1,16 @@
-"""Defect, amqtt 0.12.1: a shutdown drops the messages that are on their way to subscribers.
+"""Defects, amqtt 0.12.1, at the shutdown.
 
-amqtt ends the connections of its clients at once, drops the messages that it has acknowledged, and cancels deliveries:
-of 16 results 12 arrived. It also logs a stack trace for each message that a client has not read.
-
-Mended: the plugin waits for deliveries before amqtt shuts down (`Draining`). While HTTP requests are still running,
-clients are read as usual, since a packet may be the reply that a request waits for. After that only acknowledgements
-and DISCONNECT are taken from clients, so that a client that sends without a pause does not keep the loop busy. In the
-end, messages that clients have not read are dropped with one line in the log, and acknowledged messages that have not
-been passed on with one line for each publisher.
+- Messages that are on their way to subscribers are dropped: amqtt ends the connections of its clients at once, drops
+  the messages that it has acknowledged, and cancels deliveries: of 16 results 12 arrived. It also logs a stack trace
+  for each message that a client has not read. Mended: the plugin waits for deliveries first (`Draining`). While HTTP
+  requests are still running, clients are read as usual, since a packet may be the reply that a request waits for. After
+  that only acknowledgements and DISCONNECT are taken from clients, so that a client that sends without a pause does not
+  keep the loop busy. In the end, messages that clients have not read are dropped with one line in the log, and
+  acknowledged messages that have not been passed on with one line for each publisher.
+- Before Python 3.12 a client that sends without a pause keeps the broker from shutting down: amqtt cancels the task
+  that reads a connection, and waits for its end; that task is in `asyncio.wait_for`, which loses a cancellation that
+  comes together with a packet (https://github.com/python/cpython/issues/86296). Mended: the connection is aborted, and
+  the task cancelled again, until it ends.
 
 Upstream: no issue is known.
 """
@@ -22,6 +25,7 @@ from amqtt_rest_bridge.broker.repairs import connections
 
 log = logging.getLogger(__name__)
 
+_STOP_SECONDS: Final = 0.05  # how long the task that reads may take to end
 _PASS_SECONDS: Final = 1.0  # how long acknowledged messages may take to be passed on
 _STUCK_SECONDS: Final = 1.0  # without progress for so long, the clients that are left count as not reading
 _LOOK_SECONDS: Final = 0.005
@@ -30,7 +34,7 @@ _END_SECONDS: Final = 1.0  # how long a cancelled delivery may take to end
 
 
 def mend(broker: Any) -> None:
-    """Cancel the deliveries that clients have not read before amqtt ends forwarding."""
+    """Abort connections that are read while amqtt stops them, and cancel unread deliveries before forwarding ends."""
     deliveries = amqtt_broker.deliveries(broker)
 
     def dropping_unread(end: amqtt_broker.Step) -> amqtt_broker.Step:
@@ -48,7 +52,20 @@ def mend(broker: Any) -> None:
 
         return drop_and_end
 
+    def cutting_off(stop: amqtt_broker.Step) -> amqtt_broker.Step:
+        async def stop_reading(handler: Any) -> None:
+            stopping = asyncio.ensure_future(stop(handler))
+            try:
+                while not (await asyncio.wait((stopping,), timeout=_STOP_SECONDS))[0]:
+                    amqtt_broker.end_reading(handler)
+            finally:
+                stopping.cancel()
+            await stopping
+
+        return stop_reading
+
     amqtt_broker.replace(broker, amqtt_broker.Steps.END_FORWARDING, dropping_unread)
+    amqtt_broker.replace(broker, amqtt_broker.Steps.STOP_HANDLER, cutting_off)
 
 
 class Draining:

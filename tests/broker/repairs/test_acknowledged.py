@@ -20,7 +20,7 @@ from amqtt.session import Session
 from websockets.sync.client import connect as connect_websocket
 from websockets.typing import Subprotocol
 
-from amqtt_rest_bridge.broker.repairs import acknowledged, connections
+from amqtt_rest_bridge.broker.repairs import connections
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
 from tests.support.commands import Workplace
 from tests.support.embedded_broker import Host, configuration, hosting
@@ -319,7 +319,7 @@ def test_messages_and_then_the_will_wait_for_a_slow_acl(named: Host, target: Rec
 def test_an_acl_that_hangs_loses_the_messages_of_one_publisher_and_the_log_counts_them(
     named: Host, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(acknowledged, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(connections, "_LOOK_SECONDS", 0.05)
     with listening(named.mqtt_port, login=("bob", "bob")) as listener:
         publish_acknowledged(ann := user(named, "ann", "a"), numbered(20), "in/ann")
         ann.close()

@@ -25,8 +25,9 @@ from websockets.sync.client import connect as connect_websocket
 from websockets.typing import Subprotocol
 
 from amqtt_rest_bridge.broker import repairs
-from amqtt_rest_bridge.broker.repairs import start_hooks, stopping
+from amqtt_rest_bridge.broker.repairs import shutdown
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
+from amqtt_rest_bridge.broker.service import record_failures
 from tests.benchmarks.mqtt_wire import Wire, connect_packet, publish_packet, subscribe_packet
 from tests.broker.repairs.test_forwarding import iterations
 from tests.support.embedded_broker import Host
@@ -204,7 +205,7 @@ def is_closed(sock: socket.socket, seconds: float) -> bool:
 @pytest.mark.parametrize("mended", BOTH)
 @pytest.mark.parametrize("topic", ["$SYS/broker/uptime", "bob/gone"])
 def test_amqtt_sends_a_will_where_its_client_may_not_publish(topic: str, mended: bool) -> None:
-    """See `wills`."""
+    """See `permissions`."""
     with running(mended, "Rights") as host:
         ann = connect(host, "ann", will=(topic, b"forged"), will_retain=True)
         host.cut_off(ann.sock, "ann")
@@ -244,7 +245,7 @@ def are_sent(listener: Listener, payloads: list[bytes], host: Host) -> bool:
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool) -> None:
-    """See `acknowledged`."""
+    """See `connections`."""
     payloads = numbered(100)
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
         ann = connect(host, "ann")
@@ -257,7 +258,7 @@ def test_amqtt_drops_acknowledged_messages_when_the_connection_ends(mended: bool
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> None:
-    """See `acknowledged`."""
+    """See `connections`."""
     payloads = numbered(100)
     with running(mended, "Failing") as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
         ann = connect(host, "ann")
@@ -272,7 +273,7 @@ def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> N
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(mended: bool) -> None:
-    """See `web_sockets`."""
+    """See `reading`."""
     Published.payloads.clear()
     packet = publish_packet("in/x", bytes(100))
     with (
@@ -293,7 +294,7 @@ def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: bool) -> None:
-    """See `resets`."""
+    """See `reading`."""
     with running(mended) as host:
         ann = connect(host, "ann", will=("gone", b"x"), will_retain=True)
         with host.ending("ann"):
@@ -303,7 +304,7 @@ def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: boo
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_packets_that_came_before_a_reset(mended: bool) -> None:
-    """See `resets`."""
+    """See `reading`."""
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
         ann = connect(host, "ann")
         with host.ending("ann"):
@@ -313,7 +314,7 @@ def test_amqtt_drops_packets_that_came_before_a_reset(mended: bool) -> None:
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_leaves_a_connection_without_a_connect_open(mended: bool) -> None:
-    """See `leftovers`."""
+    """See `reading`."""
     if not mended and sys.version_info >= (3, 13):
         pytest.skip("Python 3.13 closes a connection that nothing refers to")
     with running(mended) as host, socket.create_connection(("127.0.0.1", host.mqtt_port)) as peer:
@@ -324,7 +325,7 @@ def test_amqtt_leaves_a_connection_without_a_connect_open(mended: bool) -> None:
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_reads_all_packets_of_a_client_in_one_iteration_of_the_loop(mended: bool) -> None:
-    """See `flooding`."""
+    """See `reading`."""
     Rounds.most = 0
     with running(mended, "Rounds") as host:
         ann = connect(host, "ann")
@@ -360,7 +361,7 @@ def test_amqtt_keeps_delivered_messages_while_one_client_does_not_acknowledge(me
 @pytest.mark.filterwarnings("ignore:The 'acl' option is deprecated:DeprecationWarning")
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_takes_a_plus_in_an_acl_for_any_number_of_levels(mended: bool) -> None:
-    """See `wildcards`."""
+    """See `permissions`."""
     wanted = {
         "ann": ["ann/+", "ann/#", "deep/#"],
         "bob": ["#", "top"],
@@ -381,7 +382,7 @@ def test_amqtt_takes_a_plus_in_an_acl_for_any_number_of_levels(mended: bool) -> 
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_sends_a_client_retained_messages_for_the_filters_of_others(mended: bool) -> None:
-    """See `retained`."""
+    """See `permissions`."""
     with running(mended) as host:
         host.wait(host.broker.retain_message(None, "kept/1", b"x"))
         ann = connect(host, "ann")
@@ -398,7 +399,7 @@ def test_amqtt_sends_a_client_retained_messages_for_the_filters_of_others(mended
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_keeps_a_message_from_its_subscribers_when_another_subscribes_meanwhile(mended: bool) -> None:
-    """See `subscriptions`."""
+    """See `forwarding`."""
     Rights.asked.clear()
     Rights.may.clear()
     with running(mended, "Rights") as host:
@@ -460,7 +461,7 @@ def test_amqtt_logs_a_stack_trace_for_messages_that_are_not_read_at_a_shutdown(
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
-    """See `ipv6`."""
+    """See `reading`."""
     with contextlib.ExitStack() as stack:
         if not mended:
             stack.enter_context(pytest.raises(Exception, match="can't be started"))
@@ -469,10 +470,10 @@ def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
 
 
 def test_amqtt_starts_although_a_start_hook_fails() -> None:
-    """See `start_hooks`."""
+    """See `service.record_failures`."""
     with running(False, "Broken") as host:
         assert host.broker.transitions.state == "started"
-        recorded = start_hooks.record_failures(host.broker.plugins_manager)
+        recorded = record_failures(host.broker.plugins_manager)
         host.wait(host.broker.plugins_manager.fire_event(BrokerEvents.POST_START, wait=True))
         assert recorded == ["Broken cannot start: no port"]
 
@@ -480,8 +481,8 @@ def test_amqtt_starts_although_a_start_hook_fails() -> None:
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="asyncio.wait_for keeps cancellations")
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_does_not_stop_a_connection_if_a_packet_comes_meanwhile(mended: bool) -> None:
-    """See `stopping`."""
-    with running(mended, mend=stopping.mend) as host:
+    """See `shutdown`."""
+    with running(mended, mend=shutdown.mend) as host:
 
         async def stopped(client_id: str, iterations: int) -> bool:
             handler = host.broker._sessions[client_id][1]

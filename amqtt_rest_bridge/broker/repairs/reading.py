@@ -1,0 +1,263 @@
+"""Defects, amqtt 0.12.1, of listeners, and of how connections are read.
+
+- Everything that a client has sent, 128 KiB or more, is read in one iteration of the loop: always from Python 3.12 on,
+  before that without a keep-alive. All others, SIGTERM too, wait for these packets, for seconds on a busy machine.
+  Mended: `Reader` pauses after about twelve packets. It has a buffer, as amqtt reads a PUBLISH in five steps.
+- Packets that arrived before their connection was reset are dropped. Many clients close their connection while PUBACKs
+  are unread, and the kernel then resets it. asyncio's stream raises the error before it returns what it holds, and the
+  kernel's buffer is closed with the socket (https://github.com/python/cpython/issues/75044). Mended: a reset ends
+  `Stream` without an error, and a duplicate of the socket keeps that buffer. With TLS only the stream can be read.
+- A WebSocket that closes in the middle of a packet has amqtt append its last message again and again until the packet
+  has its length: a wrong payload, or a loop that is busy for minutes. amqtt also copies all that has come for each of
+  its reads. Mended: a WebSocket is read by `Reader`, too.
+- A TCP connection without a CONNECT, or whose CONNECT was refused, is left open: each port scan costs a descriptor.
+  From Python 3.12.1 on `Server.wait_closed` waits for such connections, so that `Broker.shutdown` does not end
+  (https://github.com/python/cpython/issues/104344). Mended: a connection is closed when amqtt has finished with it, and
+  aborted when the broker ends.
+- A listener cannot be bound to an IPv6 address, whose brackets amqtt keeps. Mended: it is bound without them. Upstream:
+  https://github.com/Yakifo/amqtt/pull/72, open; no issue is known for the others.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+from functools import partial
+from typing import Any, Final, Protocol
+from weakref import WeakSet
+
+from amqtt.adapters import StreamReaderAdapter, WebSocketsWriter
+from amqtt.contexts import ListenerType
+from websockets.exceptions import ConnectionClosed
+
+from amqtt_rest_bridge.broker import amqtt_broker
+
+log = logging.getLogger(__name__)
+
+_READS: Final = 64  # calls of `readexactly` between two pauses; about twelve packets, two milliseconds
+_CHUNK: Final = 16 << 10  # bytes that are moved from the stream to the buffer at once
+_KEPT: Final = "_kept_writer"  # the attribute by which a connection's protocol keeps its writer
+
+
+def mend(broker: Any) -> None:
+    """Replace the steps that listen, and that serve a connection."""
+    writers: WeakSet[asyncio.StreamWriter] = WeakSet()  # of the TCP connections that are open; see `_KEPT`
+
+    async def serve_websocket(websocket: Any, listener_name: str) -> None:
+        reader: Any = Reader(_Messages(websocket))
+        await broker.external_connected(StreamReaderAdapter(reader), WebSocketsWriter(websocket), listener_name)
+
+    amqtt_broker.replace(broker, amqtt_broker.Steps.LISTEN, partial(_listening, broker, writers))
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_STREAM, partial(_serving, writers))
+    amqtt_broker.replace(broker, amqtt_broker.Steps.SERVE_WEBSOCKET, lambda _: serve_websocket)
+
+
+def _listening(broker: Any, writers: "WeakSet[asyncio.StreamWriter]", listen: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Return the step that makes a listener; `wait_closed` of a TCP listener first aborts what is still connected."""
+
+    async def listen_for_streams(name: str, kind: ListenerType, address: str | None, port: int, context: Any) -> Any:
+        address = amqtt_broker.bare_address(address)
+        if kind is not ListenerType.TCP:
+            return await listen(name, kind, address, port, context)
+        loop, serve = asyncio.get_running_loop(), partial(broker.stream_connected, listener_name=name)
+        server = await loop.create_server(
+            lambda: _Protocol(Stream(loop=loop), serve, loop), address, port, reuse_address=True, ssl=context
+        )
+        if isinstance(server, asyncio.Server):  # uvloop's ends without that
+            wait_closed = server.wait_closed
+
+            async def cut_off() -> None:
+                for writer in list(writers):
+                    writer.transport.abort()
+                await wait_closed()
+
+            server.wait_closed = cut_off  # type: ignore[method-assign]
+        return server
+
+    return listen_for_streams
+
+
+def _serving(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step) -> amqtt_broker.Step:
+    """Return the step that serves a TCP connection, and closes it then."""
+
+    async def serve_and_close(reader: Stream, writer: asyncio.StreamWriter, listener_name: str) -> None:
+        writers.add(writer)
+        # From Python 3.12 on nothing else keeps the writer after `serve`, and the connection may still be open.
+        setattr(writer.transport.get_protocol(), _KEPT, writer)
+        try:
+            await serve(Reader(reader), writer, listener_name)
+        except asyncio.CancelledError:
+            # The loop ends, and no CONNECT has come. asyncio of Python 3.11 logs a stack trace for a task that ends
+            # as cancelled here.
+            pass
+        except (OSError, RuntimeError) as error:  # RuntimeError: uvloop, when the transport is closed
+            if not writer.transport.is_closing():
+                raise
+            log.debug("a client of listener %s has gone while its CONNECT was answered: %s", listener_name, error)
+        finally:
+            reader.close()
+            writer.close()
+
+    return serve_and_close
+
+
+class Source(Protocol):
+    """A stream of what a connection sends."""
+
+    async def read(self, size: int = -1) -> bytes:
+        """Read the next bytes, or all; returns none at the end."""
+
+    async def readexactly(self, size: int) -> bytes:
+        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end."""
+
+    def read_rest(self, size: int) -> bytes:
+        """Read up to so many bytes behind the end; returns none when there are no more, and never blocks."""
+
+    def feed_eof(self) -> None:
+        """End the stream."""
+
+
+class Reader:
+    """A buffered stream that yields to the loop after each `_READS` reads."""
+
+    __slots__ = ("_at", "_buffer", "_reader", "_reads")
+
+    def __init__(self, reader: Source) -> None:
+        self._reader = reader
+        self._buffer = b""
+        self._at = 0
+        self._reads = 0
+
+    async def readexactly(self, size: int) -> bytes:
+        """Return `size` bytes; raise `asyncio.IncompleteReadError` at the end. A cancelled call consumes none."""
+        self._reads += 1
+        if self._reads == _READS:
+            self._reads = 0
+            await asyncio.sleep(0)
+        while (end := self._at + size) > len(self._buffer):
+            rest = self._buffer[self._at :]
+            if size > _CHUNK:
+                chunk = await self._read_large(size - len(rest))
+            else:
+                chunk = await self._reader.read(_CHUNK) or self._reader.read_rest(_CHUNK)
+            if not chunk:
+                # Nothing stays: amqtt reads on, and would take what is left of a packet that was cut off for packets.
+                self._buffer, self._at = b"", 0
+                raise asyncio.IncompleteReadError(rest, size)
+            self._buffer, self._at = rest + chunk, 0
+        data = self._buffer[self._at : end]
+        if end == len(self._buffer):
+            self._buffer, self._at = b"", 0  # an idle connection keeps nothing
+        else:
+            self._at = end
+        return data
+
+    async def _read_large(self, size: int) -> bytes:
+        """Read so many bytes; returns none when there are fewer."""
+        try:
+            return await self._reader.readexactly(size)
+        except asyncio.IncompleteReadError as error:
+            data = bytearray(error.partial)
+        while len(data) < size and (chunk := self._reader.read_rest(size - len(data))):
+            data += chunk
+        return bytes(data) if len(data) == size else b""
+
+    async def read(self, size: int = -1) -> bytes:
+        """Return up to `size` bytes; all until the end if it is negative."""
+        if not self._buffer:
+            return await self._reader.read(size)
+        end = len(self._buffer) if size < 0 else self._at + size
+        data, self._at = self._buffer[self._at : end], min(end, len(self._buffer))
+        return data + await self._reader.read(-1) if size < 0 else data
+
+    def feed_eof(self) -> None:
+        """End the stream."""
+        self._reader.feed_eof()
+
+
+class Stream(asyncio.StreamReader):
+    """A stream, and the bytes of a reset connection that are still in the kernel's buffer."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(loop=loop)
+        self._is_closed = False
+        self._rest: socket.socket | None = None
+
+    def keep_rest(self, sock: Any) -> None:
+        """Keep a duplicate of a socket that asyncio is about to close."""
+        if not self._is_closed:
+            with contextlib.suppress(OSError):  # too many open files
+                self._rest = socket.socket(fileno=os.dup(sock.fileno()))
+                self._rest.setblocking(False)
+
+    def read_rest(self, size: int) -> bytes:
+        """Return up to `size` bytes from behind the end of the stream, b"" when there are none; never blocks."""
+        if self._rest is not None:
+            with contextlib.suppress(OSError):
+                return self._rest.recv(size)
+        return b""
+
+    def close(self) -> None:
+        """Close the duplicate of the socket."""
+        self._is_closed = True
+        if self._rest is not None:
+            self._rest.close()
+            self._rest = None
+
+
+class _Protocol(asyncio.StreamReaderProtocol):
+    """The protocol of a `Stream`, which ends the stream without an error when the connection is reset."""
+
+    def __init__(self, stream: Stream, serve: Any, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(stream, serve, loop=loop)
+        self._stream = stream
+        self._connection: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin to serve a connection."""
+        self._connection = transport
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """End the stream."""
+        if exc is not None and self._connection is not None and self._connection.get_extra_info("sslcontext") is None:
+            self._stream.keep_rest(self._connection.get_extra_info("socket"))
+        super().connection_lost(None)
+
+
+class _Messages:
+    """What has come in the messages of a WebSocket, as a stream."""
+
+    def __init__(self, websocket: Any) -> None:
+        self._websocket = websocket
+        self._rest = b""
+
+    async def read(self, size: int = -1) -> bytes:  # noqa: ARG002  # a message has come as a whole
+        """Read the next bytes, also more than `size`; returns none at the end."""
+        data, self._rest = self._rest, b""
+        while not data:
+            try:
+                message = await self._websocket.recv()
+            except ConnectionClosed:
+                return b""
+            data = message.encode() if isinstance(message, str) else message
+        return data
+
+    async def readexactly(self, size: int) -> bytes:
+        """Read so many bytes; raises `asyncio.IncompleteReadError` at the end."""
+        data = bytearray()
+        while len(data) < size:
+            chunk = await self.read()
+            if not chunk:
+                raise asyncio.IncompleteReadError(bytes(data), size)
+            data += chunk
+        self._rest = bytes(data[size:])
+        return bytes(data[:size])
+
+    def read_rest(self, _: int) -> bytes:
+        """Return nothing: the kernel may have more bytes behind the end, but they are in frames."""
+        return b""
+
+    def feed_eof(self) -> None:
+        """Do nothing; amqtt does not call it."""
