@@ -174,6 +174,7 @@ def test_a_publisher_that_closes_at_once_with_unread_pubacks_loses_nothing(
         hosting(route(target, policy), spool=str(tmp_path / "spool.db")) as host,
         listening(host.mqtt_port) as listener,
     ):
+        caplog.clear()
         close_unread(Wire(host.mqtt_port, "publisher", will=("in/will", b"gone")), packets(payloads))
         listener.await_messages([*payloads, b"gone"])
         await_requests(target, [*payloads, b"gone"])
