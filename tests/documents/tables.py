@@ -22,7 +22,7 @@ from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
 from template_api import config
-from template_api.parameters import ListParameters, SearchBody, SearchParameters, SuggestParameters
+from template_api.parameters import Filters, ListParameters, SearchBody, SearchParameters, SuggestParameters
 from tests.documents import textmate
 from tests.support.documents import ROOT
 
@@ -35,7 +35,7 @@ def setting_table(kind: BlockKind) -> str:
     rows = (
         (_name(row), row.allowed, _default(row), _MODES[row.applies], meaning, f"`WITH {row.name} {row.example}`")
         for row in SETTINGS[kind].values()
-        for meaning in ("; ".join([row.meaning, *row.notes]),)
+        for meaning in ("; ".join([row.meaning, *(f"{choice}: {what}" for choice, what in row.choices.items())]),)
     )
     return _table(("Setting", "Value", "Default", "Mode", "Meaning", "Example"), rows)
 
@@ -80,30 +80,22 @@ REQUESTS = {
     "GET /api/templates": ListParameters, "GET /api/search": SearchParameters, "POST /api/search": SearchBody,
     "GET /api/suggest": SuggestParameters,
 }  # fmt: skip
-_SHORT = {"GET /api/templates": "list", "GET /api/search": "search", "POST /api/search": "POST"}
-_SHORT["GET /api/suggest"] = "suggest"
 _, _SCHEMAS = msgspec.json.schema_components(list(REQUESTS.values()), ref_template="#/components/schemas/{name}")
 
 
 def parameter_table() -> str:
-    """Make the table of the parameters of lists and searches."""
-    places: dict[tuple[str, ...], list[str]] = {}
-    for operation, name, rule in _members():
-        default, example = rule.get("default"), rule["examples"][0]
-        row = (f"`{name}`", rule["title"], _shown(default), rule["description"], _shown(example))
-        places.setdefault(row, []).append(operation)
-    rows = ((row[0], ", ".join(dict.fromkeys(places[row])), *row[1:]) for row in places)
-    return _table(("parameter", "of", "value", "default", "meaning", "example"), rows)
-
-
-def _members() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    for operation, schema in REQUESTS.items():
-        for name, rule in _SCHEMAS[schema.__name__]["properties"].items():
-            if name != "filters":
-                yield _SHORT[operation], name, rule
-        if operation.startswith("POST"):
-            for name, rule in _SCHEMAS["Filters"]["properties"].items():
-                yield "POST `filters`", name, rule
+    """Make the table of the parameters of lists and searches, beside their text."""
+    rules = {
+        name: rule
+        for schema in (*REQUESTS.values(), Filters)
+        for name, rule in _SCHEMAS[schema.__name__]["properties"].items()
+        if name not in ("q", "query", "filters")
+    }
+    rules["fields"] = rules["fields"] | {"title": "names of members, separated by commas"}
+    rows = (
+        (f"`{name}`", rule["title"], _shown(rule.get("default")), rule["description"]) for name, rule in rules.items()
+    )
+    return _table(("parameter", "value", "default", "meaning"), rows)
 
 
 def _shown(value: object) -> str:
