@@ -158,7 +158,7 @@ class Retries:
 
     def _retry_call(self, name: str, kept: KeptRun) -> str | None:
         event = kept.record.route or "", kept.record.event or ""
-        message = Message(kept.topic, kept.payload or b"", time.time(), kept.properties)
+        message = Message(kept.topic, kept.payload or b"", kept.timestamp, kept.properties, time.time())
         retry = _Retry(lambda: self._ended(name))
         retry.hold()
         try:

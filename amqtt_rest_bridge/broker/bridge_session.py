@@ -25,7 +25,7 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt import packets, served
 from amqtt_rest_bridge.mqtt.packets import Disconnect
-from amqtt_rest_bridge.mqtt.private import GATHERED_SECONDS, KEY, REFUSED, TIME
+from amqtt_rest_bridge.mqtt.private import AGAIN, GATHERED_SECONDS, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.wire import PacketError, Property, write_properties
 
@@ -191,8 +191,10 @@ class BridgeSession:
             raise AssertionError("a message is sent on a connection")
         identifiers = tuple([one.identifier for one in entry.subscriptions])
         more: list[tuple[str, str]] = []
-        if entry.is_late or entry.key is not None:
+        if entry.is_late or entry.key is not None or message.sent_again is not None:
             more.append((TIME, repr(message.timestamp)))
+        if message.sent_again is not None:
+            more.append((AGAIN, repr(message.sent_again)))
         if entry.key is not None:
             more.append((KEY, entry.key))
             entry.message = None  # it is read again, should it be sent again

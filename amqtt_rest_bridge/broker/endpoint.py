@@ -33,7 +33,7 @@ from amqtt_rest_bridge.broker.bridge_session import (
     Subscription,
     written,
 )  # fmt: skip
-from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent
+from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, message_at
 from amqtt_rest_bridge.broker.messages import Publisher
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
@@ -144,7 +144,9 @@ class Endpoint:
 
     # What the broker says.
 
-    def offer(self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = ()) -> None:
+    def offer(
+        self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = (), first: float | None = None
+    ) -> None:
         """Send a message to the bridge, for each event that its topic concerns, or let it wait for the bridge.
 
         Args:
@@ -152,9 +154,10 @@ class Endpoint:
             payload: Its payload.
             hops: Routes that it has passed through.
             taken: Events that have it already.
+            first: When the broker first received it, Unix seconds, for a message that is published again.
         """
         if self._lossless is not None and self._lossless.has_events:
-            self._lossless.offer(topic, payload, hops, taken)
+            self._lossless.offer(topic, payload, hops, taken, first)
         receivers = self._receivers.get(topic)
         if receivers is None:
             receivers = self._receivers_of(topic)
@@ -162,10 +165,10 @@ class Endpoint:
             self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
-        message, refused = Message(topic, payload, time.time()), None
+        message, refused = message_at(topic, payload, time.time(), first), None
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
-            message, refused = Message(topic, b"", message.timestamp), written(MESSAGE_TOO_LARGE.error(size))
+            message, refused = replace(message, payload=b""), written(MESSAGE_TOO_LARGE.error(size))
         for session, subscriptions in receivers:
             wanting = subscriptions
             if taken:  # a reload has changed a route between the packet and now

@@ -26,6 +26,7 @@ from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.engine.failures import disk_full
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
+from amqtt_rest_bridge.mqtt.private import replayed_time
 from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.store import BatchNumbers, Kept, Spool, SpoolFullError, Unreadable
 from amqtt_rest_bridge.topics import TopicIndex, loggable
@@ -82,6 +83,11 @@ class Taken(bytes):
 
     topic: str
     events: frozenset[EventName]
+
+
+def message_at(topic: str, payload: bytes, now: float, first: float | None) -> Message:
+    """Return a message that has come now; `first` is when the broker first received it, if it is published again."""
+    return Message(topic, payload, now) if first is None else Message(topic, payload, min(first, now), None, now)
 
 
 def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
@@ -214,7 +220,7 @@ class Lossless:
             first: Any = session.inflight_in[packet.packet_id or 0]
             packet.data = first.data  # amqtt delivers the last one that came
             return
-        message = Message(topic, bytes(data or b""), self._clock())
+        message = message_at(topic, bytes(data or b""), self._clock(), replayed_time(session.client_id))
         if self._has_acl():
             self._keep_undecided(found, message, session)
         else:
@@ -223,14 +229,16 @@ class Lossless:
             packet.data = taken = Taken(data)
             taken.topic, taken.events = topic, _names_of(found)
 
-    def offer(self, topic: str, payload: bytes, hops: int, taken: Collection[EventName]) -> None:
+    def offer(
+        self, topic: str, payload: bytes, hops: int, taken: Collection[EventName], first: float | None = None
+    ) -> None:
         """Keep a message that amqtt passes on for the events that have not `taken` it from its packet.
 
         Wills, results of routes and publications of plugins come in no packet. The ACL is not asked: amqtt has done so.
         """
         found = [one for one in self._find(topic) if one.event.name not in taken]
         if found:
-            self._keep_and_put(found, Message(topic, bytes(payload), self._clock()), hops)
+            self._keep_and_put(found, message_at(topic, bytes(payload), self._clock(), first), hops)
 
     def read(self, key: str) -> Kept | None:
         """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.

@@ -164,7 +164,7 @@ class Call(Struct, eq=False):
 
         The age counts from the arrival of the message. The result is 0 if the clock was set back meanwhile.
         """
-        return max(0.0, now - self.message.timestamp - self.took)
+        return max(0.0, now - self.message.since - self.took)
 
 
 class Stage:

@@ -305,15 +305,22 @@ class MessageProperties(Struct, frozen=True, array_like=True):
 
 
 class Message(Struct, frozen=True, array_like=True):
-    """An application message as the broker received it; `timestamp` is Unix time in seconds. Travels on the link.
+    """An application message; `timestamp` is when the broker first received it, Unix time in seconds.
 
-    `properties` is None for a message without any, as all messages of amqtt are.
+    `properties` is None for a message without any, as all messages of amqtt are. `sent_again` is when it was retried or
+    replayed, None for any other message: what it waits counts from then.
     """
 
     topic: str
     payload: bytes
     timestamp: float
     properties: MessageProperties | None = None
+    sent_again: float | None = None
+
+    @property
+    def since(self) -> float:
+        """Return when it came, Unix time in seconds."""
+        return self.timestamp if self.sent_again is None else self.sent_again
 
     @property
     def user(self) -> Pairs:

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from amqtt_rest_bridge.lot.model import EventName, MessageProperties
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.private import KEY
+from amqtt_rest_bridge.mqtt.private import KEY, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.wire import MOST_USER_BYTES, Properties, Property
@@ -168,7 +168,7 @@ def carried(properties: Properties) -> MessageProperties | None:
         room -= len(name.encode()) + len(value.encode())
         if room < 0 or len(kept) == MOST_PROPERTIES:
             break
-        if name != HOPS:
+        if name not in (HOPS, TIME):
             kept.append((name, value))
     if correlation is not None:  # one that is longer than any of ours is never equal to one
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
@@ -178,6 +178,15 @@ def carried(properties: Properties) -> MessageProperties | None:
 def size_of(received: Publish) -> int:
     """Return how large a message is by `max_message_bytes`, in bytes: its payload, or what comes before that."""
     return max(len(received.payload), received.size - len(received.payload))
+
+
+def time_of(text: str | None, now: float) -> float:
+    """Return the Unix time in a user property; `now` without one, and for what is not a time of the past."""
+    try:
+        at = now if text is None else float(text)
+    except ValueError:
+        return now
+    return at if 0 <= at < now else now
 
 
 def hops_of(properties: Properties) -> int:

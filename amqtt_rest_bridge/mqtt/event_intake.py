@@ -15,7 +15,6 @@ A message with a key in `main` is on disk too, from a time when its route was lo
 import asyncio
 import json
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
@@ -24,9 +23,9 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of, time_of
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.private import KEY, REFUSED, TIME
+from amqtt_rest_bridge.mqtt.private import AGAIN, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Property
@@ -147,7 +146,9 @@ class EventIntake:
         self._unacknowledged.add(delivery)
         self.held += 1
         delivery.hold()
-        message = Message(received.topic, received.payload, _time_of(user))
+        now = time.time()
+        again = None if AGAIN not in user else time_of(user.get(AGAIN), now)
+        message = Message(received.topic, received.payload, time_of(user.get(TIME), now), None, again)
         # Its properties are the endpoint's: they count neither for OVERLOAD_BYTES nor in the status.
         hops, size, failure = hops_of(received.properties), len(received.payload), failure_of(user)
         if failure is None and received.duplicate and not delivery.is_bounded:
@@ -223,15 +224,6 @@ class EventIntake:
             await asyncio.sleep(_LOOK_SECONDS)
         if self._gave_back_on is self.client.connection:
             await self.client.connect_again(self.client.connection)
-
-
-def _time_of(user: Mapping[str, str]) -> float:
-    """Return when the broker got a message."""
-    try:
-        at = float(user[TIME])
-    except (KeyError, ValueError):
-        return time.time()
-    return at if math.isfinite(at) else time.time()
 
 
 def failure_of(user: Mapping[str, str]) -> CallError | None:

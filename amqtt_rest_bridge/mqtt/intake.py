@@ -13,10 +13,13 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
+from msgspec.structs import replace
+
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, carried, hops_of, size_of
+from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, carried, hops_of, size_of, time_of
 from amqtt_rest_bridge.mqtt.packets import Publish
+from amqtt_rest_bridge.mqtt.private import TIME
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
 from amqtt_rest_bridge.mqtt.wire import Property
@@ -284,7 +287,9 @@ class Intake:
         delivery.hold()
         if not received.retain and elsewhere != self._all:
             hops, properties = hops_of(received.properties), carried(received.properties)
-            message = Message(received.topic, received.payload, time.time(), properties)
+            message = Message(received.topic, received.payload, now := time.time(), properties)
+            if (first := dict(received.properties.get(Property.USER_PROPERTY, ())).get(TIME)) is not None:
+                message = replace(message, timestamp=time_of(first, now), sent_again=now)
             if self._ordered and (self._waiting or self._seconds_left > 0) and (ordered := self._ordered - elsewhere):
                 if not self._waiting:
                     asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)

@@ -4,6 +4,7 @@ Names and values only. `broker.endpoint` is the broker's side; `group.alone`, `m
 are the bridge's. No other client sees any of it.
 """
 
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -27,7 +28,12 @@ LOSSLESS: Final = "rest-bridge-lossless"
 Four numbers: the most messages and bytes of the route, BATCH_SIZE (0: no batches) and BATCH_SECONDS of the event.
 """
 TIME: Final = "rest-bridge-time"
-"""In PUBLISH to the bridge: Unix time at which the broker got the message, where it did not go on at once."""
+"""In PUBLISH to the bridge: Unix time at which the broker got the message, where it did not go on at once.
+
+Of a message that `rest-bridge replay` publishes: when the broker first received it. A worker reads it too.
+"""
+AGAIN: Final = "rest-bridge-again"
+"""In PUBLISH to the bridge: Unix time at which a replayed message came; `TIME` is that of the original message."""
 REFUSED: Final = "rest-bridge-refused"
 """In PUBLISH to the bridge: the message was not kept, its event fails without a call. JSON: code, sentence, hint."""
 KEY: Final = "idempotency-key"
@@ -41,6 +47,26 @@ ENDS: Final = "rest-bridge-ends"
 
 Items with a comma between them, each of client id, packet identifier and subscription identifier, with spaces.
 """
+
+# MQTT 3.1.1 has no user properties: then each message is published by a client whose id has the time.
+
+_REPLAYING: Final = "rest-bridge-replay-"
+_MOST_DIGITS: Final = 14  # of milliseconds since 1970: until the year 5138
+
+
+def replaying_client_id(time: float) -> str:
+    """Return the id of a client that publishes a message which a broker first received at a time, Unix seconds."""
+    return f"{_REPLAYING}{round(1000 * time)}-{uuid.uuid4().hex[:8]}"
+
+
+def replayed_time(client_id: str | None) -> float | None:
+    """Return when the broker first received what this client publishes; None for a client that replays nothing."""
+    if client_id is None or not client_id.startswith(_REPLAYING):
+        return None
+    milliseconds = client_id.removeprefix(_REPLAYING).partition("-")[0]
+    is_time = milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= _MOST_DIGITS
+    return int(milliseconds) / 1000 if is_time else None
+
 
 # Topics.
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import bridge
+from amqtt_rest_bridge.__main__ import main
 from tests.support.admin_client import (
     TOKEN,
     admin_of,
@@ -18,7 +19,7 @@ from tests.support.admin_client import (
     refusing_with_reason,
     runs,
 )
-from tests.support.doors import DOORS, Hosting, doors
+from tests.support.doors import DOORS, PLUGINS, WORKER, Hosting, doors
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder
@@ -286,3 +287,41 @@ def test_a_retry_that_a_stop_has_cut_off_can_be_begun_again_after_the_start(
     with hosting(client_route(target.url), **settings) as host:
         admin = admin_with_token(host)
         assert admin.get(f"/api/runs/{name}").json["retried_as"] == answer["started"][0]["id"]
+
+
+@pytest.mark.parametrize(
+    ("hosting", "is_lossless"),
+    [
+        pytest.param(PLUGINS[0].values[0], False, id="plugin"),
+        pytest.param(PLUGINS[1].values[0], False, id="plugin, a process"),
+        pytest.param(PLUGINS[0].values[0], True, id="plugin, lossless"),
+        pytest.param(WORKER.values[0], False, id="worker", marks=WORKER.marks),
+    ],
+)
+def test_the_timestamp_of_a_message_that_is_retried_or_replayed_is_that_of_the_original(
+    target: Recorder, tmp_path: Path, hosting: Hosting, is_lossless: bool
+) -> None:
+    target.answer = lambda _: (422, b"")
+    routes = client_route(
+        target.url, event='WITH FAILURE_PAYLOAD "true" WITH HEADERS ADD X-Time "{timestamp}"',
+        more='ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"' if is_lossless else "",
+    )  # fmt: skip
+    settings = {"spool": str(tmp_path / "spool.db")} if is_lossless else {}
+    with hosting(routes, admin_port=0, admin_token=TOKEN, status_seconds=30, **settings) as host:
+        admin, client = admin_with_token(host), host.client("done/#")
+        client.publish("orders/7", b"1")
+        failure = json.loads(client.message()[1])
+        first = target.request().headers["x-time"]
+        assert first == failure["timestamp"]
+        time.sleep(0.02)
+        assert post(admin, f"/api/runs/{failure['id']}/retry")[0] == 202
+        assert target.request().headers["x-time"] == first
+        client.message()
+        file = tmp_path / "failures.jsonl"
+        file.write_text(json.dumps(failure | {"timestamp": "2026-01-31T12:00:00.250Z"}))
+        assert main(["replay", "--from", str(file), "--yes", "--broker", host.mqtt_url, "--rate", "1000/s"]) == 0
+        assert target.request().headers["x-time"] == "2026-01-31T12:00:00.250Z"
+        client.message()
+        (route,) = admin.get("/api/routes").json["routes"]
+        waited = [run["waited_ms"] for run in runs(admin)]
+        assert (route["messages"]["failed"], max(waited) < 60_000) == (3, True)

@@ -84,6 +84,11 @@ class Host:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(seconds)
 
     @property
+    def mqtt_url(self) -> str:
+        """Return the address of the broker."""
+        return self.broker.url
+
+    @property
     def status_filter(self) -> str:
         """Return the filter of the topics with the status of routes."""
         return "bridge/+/workers/+/routes/+/status"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final, Protocol
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from amqtt_rest_bridge.bridge import Program
 from tests.support import beside_broker, embedded_broker
@@ -41,6 +42,8 @@ class Host(Protocol):
     def admin_port(self) -> int | None: ...
     @property
     def status_filter(self) -> str: ...
+    @property
+    def mqtt_url(self) -> str: ...
     def client(self, *filters: str) -> Client: ...
     def reload(self) -> None: ...
 
@@ -52,13 +55,13 @@ _NO_MOSQUITTO: Final = pytest.mark.skipif(PROGRAM is None, reason="mosquitto is 
 WORKER: Final = pytest.param(beside_broker.hosting, id="worker", marks=[pytest.mark.mosquitto, _NO_MOSQUITTO])
 
 
-def _plugins(*processes: int) -> list[object]:
+def _plugins(*processes: int) -> list[ParameterSet]:
     names = {0: "plugin", 1: "plugin, a process"}
     hostings = {number: functools.partial(embedded_broker.hosting, processes=number) for number in processes}
     return [pytest.param(hosting, id=names[number]) for number, hosting in hostings.items()]
 
 
-def doors(*processes: int) -> list[object]:
+def doors(*processes: int) -> list[ParameterSet]:
     """Return a plugin with each of these settings of `processes`, and a worker."""
     return [*_plugins(*processes), WORKER]
 

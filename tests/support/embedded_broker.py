@@ -139,6 +139,11 @@ class Host:
         return self.plugin.admin_port
 
     @property
+    def mqtt_url(self) -> str:
+        """Return the address of the broker."""
+        return f"mqtt://127.0.0.1:{self.mqtt_port}"
+
+    @property
     def status_filter(self) -> str:
         """Return the filter of the topics with the status of routes."""
         return "$SYS/broker/routes/+/status"

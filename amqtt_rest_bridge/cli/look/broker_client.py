@@ -1,6 +1,6 @@
 """How `rest-bridge status` and `replay` ask a broker: its address from the command line, one connection. Main thread.
 
-Decision: they speak MQTT 3.1.1, which every broker takes, amqtt among them.
+They speak MQTT 3.1.1, which every broker takes, amqtt among them; `replay` tries MQTT 5 first.
 """
 
 import asyncio
@@ -19,10 +19,11 @@ import typer
 from amqtt_rest_bridge.cli import CommandError, certificate_refused
 from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, reason
-from amqtt_rest_bridge.lot.model import Publication
+from amqtt_rest_bridge.lot.model import Pairs, Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish
+from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, MQTT_5, Publish
+from amqtt_rest_bridge.mqtt.private import TIME, replaying_client_id
 from amqtt_rest_bridge.mqtt.values import (
     PORTS,
     Address,
@@ -33,10 +34,12 @@ from amqtt_rest_bridge.mqtt.values import (
     load_tls,
     parse_url,
 )
+from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 
 _ACKNOWLEDGED_SECONDS: Final = 10.0
+_RETAINED_SECONDS: Final = 0.3
 _NOTHING: Final = status_topic("+").removesuffix("/+/status")
 _MOST_UNREAD: Final = 1000  # messages that came and were not looked at; then no more are read
 _REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
@@ -92,13 +95,17 @@ def broker_address(
     return replace(parsed, password=None if parsed.username is None else password, tls=tls)
 
 
+class _TooNewError(Exception):
+    """A broker has not taken a client of MQTT 5."""
+
+
 class Subscriber:
     """A connection with subscriptions, and the messages that have come."""
 
-    def __init__(self, address: Address) -> None:
-        session = Session(f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, 0, level=MQTT_3_1_1)
+    def __init__(self, address: Address, level: int = MQTT_3_1_1, client_id: str | None = None) -> None:
+        session = Session(client_id or f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, _MOST_UNREAD, level=level)
         self.connection = MqttConnection(address, session, self._take)
-        self._address = address
+        self.shown = address.shown
         self._messages: asyncio.Queue[Publish | None] = asyncio.Queue()  # None: the connection has ended
         self._ending: asyncio.Task[str] | None = None
 
@@ -127,7 +134,7 @@ class Subscriber:
             return None
         if message is None:
             self._messages.put_nowait(None)
-            raise BrokerUnavailableError(f"{self._address.shown} closed the connection")
+            raise BrokerUnavailableError(f"{self.shown} closed the connection")
         if self._messages.qsize() < _MOST_UNREAD:
             self.connection.resume()
         return message
@@ -135,7 +142,8 @@ class Subscriber:
     async def publish(self, publication: Publication) -> bool:
         """Publish with QoS 1; return False when the broker has not acknowledged it in time."""
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self.connection.publish(publication.topic, publication.payload, done.set_result)
+        properties: Properties = {Property.USER_PROPERTY: _user(publication)}
+        self.connection.publish(publication.topic, publication.payload, done.set_result, properties=properties)
         waiting: list[asyncio.Future[Any]] = [done] if self._ending is None else [done, self._ending]
         await asyncio.wait(waiting, timeout=_ACKNOWLEDGED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         return done.done()
@@ -149,17 +157,22 @@ class Subscriber:
 
 
 @contextlib.asynccontextmanager
-async def connected(address: Address, filters: Sequence[str], qos: int = 0) -> AsyncIterator[Subscriber]:
+async def connected(
+    address: Address, filters: Sequence[str], qos: int = 0, *, level: int = MQTT_3_1_1, client_id: str | None = None
+) -> AsyncIterator[Subscriber]:
     """Connect a client with subscriptions, and disconnect it at the end of the block.
 
     Raises:
         BrokerUnavailableError: The broker cannot be reached, or refuses us.
+        _TooNewError: It may not speak this version of MQTT.
     """
-    subscriber = Subscriber(address)
+    subscriber = Subscriber(address, level, client_id)
     try:
         try:
             await subscriber.open(filters, qos)
         except BrokerError as error:
+            if level == MQTT_5:
+                raise _TooNewError from error
             if subscriber.connection.is_open and error.code is not None:
                 says = f"{address.shown} does not allow a subscription to {filters[0]}"
                 raise BrokerUnavailableError(says) from error
@@ -208,14 +221,43 @@ async def collect(address: Address, topic_filter: str, seconds: float) -> list[b
 async def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
     """Publish with QoS 1, `seconds` apart, each once the broker has acknowledged the one before.
 
+    A publication that has the time of its original message (`private.TIME`) carries it: as a user property, to a broker
+    that speaks MQTT 5, else in the id of a client of its own.
+
     Raises:
         BrokerUnavailableError: As `collect`; the message says how many were published.
     """
+    count = len(publications)
+    if await _is_mqtt_5(address):
+        with contextlib.suppress(_TooNewError):
+            async with connected(address, [], level=MQTT_5) as subscriber:
+                for done, publication in enumerate(publications):
+                    await _publish(subscriber, publication, f"{done} of {count}", seconds)
+                return
+    for done, publication in enumerate(publications):
+        first = next((float(value) for name, value in _user(publication) if name == TIME), None)
+        client_id = None if first is None else replaying_client_id(first)
+        async with connected(address, [], client_id=client_id) as subscriber:
+            await _publish(subscriber, publication, f"{done} of {count}", seconds)
+
+
+async def _is_mqtt_5(address: Address) -> bool:
+    """Return whether a broker may speak MQTT 5: it is not the amqtt of a plugin, which retains the status of routes.
+
+    Such a broker takes the CONNECT of MQTT 5 for the beginning of a longer packet, and would not answer.
+    """
     async with connected(address, []) as subscriber:
-        for done, publication in enumerate(publications):
-            started = time.monotonic()
-            if not await subscriber.publish(publication):
-                raise BrokerUnavailableError(
-                    f"{address.shown} did not acknowledge a message; {done} of {len(publications)} were published"
-                )
-            await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
+        with contextlib.suppress(BrokerError):
+            await subscriber.connection.subscribe([Subscription(status_topic("+"), qos=0)])
+        return await subscriber.receive(_RETAINED_SECONDS) is None
+
+
+def _user(publication: Publication) -> Pairs:
+    return () if publication.properties is None else publication.properties.user
+
+
+async def _publish(subscriber: Subscriber, publication: Publication, done: str, seconds: float) -> None:
+    started = time.monotonic()
+    if not await subscriber.publish(publication):
+        raise BrokerUnavailableError(f"{subscriber.shown} did not acknowledge a message; {done} were published")
+    await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,7 +25,8 @@ from amqtt_rest_bridge.cli.look.broker_client import (
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.forms import FormError
-from amqtt_rest_bridge.lot.model import Publication
+from amqtt_rest_bridge.lot.model import MessageProperties, Publication
+from amqtt_rest_bridge.mqtt.private import TIME
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
 _MOST_NAMED = 20
@@ -37,7 +39,8 @@ The failures are those of events with FAILURE_PAYLOAD "true". They come from a f
 a subscriber has written them (amqtt_sub -t alerts/failed >> failures.jsonl), or from a topic filter: then those that
 come within --seconds are taken. It shows how many messages it would publish on which topics, and asks before it does.
 
-A message is published on the topic that it came from, so every subscriber and every route there gets it again.
+A message is published on the topic that it came from, so every subscriber and every route there gets it again. Its
+{{timestamp}} stays that of the original message.
 Lines of a file that are not JSON, or whose message is damaged, are named; the others are published.
 
 {BROKER_HELP}"""
@@ -139,7 +142,16 @@ def _message_of(text: bytes) -> Publication:
         content = payload.encode() if encoding == "utf-8" else base64.b64decode(payload, validate=True)
     except ValueError as error:
         raise _DamagedError(str(error)) from error
-    return Publication(topic, content)
+    first = _first_received(failure.get("timestamp"))
+    return Publication(topic, content, properties=None if first is None else MessageProperties(((TIME, repr(first)),)))
+
+
+def _first_received(timestamp: object) -> float | None:
+    """Return when the broker first received a message, Unix seconds; None where its failure does not say it."""
+    try:
+        return datetime.fromisoformat(str(timestamp)).timestamp()
+    except (ValueError, OverflowError):
+        return None
 
 
 def _summary(found: _Found) -> str:
