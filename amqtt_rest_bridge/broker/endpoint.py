@@ -165,7 +165,8 @@ class Endpoint:
             self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
-        message, refused = message_at(topic, payload, time.time(), first), None
+        now, refused = time.time(), None
+        message = Message(topic, payload, now) if first is None else message_at(topic, payload, now, first)
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
             message, refused = replace(message, payload=b""), written(MESSAGE_TOO_LARGE.error(size))

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.catalogue import BRIDGE_RESTARTED, INTERNAL_ERROR
 from amqtt_rest_bridge.engine.statistics import RouteError
 from amqtt_rest_bridge.engine.status import STATUS_TOPICS
 from amqtt_rest_bridge.lot.model import Publication
-from amqtt_rest_bridge.mqtt.private import ENDPOINT_TOPICS, replayed_time
+from amqtt_rest_bridge.mqtt.private import ENDPOINT_TOPICS, REPLAYING, replayed_time
 from amqtt_rest_bridge.times import LineLimit, rfc3339
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
@@ -89,7 +89,8 @@ class IncomingMessages:
             if topic and data is not None:
                 try:
                     taken = taken_by(session, topic, data) if isinstance(data, Taken) else ()
-                    first = None if session is None else replayed_time(session.client_id)
+                    is_replayed = session is not None and session.client_id and session.client_id.startswith(REPLAYING)
+                    first = replayed_time(session.client_id) if session is not None and is_replayed else None
                     offer(topic, bytes(data), publisher.hops, taken, first)
                 except Exception:  # nothing of ours keeps a message from its subscribers
                     log.exception("a message on %s was not looked at", loggable(topic))

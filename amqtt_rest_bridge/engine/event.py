@@ -164,7 +164,9 @@ class Call(Struct, eq=False):
 
         The age counts from the arrival of the message. The result is 0 if the clock was set back meanwhile.
         """
-        return max(0.0, now - self.message.since - self.took)
+        message = self.message
+        since = message.timestamp if message.sent_again is None else message.sent_again
+        return max(0.0, now - since - self.took)
 
 
 class Stage:

@@ -318,11 +318,6 @@ class Message(Struct, frozen=True, array_like=True):
     sent_again: float | None = None
 
     @property
-    def since(self) -> float:
-        """Return when it came, Unix time in seconds."""
-        return self.timestamp if self.sent_again is None else self.sent_again
-
-    @property
     def user(self) -> Pairs:
         """Return the user properties."""
         return () if self.properties is None else self.properties.user

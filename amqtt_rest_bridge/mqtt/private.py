@@ -50,20 +50,20 @@ Items with a comma between them, each of client id, packet identifier and subscr
 
 # MQTT 3.1.1 has no user properties: then each message is published by a client whose id has the time.
 
-_REPLAYING: Final = "rest-bridge-replay-"
+REPLAYING: Final = "rest-bridge-replay-"
 _MOST_DIGITS: Final = 14  # of milliseconds since 1970: until the year 5138
 
 
 def replaying_client_id(time: float) -> str:
     """Return the id of a client that publishes a message which a broker first received at a time, Unix seconds."""
-    return f"{_REPLAYING}{round(1000 * time)}-{uuid.uuid4().hex[:8]}"
+    return f"{REPLAYING}{round(1000 * time)}-{uuid.uuid4().hex[:8]}"
 
 
 def replayed_time(client_id: str | None) -> float | None:
-    """Return when the broker first received what this client publishes; None for a client that replays nothing."""
-    if client_id is None or not client_id.startswith(_REPLAYING):
+    """Return when a broker first received what this client publishes; None for a client that replays nothing."""
+    if client_id is None or not client_id.startswith(REPLAYING):
         return None
-    milliseconds = client_id.removeprefix(_REPLAYING).partition("-")[0]
+    milliseconds = client_id.removeprefix(REPLAYING).partition("-")[0]
     is_time = milliseconds.isascii() and milliseconds.isdigit() and len(milliseconds) <= _MOST_DIGITS
     return int(milliseconds) / 1000 if is_time else None
 
