@@ -192,3 +192,17 @@ def test_a_message_that_is_too_large_to_be_an_answer_is_an_error_of_the_route_an
     assert caplog.messages == [f"route Hooks, event {name}: {told}" for name in ("Read", "Ask")]
     status = rooms.broker.statistics.statistics["Hooks"].status(0.0)
     assert (status["last_error"]["code"], status["errors"]["total"]) == ("payload_too_large", 2)
+
+
+def test_refusals_are_never_folded_into_a_line_of_answers_of_another_class(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge.engine.outcome")
+    serving = Serving()
+    serving.serve("+1+1+0+x+o")
+    assert [line.partition(": ")[2].partition(", run")[0] for line in caplog.messages] == [
+        "answered POST /hook with 200", "answered POST /hook with 401 unauthorized",
+        "answered POST /hook with 500 internal_error",
+    ]  # fmt: skip
+    caplog.clear()
+    serving.broker.clock.advance(1.0)
+    lines = [line.partition("with ")[2].replace(", run an id", "") for line in caplog.messages]
+    assert lines == ["200 (the last of 4)", "400 invalid_request (the last of 2)", "503 overloaded"]
