@@ -300,7 +300,8 @@ class Settings:
         if (self.server_certfile is None) != (self.server_keyfile is None):
             both = ("server_certfile", "server_keyfile")
             yield both, "server_certfile and server_keyfile belong together: set both, or none"
-        if self.admin_token is not None and not _TOKEN.fullmatch(self.admin_token):
+        token = self.admin_token
+        if token is not None and not _TOKEN.fullmatch(token) and _unfilled_secret(token) is None:
             message = "the setting admin_token must be 16 or more visible ASCII characters without spaces"
             yield ("admin_token",), message
         if self.capture not in list(Capture):
@@ -449,7 +450,7 @@ def read_secret(settings: Settings, name: str, variable: str) -> str | None:
             why = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"cannot read the setting {setting}, {path}: {why}") from error
     if secret is not None and _unfilled_secret(secret) == secret:
-        raise ConfigurationError(f"{source} is {secret}, which nothing replaces here: {WRITE_VALUE}")
+        raise ConfigurationError(f"{source} is {secret}, which nothing replaces here: write the secret itself")
     return secret
 
 
