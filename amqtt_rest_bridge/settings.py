@@ -21,6 +21,8 @@ from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
 ADMIN_TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # as above
+ADMIN_VARIABLE: Final = "REST_BRIDGE_ADMIN"
+"""The admin port that commands ask; a worker has no setting of the name."""
 WRITE_VALUE: Final = "write the value itself, or have a program such as envsubst put it in before the start"
 _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
 _HIGHEST_PORT: Final = 65_535

@@ -77,6 +77,22 @@ def test_failures_are_listed_the_newest_last_and_narrowed(
     assert [one["id"] for one in json.loads(capsys.readouterr().out)] == names
 
 
+def test_a_message_with_another_try_to_come_is_listed_as_retrying(
+    target: Recorder, client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target.answer = lambda _: (503, b"")
+    client.publish("orders/7", b"x")
+
+    def listed() -> str:
+        assert main(["failures", *at(admin)]) == 0
+        return capsys.readouterr().out
+
+    eventually(lambda: listed().endswith("0 failures, 1 message still retrying\n"))
+    assert listed().splitlines()[0].endswith("  retrying")
+    assert main(["status", *at(admin)]) == 0
+    assert "RETRYING" in capsys.readouterr().out
+
+
 def test_one_failure_is_shown_with_message_request_and_response(
     client: Client, admin: Admin, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,6 +129,8 @@ def test_a_failure_is_retried_by_its_id(
     assert last == "1 message sent again"
     again = first.removeprefix(f"{name} sent again as ")
     eventually(lambda: outcome(admin, again) == "succeeded")
+    assert main(["failures", *at(admin)]) == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith(f"sent again as {again}  (succeeded)")
     assert main(["retry", "nothing", *at(admin)]) == 1
     assert "nothing not sent again: no failure of a message is kept with this id" in capsys.readouterr().err
 

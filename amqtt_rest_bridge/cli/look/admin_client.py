@@ -24,10 +24,9 @@ from amqtt_rest_bridge.catalogue import NO_RUN
 from amqtt_rest_bridge.cli import CommandError, certificate_refused
 from amqtt_rest_bridge.errors import ConfigurationError, reason, visible
 from amqtt_rest_bridge.mqtt.values import load_tls
+from amqtt_rest_bridge.settings import ADMIN_TOKEN_VARIABLE, ADMIN_VARIABLE
 from amqtt_rest_bridge.spelling import did_you_mean
 
-ADMIN_VARIABLE: Final = "REST_BRIDGE_ADMIN"
-TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # the name of a variable
 _SECONDS: Final = 10.0  # to connect, and without a byte of an answer ...
 _SILENCE_SECONDS: Final = 60.0  # ... or of the live stream, in which a comment comes every 15 s
 _NOT_HERE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED)
@@ -43,7 +42,7 @@ Admin = Annotated[
 ]
 ADMIN_HELP: Final = f"""\
 The bridge needs the setting admin_port: name it by --admin or the variable {ADMIN_VARIABLE}. Where it asks for a
-token, set {TOKEN_VARIABLE}.
+token, set {ADMIN_TOKEN_VARIABLE}.
 """
 
 
@@ -128,9 +127,11 @@ class AdminPort:
         Raises:
             AdminError: The connection fails, before the block or in it, or nothing comes for `silence` seconds.
         """
-        token = os.environ.get(TOKEN_VARIABLE)
+        token = os.environ.get(ADMIN_TOKEN_VARIABLE)
         if token is not None and _TOKEN.fullmatch(token) is None:  # it is not quoted: most of it may be the secret
-            raise AdminError(f"{TOKEN_VARIABLE} has a line break or a letter that is in no token; write it once more")
+            raise AdminError(
+                f"{ADMIN_TOKEN_VARIABLE} has a line break or a letter that is in no token; write it once more"
+            )
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         try:
             response = self._pool.urlopen(
@@ -175,7 +176,7 @@ def refusal(response: BaseHTTPResponse) -> str:
     """Return why a question was refused, in a sentence."""
     content = response.read(10_000)
     if response.status == HTTPStatus.UNAUTHORIZED:
-        return f"the token is missing or wrong; set {TOKEN_VARIABLE} to the bridge's admin_token"
+        return f"the token is missing or wrong; set {ADMIN_TOKEN_VARIABLE} to the bridge's admin_token"
     try:
         error = json.loads(content)["error"]
         if error["hint"] == NO_RUN.hint:

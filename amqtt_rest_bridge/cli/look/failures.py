@@ -24,7 +24,8 @@ _MOST: Final = 1000
 
 DESCRIPTION = f"""\
 List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
-code, reason. With show and the id of a run: its message, the request as it was sent, the response and the tries.
+code, reason, and what became of it since. Messages of which a try has failed and another one follows are there too, as
+retrying. With show and the id of a run: its message, the request as it was sent, the response and the tries.
 Secrets are masked.
 
 {ADMIN_HELP}"""
@@ -65,7 +66,9 @@ def run(
             found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
             print(json.dumps(found) if as_json else "\n".join(_whole(found)))
             return 0
-        failures = kept_failures(port, {"route": route, "code": code, "since": since})
+        query = {"route": route, "code": code, "since": since}
+        retrying = runs_of(port, query, "retrying")
+        failures = sorted([*kept_failures(port, query), *retrying], key=lambda run: str(run["time"]))
         if route is not None and not failures:
             port.check_route(route)
     if as_json:
@@ -73,8 +76,9 @@ def run(
         return 0
     for failure in failures:
         print(line(failure))
-    print(count(len(failures), "failure"))
-    if failures:
+    still = f", {count(len(retrying), 'message')} still retrying" if retrying else ""
+    print(f"{count(len(failures) - len(retrying), 'failure')}{still}")
+    if len(failures) > len(retrying):
         print(
             "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again", file=sys.stderr
         )
@@ -90,20 +94,23 @@ def check_code(code: str | None) -> None:
 
 
 def kept_failures(port: AdminPort, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
-    """Return the runs of messages that failed or were refused, the oldest first; raises `AdminError`."""
+    """Return the runs that failed, and those of messages that were refused, the oldest first; raises `AdminError`."""
+    refused = [run for run in runs_of(port, query, "refused") if "path" not in run]  # else it is its caller's fault
+    return sorted([*runs_of(port, query, "failed"), *refused], key=lambda run: str(run["time"]))
+
+
+def runs_of(port: AdminPort, query: Mapping[str, str | None], outcome: str) -> list[dict[str, Any]]:
+    """Return the runs with an outcome; raises `AdminError`."""
     given = {name: value for name, value in query.items() if value is not None}
-    found = [
-        run
-        for outcome in ("failed", "refused")
-        for run in port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})["runs"]
-        if "path" not in run or outcome == "failed"  # a request that is its caller's fault is not kept
+    found: list[dict[str, Any]] = port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})[
+        "runs"
     ]
-    return sorted(found, key=lambda run: str(run["time"]))
+    return found
 
 
 def line(run: Mapping[str, Any]) -> str:
     """Return a failure on one line."""
-    error = run.get("error") or {}
+    error, again = run.get("error") or {}, run.get("retried_as")
     parts = [
         str(run["time"])[:19].replace("T", " "),
         str(run["id"]),
@@ -111,7 +118,9 @@ def line(run: Mapping[str, Any]) -> str:
         str(run.get("topic") or "-"),
         " ".join(str(run[key]) for key in ("status", "code") if run.get(key) is not None),
         "" if not error.get("message") else f"({error['message']})",
-        "" if run.get("retried_as") is None else f"sent again as {run['retried_as']}",
+        "retrying" if run.get("outcome") == "retrying" else "",
+        "" if again is None else f"sent again as {again}",
+        "" if run.get("retry_outcome") is None else f"({run['retry_outcome']})",
     ]
     return visible("  ".join(part for part in parts if part))
 

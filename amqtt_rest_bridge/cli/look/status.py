@@ -43,7 +43,8 @@ workers are all away has the time since when in the place of its health. What th
 broker says over MQTT.
 
 Health is Green, Yellow (errors among the last 20 calls) or Red (the last 20 failed, or 3 in a row). OK and FAILED
-count messages that ended, RETRIED tries after the first, REFUSED messages that were not taken for lack of room.
+count messages that ended, RETRIED tries after the first, RETRYING messages that have another try to come, REFUSED
+messages that were not taken for lack of room.
 P50 MS and P99 MS are what the server took, WAIT P99 is what messages waited: for a worker, a turn, the next try.
 Columns that are zero for every route are left out, and what does not fit beside each other goes below; then the last
 error of each route, and how old the counters are. A reload that failed, and whatever else keeps the bridge from being

@@ -31,6 +31,7 @@ _NUMBERS: Final = (
     ("OK", "messages", "succeeded"),
     ("FAILED", "messages", "failed"),
     ("RETRIED", "messages", "retried"),
+    ("RETRYING", "messages", "retrying"),
     ("REFUSED", "messages", "refused"),
     ("SKIPPED", "messages", "skipped"),
     ("QUEUED", "messages", "queued"),
