@@ -9,10 +9,10 @@ reads secrets from files and the environment.
 import os
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, is_dataclass
 from pathlib import Path
-from types import NoneType
-from typing import Any, ClassVar, Final
+from types import NoneType, UnionType
+from typing import Any, ClassVar, Final, Union, get_args, get_origin
 
 from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
@@ -31,7 +31,7 @@ _UNFILLED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
 _UNFILLED_SECRET: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
-YAML_TYPES: Final[Mapping[Any, str]] = {
+_YAML_TYPES: Final[Mapping[Any, str]] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
@@ -40,7 +40,19 @@ YAML_TYPES: Final[Mapping[Any, str]] = {
     dict: "a mapping",
     NoneType: "null",
 }
-"""What types are called by those who write YAML."""
+
+
+def in_yaml(kind: Any) -> str:
+    """Return what a type is called by those who write YAML: `a whole number or null`."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(in_yaml, arguments)))
+    if origin is list and arguments:
+        return f"a list of {in_yaml(arguments[0])}"
+    if is_dataclass(origin):
+        return "a mapping"
+    return _YAML_TYPES.get(origin, getattr(origin, "__name__", str(origin)))
+
 
 SettingFault = tuple[tuple[str, ...], str]
 """The names of the settings that a fault is about, and what is wrong with them."""

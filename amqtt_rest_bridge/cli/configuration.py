@@ -21,7 +21,7 @@ from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.processes.reload import usable_routes
-from amqtt_rest_bridge.settings import YAML_TYPES, SettingFault, Settings
+from amqtt_rest_bridge.settings import SettingFault, Settings, in_yaml
 from amqtt_rest_bridge.spelling import Question, did_you_mean
 
 log = logging.getLogger(__name__)
@@ -274,24 +274,11 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
         if found_inside:
             return replace(found_inside[0], key=name, message=f"{name}: {found_inside[0].message}")
         return InvalidValue(name, f"{name}: {reason(error)}")
-    if _words(expected) == _words(found):
+    if in_yaml(expected) == in_yaml(found):
         return InvalidValue(name, f"what {place} holds does not fit")
     quoted = isinstance(value, str) and int in kinds and _NUMBER.fullmatch(value)
-    message = f"{place} must be {_words(expected)}, not {_words(found)}"
+    message = f"{place} must be {in_yaml(expected)}, not {in_yaml(found)}"
     return InvalidValue(name, message, "write a number without quotes" if quoted else None)
-
-
-def _words(kind: Any) -> str:
-    if kind in YAML_TYPES:
-        return YAML_TYPES[kind]
-    arguments = get_args(kind)
-    if get_origin(kind) in (Union, UnionType):
-        return " or ".join(_words(argument) for argument in arguments)
-    if get_origin(kind) is list:
-        return f"a list of {_words(arguments[0])}"
-    if get_origin(kind) is dict:
-        return YAML_TYPES[dict]
-    return str(getattr(kind, "__name__", kind))
 
 
 def is_sound(

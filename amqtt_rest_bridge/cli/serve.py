@@ -4,7 +4,7 @@ import logging
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,6 +12,11 @@ from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, StrayOutput
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
 from amqtt_rest_bridge.processes.supervisor import Signals
 from amqtt_rest_bridge.system import leave_no_core_file
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.cli.configuration import (
+        ListedPlugin,  # which imports much that a start of --help does without
+    )
 
 log = logging.getLogger(__name__)
 
@@ -99,40 +104,41 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
     # Importing amqtt takes a second: only here, when signals are handled already.
     from amqtt_rest_bridge.broker import service
     from amqtt_rest_bridge.broker.configuration import broker_config
-    from amqtt_rest_bridge.cli import configuration
 
     leave_no_core_file()
-    read = configuration.read(path)
-    plugins, plugin_faults = configuration.listed_plugins(read)
-    faults = [*configuration.broker_faults(read), *plugin_faults]
+    values, plugins, faults = _read(path)
     if any(fault.severity is Severity.ERROR for fault in faults):
         faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
         raise ConfigurationError(in_one_line([fault for fault in faults if fault.severity is Severity.ERROR]))
     for warning in faults:
         log.warning("%s", warning)
-    service.run(broker_config(read.values), signals, logs.stop_holding)
+    service.run(broker_config(values), signals, logs.stop_holding)
     return 0
 
 
 def _check(path: Path) -> int:
-    from amqtt_rest_bridge.cli import configuration
+    from amqtt_rest_bridge.cli.configuration import is_sound
     from amqtt_rest_bridge.settings import Settings
 
-    read = configuration.read(path)
-    plugins, plugin_faults = configuration.listed_plugins(read)
-    faults = [*configuration.broker_faults(read), *plugin_faults]
+    _, plugins, faults = _read(path)
     faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
-    sound = [
-        configuration.is_sound(plugin.settings, plugin.place, plugin.invalid)
-        for plugin in plugins
-        if isinstance(plugin.settings, Settings)
-    ]
+    ours = [plugin for plugin in plugins if isinstance(plugin.settings, Settings)]
+    sound = [is_sound(plugin.settings, plugin.place, plugin.invalid) for plugin in ours]
     if not all(sound) or any(fault.severity is Severity.ERROR for fault in faults):
         return 1
     log.info("ok")
     return 0
+
+
+def _read(path: Path) -> tuple[dict[str, Any], list["ListedPlugin"], list[Fault]]:
+    """Return the values of a configuration, its plugins, and all faults but those of the plugins' own checks."""
+    from amqtt_rest_bridge.cli import configuration
+
+    read = configuration.read(path)
+    plugins, faults = configuration.listed_plugins(read)
+    return read.values, plugins, [*configuration.broker_faults(read), *faults]
 
 
 def in_one_line(errors: list[Fault]) -> str:

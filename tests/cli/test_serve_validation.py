@@ -96,7 +96,7 @@ def test_a_value_fits_when_amqtt_takes_it_but_true_is_not_a_number(name: str) ->
         pytest.param({"names": [["hunter2"]]}, "names must be a list of text, not a list", id="list"),
         pytest.param({"inner": {"size": "hunter2"}}, "inner.size must be a whole number, not text", id="dataclass"),
         pytest.param({"inner": {"siez": "hunter2"}}, "inner: unknown setting siez", id="unknown-in-dataclass"),
-        pytest.param({"inner": 3}, "inner must be Inner, not a whole number", id="no-dataclass"),
+        pytest.param({"inner": 3}, "inner must be a mapping, not a whole number", id="no-dataclass"),
         pytest.param({"kind": "c"}, "kind must be", id="literal"),
     ],
 )
