@@ -121,7 +121,7 @@ def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path
 
 def test_options_win_over_the_file(tmp_path: Path) -> None:
     (tmp_path / "a.lot").write_text(client_route("Safe", 1, "in", config=LOSSLESS))
-    assert run(tmp_path, "--slots", "3", "--slot", "2", "--check", slot=7).stdout.splitlines() == ["ok"]
+    assert run(tmp_path, "--slots", "3", "--slot", "2", "--check", slot=7).stdout.splitlines()[-1] == "ok"
 
 
 def test_a_worker_tells_replies_apart_without_a_topic_for_each(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ _MOST: Final = 1000
 
 DESCRIPTION = f"""\
 List the failures that a running bridge has kept, the newest last: time, run id, route and event, topic, status and
-code, reason, and what became of it since. Messages of which a try has failed and another one follows are there too, as
+code, reason, and what became of it since. Messages with a failed try and another one to come are there as
 retrying. With show and the id of a run: its message, the request as it was sent, the response and the tries.
 Secrets are masked.
 
