@@ -1,4 +1,4 @@
-"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures. Pure.
+"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures; who guesses is answered late.
 
 Every scheme of a signature is an HMAC-SHA256 with SIGNATURE_SECRET. Those beside `hmac` also sign the time of sending,
 so that a request that was recorded cannot be sent again later: it is refused when it is more than five minutes off.
@@ -11,7 +11,7 @@ import hmac
 import logging
 import re
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from ipaddress import IPv6Address, IPv6Network, ip_address
@@ -29,100 +29,79 @@ from amqtt_rest_bridge.http.exchange import Caller, Headers, Refusal, RefusedErr
 from amqtt_rest_bridge.lot.model import RestApiConfig, Signature, SignatureScheme
 from amqtt_rest_bridge.times import LineLimit
 
+log = logging.getLogger(__name__)
+
 _TOKENS: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+(?:[ \t]*,[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+)*")
 _PREFLIGHT_SECONDS: Final = "600"
+FREE_GUESSES: Final = 10
+"""Wrong credentials of an address within `MINUTE_SECONDS` that are answered at once."""
+MINUTE_SECONDS: Final = 60.0
+DELAY_SECONDS: Final = 1.0
+MOST_LATE: Final = 64
+"""Answers that wait at a time, and as many again whose callers have closed their side; one more is 503 at once."""
+MOST_ADDRESSES: Final = 4096
+_LOG_SECONDS: Final = 60.0
+_OTHERS: Final = "other addresses"
 
 
 class WrongCredentialError(RefusedError):
     """A request is refused for a password, token or signature that it holds; one that holds none was no guess."""
 
 
-class _Password:
-    """One name and password, as Basic credentials (RFC 7617)."""
-
-    header: Final = "authorization"
-
-    def __init__(self, username: str, password: str) -> None:
-        self._expected = _hashed(f"{username}:{password}".encode())
-
-    def admits(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the caller sent them: hashed and compared as one, with the same work whatever is wrong."""
-        scheme, _, encoded = headers.get("authorization", "").partition(" ")
-        sent = _base64(encoded.strip()) if scheme.lower() == "basic" else b""
-        return hmac.compare_digest(_hashed(sent), self._expected)
-
-
-class _Tokens:
-    """Tokens, any of which a caller sends as Bearer (RFC 6750) or in a header of its own."""
-
-    def __init__(self, tokens: Iterable[str], header: str | None) -> None:
-        self._expected = [_hashed(token.encode()) for token in tokens]
-        self.header = None if header is None else header.lower()
-
-    def admits(self, headers: Mapping[str, str]) -> bool:
-        """Return whether the caller sent one: all are compared, whichever is right."""
-        scheme, _, bearer = headers.get("authorization", "").partition(" ")
-        sent = [_hashed(bearer.strip().encode() if scheme.lower() == "bearer" else b"")]
-        if self.header is not None:
-            sent.append(_hashed(headers.get(self.header, "").encode()))
-        found = [hmac.compare_digest(one, expected) for one in sent for expected in self._expected]
-        return any(found)
-
-
 class Credentials:
-    """What a route asks of its callers; where it asks for a password or a token, either admits.
+    """What a route asks of its callers: a name and password, or a token. If it asks for both, either admits.
 
-    `challenges` name the schemes, one header each (RFC 9110 section 11.6.1).
+    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD, as Basic credentials
+    (RFC 7617); SERVER_TOKEN as Bearer (RFC 6750) or in SERVER_TOKEN_HEADER. If only one of a pair is set, the other one
+    counts as empty, so that half a setting never opens a route.
     """
 
-    def __init__(self, checks: Sequence[_Password | _Tokens], challenges: Headers, what: str, hint: str) -> None:
-        self._checks = checks
-        self._challenges = challenges
-        self._message = f"The caller's {what} is missing or wrong"
-        self._hint = hint
+    def __init__(self, route: str, config: RestApiConfig) -> None:
+        self._passwords: list[bytes] = []  # hashes, as of the tokens
+        self._tokens = [_hashed(token.encode()) for token in config.server_token]
+        self._token_header = config.server_token_header.lower() if config.server_token_header and self._tokens else ""
+        challenges, what, hints = [], [], []
+        username, password = config.server_username, config.server_password
+        if username is None and password is None and not config.enable_client:
+            username, password = config.username, config.password
+        if username is not None or password is not None:
+            self._passwords.append(_hashed(f"{username or ''}:{password or ''}".encode()))
+            challenges.append(("WWW-Authenticate", f'Basic realm="{route}", charset="UTF-8"'))
+            what.append("name or password")
+            hints.append("the route's name and password as Basic credentials in the Authorization header")
+        if self._tokens:
+            challenges.append(("WWW-Authenticate", f'Bearer realm="{route}"'))
+            what.append("token")
+            header = f", or in the header {config.server_token_header}" if config.server_token_header else ""
+            hints.append(f"the route's token as Bearer in the Authorization header{header}")
+        self._refusal = refuse(
+            UNAUTHORIZED, f"The caller's {' or '.join(what)} is missing or wrong", tuple(challenges),
+            hint=f"Send {', or '.join(hints)}",
+        )  # fmt: skip
 
     def check(self, headers: Mapping[str, str]) -> None:
         """Raise `RefusedError` (401) unless the caller sent what the route asks for.
 
-        It is a `WrongCredentialError` where a header that may hold a credential came.
+        It is a `WrongCredentialError` if a header that may hold a credential came. Hashes of the same length are
+        compared, all of them, so that the time of it says nothing.
         """
-        if sum(one.admits(headers) for one in self._checks):  # all are checked, whichever is right
-            return
-        refusal = refuse(UNAUTHORIZED, self._message, self._challenges, hint=self._hint)
-        if headers.get("authorization") or any(one.header and headers.get(one.header) for one in self._checks):
-            raise WrongCredentialError(refusal)
-        raise RefusedError(refusal)
+        authorization, own = headers.get("authorization", ""), headers.get(self._token_header, "")
+        scheme, _, sent = authorization.partition(" ")
+        scheme, sent = scheme.lower(), sent.strip()
+        password = _hashed(_base64(sent) if scheme == "basic" else b"")
+        tokens = _hashed(sent.encode() if scheme == "bearer" else b""), _hashed(own.encode())
+        found = [hmac.compare_digest(password, expected) for expected in self._passwords]
+        found += [hmac.compare_digest(token, expected) for token in tokens for expected in self._tokens]
+        if not any(found):
+            raise (WrongCredentialError if authorization or own else RefusedError)(self._refusal)
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
-    """Return what a route asks of its callers.
-
-    SERVER_USERNAME and SERVER_PASSWORD, or in a route without client mode USERNAME and PASSWORD, or SERVER_TOKEN; None
-    when none is set.
-
-    Decision: where only one of a pair is set the other one is empty, so that half a setting never opens a route.
-    """
-    username, password = config.server_username, config.server_password
-    if username is None and password is None and not config.enable_client:
-        username, password = config.username, config.password
-    checks: list[_Password | _Tokens] = []
-    challenges: list[tuple[str, str]] = []
-    what: list[str] = []
-    hints: list[str] = []
-    if username is not None or password is not None:
-        checks.append(_Password(username or "", password or ""))
-        challenges.append(("WWW-Authenticate", f'Basic realm="{route}", charset="UTF-8"'))
-        what.append("name or password")
-        hints.append("the route's name and password as Basic credentials in the Authorization header")
-    if config.server_token:
-        checks.append(_Tokens(config.server_token, config.server_token_header))
-        challenges.append(("WWW-Authenticate", f'Bearer realm="{route}"'))
-        what.append("token")
-        header = f", or in the header {config.server_token_header}" if config.server_token_header else ""
-        hints.append(f"the route's token as Bearer in the Authorization header{header}")
-    if not checks:
-        return None
-    return Credentials(checks, tuple(challenges), " or ".join(what), f"Send {', or '.join(hints)}")
+    """Return what a route asks of its callers, None if it asks for nothing."""
+    own = config.server_username, config.server_password
+    shared = () if config.enable_client else (config.username, config.password)
+    asks = any(one is not None for one in (*own, *shared)) or config.server_token
+    return Credentials(route, config) if asks else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,21 +260,17 @@ def _base64(text: str) -> bytes:
         return b""
 
 
-log = logging.getLogger(__name__)
-
-FREE_GUESSES: Final = 10
-"""Wrong credentials of an address within `MINUTE_SECONDS` that are answered at once."""
-MINUTE_SECONDS: Final = 60.0
-DELAY_SECONDS: Final = 1.0
-MOST_LATE: Final = 64
-"""Answers that wait at a time, and as many again whose callers have closed their side; one more is 503 at once."""
-MOST_ADDRESSES: Final = 4096
-_LOG_SECONDS: Final = 60.0
-_OTHERS: Final = "other addresses"
-
-
 class WrongCredentials:
-    """Count them."""
+    """Wrong credentials: counted by address, and once there are many from one address, answered a second late.
+
+    One table for all ports of a bridge: passwords, tokens and signatures of routes, and the token of the admin port. A
+    right credential never comes here, so it is never delayed, whatever else comes from its address: behind a proxy all
+    callers have one. So this slows down what tries words of a list; against a caller who opens a connection for each
+    guess and does not wait for its answer, only a long secret helps.
+
+    An IPv6 address counts as its /64, which is what one machine gets (RFC 4291 section 2.5.4). Beyond `MOST_ADDRESSES`
+    in a minute all further addresses count as one, so no number of them makes the table forget another.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
