@@ -15,7 +15,7 @@ PACKAGE = ROOT / "amqtt_rest_bridge"
 MAKERS = {
     "catalogue.py": "by its rows",
     "http/exchange.py": "by rows of the catalogue",
-    "engine/requests.py": "a copy without secrets",
+    "engine/failures.py": "a copy without secrets",
     "mqtt/event_intake.py": "as the broker's side has sent it",
     "cli/route_tests.py": "what a route's test asks for",
 }

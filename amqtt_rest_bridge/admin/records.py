@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.admin.following import Followers
 from amqtt_rest_bridge.admin.numbers import BUCKETS, Durations, EventCounts
 from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.engine.failures import masker_for
 from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
-from amqtt_rest_bridge.engine.requests import masker_for, scheme_of_sender
+from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.http.exchange import path_of
 from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker, credentials_of, masked_path, masker_of
 from amqtt_rest_bridge.lot.model import (

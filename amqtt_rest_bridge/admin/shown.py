@@ -17,7 +17,7 @@ import msgspec
 from amqtt_rest_bridge.admin.numbers import Numbers
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
-from amqtt_rest_bridge.engine.failures import body_members
+from amqtt_rest_bridge.engine.requests import body_members
 from amqtt_rest_bridge.errors import CONTROL
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import Route

@@ -23,7 +23,6 @@ from amqtt.session import Session
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.broker.acl import AclQueue, AclTimes, Undecided, publisher_of
 from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
-from amqtt_rest_bridge.engine.failures import disk_full
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.private import replayed_time
@@ -352,7 +351,7 @@ class Lossless:
             try:
                 key = self._spool.keep(*name, message, hops, publisher, one.batch)
             except SpoolFullError as error:
-                failure = disk_full(error)
+                failure = catalogue.DISK_FULL.error(f"the message could not be written to the spool: {error}")
             else:
                 self._rows.add(key, name, size)
                 return key

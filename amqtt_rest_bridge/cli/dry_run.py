@@ -15,7 +15,7 @@ import typer
 from amqtt_rest_bridge.cli import SECRETS_DIR, Paths, SecretsDir, read_bytes, without_controls
 from amqtt_rest_bridge.engine.client_mode import sender_of
 from amqtt_rest_bridge.engine.event import Verdict
-from amqtt_rest_bridge.engine.requests import masker_for
+from amqtt_rest_bridge.engine.failures import masker_for
 from amqtt_rest_bridge.engine.trial import ANY_KEY, MAX_BYTES, call_of, shown_request, try_request
 from amqtt_rest_bridge.errors import CallError, ConfigurationError, Severity
 from amqtt_rest_bridge.http.client import client_for

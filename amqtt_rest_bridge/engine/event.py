@@ -13,17 +13,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.needs import Delivery, Sends
-from amqtt_rest_bridge.engine.requests import (
-    RequestBuilder,
+from amqtt_rest_bridge.engine.failures import (
     error_without_secrets,
     failure_explained,
     failure_of,
     failure_publication,
     masker_for,
     response_without_secrets,
-    result_of,
 )
+from amqtt_rest_bridge.engine.needs import Delivery, Sends
+from amqtt_rest_bridge.engine.requests import RequestBuilder, message_values, result_of
 from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
 from amqtt_rest_bridge.lot.model import (
@@ -303,7 +302,7 @@ class PreparedEvent:
         else:
             response = reply
             try:
-                refused = failure_of(request, response)
+                refused = failure_of(request, response) if response.status >= 300 else None
                 if refused is None:
                     publication = result_of(self.event, call.message, call.destination, response)
                     done = Verdict(Step.DONE, response.status, None, publication, 0.0, None, request, response)
@@ -356,9 +355,7 @@ class PreparedEvent:
         return self._runs.of(call.run, *self.name)
 
     def _enter(self, call: Call) -> MessageValues:
-        message, properties = call.message, call.message.properties
-        user = () if properties is None else properties.user
-        values = MessageValues(message.payload, message.timestamp, topic=message.topic, user=user)
+        values = message_values(call.message)
         for enter in self._enters:
             enter(call, values)
         return values

@@ -9,9 +9,9 @@ from collections import deque
 from typing import Final
 
 from amqtt_rest_bridge.engine.event import Call
+from amqtt_rest_bridge.engine.failures import failure_publication
 from amqtt_rest_bridge.engine.needs import Delivery, Publishes
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.requests import failure_publication
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
 from amqtt_rest_bridge.lot.model import EventName, Publication
 

@@ -1,29 +1,24 @@
-"""What a call sends, and what it publishes: its request, the result of a response, a failure. Pure.
+"""What a call sends, and what it publishes of a good response. Pure.
 
 The context of a trace (the headers and user properties `traceparent`, `tracestate` and `baggage`) goes from messages to
 requests, and from requests and responses to messages, without a setting. In amqtt, whose messages are those of MQTT
 3.1.1 and have no properties, it ends at the broker.
 """
 
+import base64
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final
 from urllib.parse import urlsplit
 
-from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.catalogue import REQUEST_TOO_LARGE, TYPE_OF_BODY
-from amqtt_rest_bridge.engine.failures import body_members, failure_payload, failure_topic, result_values
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, on_one_line
-from amqtt_rest_bridge.http.failures import describe_status, redirect_refused
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.origin import Origin, origin_of, printable
-from amqtt_rest_bridge.lot.masking import Masker, credentials_of
 from amqtt_rest_bridge.lot.model import (
     AuthScheme,
     ClientEvent,
-    EventName,
     HttpRequest,
     HttpResponse,
     Message,
@@ -36,16 +31,19 @@ from amqtt_rest_bridge.lot.model import (
     Route,
     values_of,
 )
-from amqtt_rest_bridge.lot.placeholders import MessageValues, Place, PlaceholderText, place_of
+from amqtt_rest_bridge.lot.placeholders import (
+    MessageValues,
+    Place,
+    PlaceholderText,
+    ResponseBody,
+    ResultValues,
+    place_of,
+)
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
 # Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
-_LARGEST: Final = 65_536  # bytes of a body that is looked at for what it says
-_LONGEST_SAID: Final = 200  # characters of that
-_DEEPEST: Final = 5
-_SAYING: Final = ("message", "detail", "error_description", "msg", "description", "reason", "error", "errors", "title")
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 TRACE_NAMES: Final = frozenset(("traceparent", "tracestate", "baggage"))
@@ -231,18 +229,6 @@ def _check_type(filled: list[tuple[str, str]], escaped: Place) -> None:
             raise TYPE_OF_BODY.error(message, unsent=True)
 
 
-def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
-    """Return why a response is a failure: status 400 and above, or a redirect that was not followed; else None."""
-    status = response.status
-    if status >= 400:
-        other = catalogue.STATUS_OF_THE_SERVER if status >= 500 else catalogue.STATUS_EXPLAINED
-        row = catalogue.STATUSES.get(status, other)
-        if status == 400 and b"HTTPS" in response.body:
-            row = catalogue.STATUS_EXPECTS_TLS
-        return row.error(f"the server answered {describe_status(status)}")
-    return redirect_refused(request, response) if status >= 300 else None
-
-
 def result_of(
     event: ClientEvent, message: Message, destination: str | None, response: HttpResponse
 ) -> Publication | None:
@@ -261,7 +247,20 @@ def result_of(
         body = body if payload is None else payload.fill_bytes(values)
     if payload is None and event.response_format is ResponseFormat.ENVELOPE:
         body = envelope(response)
-    return Publication(destination, body, event.retain, _properties(message, response), event.qos)
+    return Publication(destination, body, event.retain, trace_properties(message, response), event.qos)
+
+
+def message_values(message: Message) -> MessageValues:
+    """Return the values of a message."""
+    return MessageValues(message.payload, message.timestamp, topic=message.topic, user=message.user)
+
+
+def result_values(message: Message, response: HttpResponse) -> MessageValues:
+    """Return the values that PAYLOAD and DESTINATION_TOPIC are filled with."""
+    return ResultValues(
+        message.payload, message.timestamp, topic=message.topic, user=message.user, status=response.status,
+        headers=response.headers, response=ResponseBody(response.body, message.timestamp),
+    )  # fmt: skip
 
 
 def envelope(response: HttpResponse) -> bytes:
@@ -281,96 +280,15 @@ def envelope(response: HttpResponse) -> bytes:
     ).encode("utf-8", "replace")
 
 
-def failure_publication(
-    run: str,
-    name: EventName,
-    event: ClientEvent,
-    message: Message,
-    failure: CallError,
-    response: HttpResponse | None = None,
-    *,
-    has_payload: bool = True,
-) -> Publication | None:
-    """Return what a failed call publishes, or None when the event has no topic for it: then only the log has it.
-
-    `run` is the id of the call. Neither `failure` nor `response` may hold secrets. FAILURE_PAYLOAD adds the message
-    unless it has no payload any more.
-
-    Decision: a failure is not retained, even with RETAIN: the last good value stays.
-    """
-    topic = failure_topic(event, message, response)
-    if topic is None:
-        return None
-    kept = message.payload if event.failure_payload and has_payload else None
-    payload = failure_payload(run, *name, message.topic, message.timestamp, failure, response, kept)
-    return Publication(topic, payload, properties=_properties(message, response), qos=event.qos)
-
-
-def masker_for(masker: Masker, request: HttpRequest | None, response: HttpResponse | None) -> Masker:
-    """Return what masks the secrets of a route and of one of its requests: a server may send any of them back."""
-    sent = frozenset() if request is None else credentials_of(request.headers, request.url)
-    return masker.including(sent if response is None else sent | response.credentials)
-
-
-def response_without_secrets(masker: Masker, response: HttpResponse) -> HttpResponse:
-    """Return the response of a failed call as it may be published.
-
-    Decision: the payload of the message, which FAILURE_PAYLOAD adds, stays: what is published again must be the same.
-    """
-    body, head = masker.body(response.body), "\n".join([response.reason, *(value for _, value in response.headers)])
-    if masker.text(head) == head:  # nearly always, and one search instead of many
-        return replace(response, body=body)
-    headers = tuple((name, masker.text(value)) for name, value in response.headers)
-    return replace(response, reason=masker.text(response.reason), headers=headers, body=body)
-
-
-def error_without_secrets(masker: Masker, failure: CallError) -> CallError:
-    """Return a failure as it may be logged, shown and published: its message may quote a URL, or what a server sent."""
-    message = masker.address(failure.message)
-    if message == failure.message:
-        return failure
-    return CallError(failure.code, message, failure.hint, unsent=failure.unsent)
-
-
-def failure_explained(masker: Masker, failure: CallError, response: HttpResponse) -> CallError:
-    """Return a failure whose message ends with what the server said: `...: unit is required`.
-
-    That is the text of the body, or in JSON of its member `message`, `detail`, `error` or the like. HTML, JSON without
-    such a member and binary bodies are left out. Secrets are masked before the text is cut.
-    """
-    text = " ".join(masker.address(_text_said(response.body)).split())
-    if not text or text.startswith("<"):
-        return failure
-    return CallError(
-        failure.code, f"{failure.message}: {on_one_line(text, _LONGEST_SAID)}", failure.hint, unsent=failure.unsent
-    )
-
-
-def _text_said(body: bytes) -> str:
-    if len(body) > _LARGEST:
-        return ""
+def body_members(body: bytes) -> dict[str, str]:
+    """Return a body as the JSON members `body` and `body_encoding` (`utf-8`, or `base64` for other bytes)."""
     try:
-        text = body.decode()
-        return _said(json.loads(text))
+        return {"body": body.decode(), "body_encoding": "utf-8"}
     except UnicodeDecodeError:
-        return ""
-    except (ValueError, RecursionError):
-        return text
+        return {"body": base64.b64encode(body).decode("ascii"), "body_encoding": "base64"}
 
 
-def _said(value: object, depth: int = 0) -> str:
-    """Return the first text in what an API tells of an error, looking where most APIs have it."""
-    if isinstance(value, str) or depth == _DEEPEST:
-        return value if isinstance(value, str) else ""
-    if isinstance(value, dict):
-        named = [value[name] for name in _SAYING if name in value]
-        return next(filter(None, (_said(one, depth + 1) for one in named or (value.values() if depth else ()))), "")
-    if isinstance(value, list):
-        return next(filter(None, (_said(one, depth + 1) for one in value)), "")
-    return ""
-
-
-def _properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:
+def trace_properties(message: Message, response: HttpResponse | None) -> MessageProperties | None:
     """Return the trace context that a result or failure goes on with: the response's, else that of the message."""
     headers = () if response is None else response.headers
     if message.properties is None and TRACE_NAMES.isdisjoint(map(str.lower, dict(headers))):  # nearly always

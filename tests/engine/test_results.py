@@ -7,7 +7,8 @@ from email.utils import format_datetime, formatdate
 
 import pytest
 
-from amqtt_rest_bridge.engine.requests import envelope, failure_explained, failure_of, failure_publication, result_of
+from amqtt_rest_bridge.engine.failures import failure_explained, failure_of, failure_publication
+from amqtt_rest_bridge.engine.requests import envelope, result_of
 from amqtt_rest_bridge.engine.stages import retries
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import Masker

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from amqtt_rest_bridge.engine.requests import failure_of
+from amqtt_rest_bridge.engine.failures import failure_of
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import base_of, client_by, client_of, get

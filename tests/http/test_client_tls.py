@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.engine import requests
+from amqtt_rest_bridge.engine import failures
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import HttpRequest, Method, RestApiConfig
 from tests.http.clients import client_by, client_of, failure_of, get
@@ -152,7 +152,7 @@ def test_server_that_answers_plain_requests_on_its_tls_port_gets_the_same_hint()
     with Target(closing(reply(refusal, "400 Bad Request"))) as target:
         request = HttpRequest(Method.GET, f"http://127.0.0.1:{target.port}/")
         response = get(RestApiConfig(base_address=f"http://127.0.0.1:{target.port}"))
-    failure = requests.failure_of(request, response)
+    failure = failures.failure_of(request, response)
     assert failure is not None
     assert "USE_SSL" in failure.hint
 

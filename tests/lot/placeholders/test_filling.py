@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from amqtt_rest_bridge.engine.failures import failure_payload
+from amqtt_rest_bridge.engine.failures import failure_publication
 from amqtt_rest_bridge.errors import CallError, FailureCode
+from amqtt_rest_bridge.lot.model import ClientEvent, Message, Method
 from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, parse
 from tests.support.placeholder_values import PAYLOAD, failure, fill, message, request
 
@@ -67,8 +68,10 @@ def test_a_failure_has_the_same_time_as_its_request() -> None:
     moment = 1_769_860_800.123_9
     filled = parse("{timestamp}", Place.TEXT, Mode.CLIENT).fill(MessageValues(b"", moment, topic="t"))
     error = CallError(FailureCode.TIMEOUT, "m", "h")
-    told = json.loads(failure_payload("an id", "R", "E", "t", moment, error))["timestamp"]
-    assert told == filled == "2026-01-31T12:00:00.124Z"
+    event = ClientEvent("E", "t", Method.GET, parse("/", Place.ENDPOINT, Mode.CLIENT), error_topic="failed")
+    published = failure_publication("an id", ("R", "E"), event, Message("t", b"", moment), error)
+    assert published is not None
+    assert json.loads(published.payload)["timestamp"] == filled == "2026-01-31T12:00:00.124Z"
 
 
 def test_whole_json_is_serialised_compactly_and_keeps_its_digits() -> None:
