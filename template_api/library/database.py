@@ -4,23 +4,23 @@ Blocks on the database. Engines are safe to share between threads.
 """
 
 import os
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
-from sqlmodel import col
+from sqlmodel import Session, col
 
 from template_api.errors import DatabaseUnavailableError, StartError, TemplateApiError
-from template_api.library.models import LibraryRow, Table
-from template_api.library.upgrades import SCHEMA_VERSION, upgrade
+from template_api.library.models import SCHEMA_VERSION, LibraryRow, Table, TemplateRow, columns, now_text, prepared_text
 
 _LOCK_KEY = 0x7E3A1A7E  # any constant: the advisory lock under which PostgreSQL's tables are made
 _SQLITE_WAIT_SECONDS = 30
 _POOL_SECONDS = 5  # the longest wait for one of the pool's connections
+_AT_ONCE = 500  # templates that an upgrade reads at once
 
 
 def open_database(url: str, *, as_it_is: bool = False) -> Engine:
@@ -37,20 +37,21 @@ def open_database(url: str, *, as_it_is: bool = False) -> Engine:
     """
     engine = _engine(parsed_url(url))
     try:
-        with translated(engine), writing(engine) as connection:
+        with translated(engine), writing(engine) as session:
             if engine.dialect.name == "postgresql":
-                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
-            _bring_up(connection, as_it_is=as_it_is)
-    except DatabaseUnavailableError as exc:
+                session.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
+            _bring_up(session.connection(), as_it_is=as_it_is)
+            session.commit()
+    except TemplateApiError as exc:
         engine.dispose()
+        if not isinstance(exc, DatabaseUnavailableError):
+            raise
+        advice = ""  # some faults pass, such as a lock and a full disk
         if engine.dialect.name == "postgresql":
             advice = "; see that the server runs, and has the user, password and database of database_url"
-        else:  # others pass, such as a lock and a full disk
-            advice = "; name another file, or move this one away" if "not a database" in str(exc) else ""
+        elif "not a database" in str(exc):
+            advice = "; name another file, or move this one away"
         raise DatabaseUnavailableError(f"{exc}{advice}") from exc
-    except TemplateApiError:
-        engine.dispose()
-        raise
     return engine
 
 
@@ -73,10 +74,10 @@ def reading(engine: Engine) -> Iterator[Connection]:
 
 
 @contextmanager
-def writing(engine: Engine) -> Iterator[Connection]:
-    """Open a transaction that writes; on SQLite it takes the write lock at once, so that it never fails half-way."""
-    with engine.execution_options(writes=True).connect() as connection, connection.begin():
-        yield connection
+def writing(engine: Engine) -> Iterator[Session]:
+    """Open a session that writes; on SQLite its transactions take the write lock at once: they never fail half-way."""
+    with engine.execution_options(writes=True).connect() as connection, Session(connection) as session:
+        yield session
 
 
 @contextmanager
@@ -107,10 +108,10 @@ def parsed_url(url: str) -> URL:
         raise StartError("database_url: an @ in the user name or password must be percent-encoded, as %40")
     if parsed.drivername in {"postgres", "postgresql"}:
         parsed = parsed.set(drivername="postgresql+psycopg")
-    if parsed.get_backend_name() not in {"sqlite", "postgresql"}:
-        raise StartError(f"database_url: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg")
     if parsed.get_backend_name() == "sqlite":
         _check_sqlite(parsed)
+    elif parsed.get_backend_name() != "postgresql":
+        raise StartError(f"database_url: {parsed.drivername} is not supported; use sqlite or postgresql+psycopg")
     return parsed
 
 
@@ -138,21 +139,13 @@ def _check_sqlite(url: URL) -> None:
 
 
 def is_missing(url: str) -> bool:
-    """Return whether a URL names an SQLite file that does not exist.
-
-    Raises:
-        StartError: the URL cannot be used.
-    """
+    """Return whether a URL names an SQLite file that does not exist; raise `StartError` when it cannot be used."""
     parsed = parsed_url(url)
     return parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists()
 
 
 def require_database(url: str) -> None:
-    """Refuse an SQLite file that does not exist, for commands that have nothing to do in an empty library.
-
-    Raises:
-        StartError: there is no such file, or the URL cannot be used.
-    """
+    """Raise `StartError` for an SQLite file that does not exist, for commands that need a library with templates."""
     if is_missing(url):
         raise StartError(
             f"there is no library: {parsed_url(url).database} does not exist (working directory {Path.cwd()}); fill "
@@ -161,22 +154,21 @@ def require_database(url: str) -> None:
 
 
 def _engine(url: URL) -> Engine:
+    """Return the engine; on SQLite readers never wait for writers (WAL), and transactions begin where ours do."""
     try:
-        if url.get_backend_name() == "sqlite":
-            return _prepared_sqlite(sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS}))
-        from template_api.library import postgres  # its driver is an extra
+        if url.get_backend_name() == "postgresql":
+            from template_api.library import postgres  # its driver is an extra
 
-        engine = sa.create_engine(url, connect_args=postgres.ARGUMENTS, pool_pre_ping=True, pool_timeout=_POOL_SECONDS)
-        sa.event.listen(engine, "do_connect", postgres.connect)
-        return engine
+            engine = sa.create_engine(
+                url, connect_args=postgres.ARGUMENTS, pool_pre_ping=True, pool_timeout=_POOL_SECONDS
+            )
+            sa.event.listen(engine, "do_connect", postgres.connect)
+            return engine
+        engine = sa.create_engine(url, connect_args={"timeout": _SQLITE_WAIT_SECONDS})
     except ModuleNotFoundError as exc:
         raise StartError("PostgreSQL needs its driver: pip install 'amqtt-rest-bridge[postgres]'") from exc
     except (sa.exc.NoSuchModuleError, sa.exc.ArgumentError) as exc:
         raise StartError(f"database_url: {url.drivername} is not supported; use sqlite or postgresql+psycopg") from exc
-
-
-def _prepared_sqlite(engine: Engine) -> Engine:
-    """Configure SQLite: readers never wait for writers (WAL), and transactions begin where ours do."""
 
     @sa.event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: object) -> None:
@@ -201,7 +193,7 @@ def _bring_up(connection: Connection, *, as_it_is: bool) -> None:
         raise StartError(f"the database has no tables of schema version {SCHEMA_VERSION}; a dry run does not make them")
     if found is None:
         Table.metadata.create_all(connection)
-        row = {"id": 1, "schema_version": SCHEMA_VERSION, "version": 1, "identity": str(uuid.uuid4())}
+        row = {"id": 1, "schema_version": SCHEMA_VERSION, "version": 1, "identity": str(uuid4())}
         connection.execute(sa.insert(LibraryRow).values(is_filling=False, **row))
     elif found > SCHEMA_VERSION:
         raise StartError(
@@ -209,4 +201,34 @@ def _bring_up(connection: Connection, *, as_it_is: bool) -> None:
             "install the newer version that wrote it, or use another database"
         )
     elif found < SCHEMA_VERSION:
-        upgrade(connection)
+        _upgrade(connection)
+
+
+def _upgrade(connection: Connection) -> None:
+    """Add the tables, indexes and columns of the models that a database lacks, and fill the columns.
+
+    So a column that is new must be one that may be NULL.
+    """
+    found = sa.inspect(connection)
+    for table in Table.metadata.sorted_tables:
+        if not found.has_table(table.name):
+            table.create(connection)
+            continue
+        known = {column["name"] for column in found.get_columns(table.name)}
+        for column in table.columns:
+            if column.name not in known:
+                kind = column.type.compile(connection.dialect)
+                connection.exec_driver_sql(f"ALTER TABLE {table.name} ADD COLUMN {column.name} {kind}")
+        for index in table.indexes:
+            index.create(connection, checkfirst=True)
+    row = TemplateRow
+    nameless, undated = col(LibraryRow.identity).is_(None), col(row.updated_at).is_(None)
+    connection.execute(sa.update(LibraryRow).where(nameless).values(identity=str(uuid4())))
+    # Each template counts as changed at the upgrade, so that no change is missed.
+    connection.execute(sa.update(row).where(undated).values(updated_at=now_text()))
+    texts = sa.select(*columns(row.id, row.title, row.labels, row.short_description, row.content, row.cells_text))
+    texts = texts.where(col(row.prepared).is_(None)).limit(_AT_ONCE)
+    update = sa.update(row).where(col(row.id) == sa.bindparam("known")).values(prepared=sa.bindparam("prepared"))
+    while rows := connection.execute(texts).all():
+        connection.execute(update, [{"known": one.id, "prepared": prepared_text(*one[1:])} for one in rows])
+    connection.execute(sa.update(LibraryRow).values(schema_version=SCHEMA_VERSION, version=LibraryRow.version + 1))

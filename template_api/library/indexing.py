@@ -12,17 +12,26 @@ import logging
 import time
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+import msgspec
+import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine
+from sqlmodel import col
 
-from template_api.library import statements
 from template_api.library.database import reading
-from template_api.library.statements import document, is_published
-from template_api.ranking import Ranking, SearchIndex, Synonyms
-from template_api.records import SynonymRule
+from template_api.library.models import Deletion, LibraryRow, TemplateRow, columns
+from template_api.ranking import Document, Prepared, Ranking, SearchIndex, Synonyms
+from template_api.records import Status, SynonymRule
 from template_api.sources import shipped_synonyms
 
 log = logging.getLogger(__name__)
+
+_T = TemplateRow
+_LIBRARY = sa.select(*columns(LibraryRow.identity, LibraryRow.version, LibraryRow.synonyms))
+_CHANGED = sa.select(
+    *columns(_T.id, _T.status, _T.published_at, _T.difficulty, _T.facets, _T.changed, _T.updated_at, _T.prepared)
+).order_by(col(_T.changed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ class Indexer:
             DatabaseUnavailableError: the database does not answer.
         """
         with reading(self._engine) as connection:
-            library, version, rules = connection.execute(statements.LIBRARY).one()
+            library, version, rules = connection.execute(_LIBRARY).one()
             if library != self._library or version < self._version:
                 self._begin(library, version)
             elif version == self._version:
@@ -108,16 +117,28 @@ class Indexer:
     def _put_part(self, connection: Connection, version: int) -> None:
         """Put what has changed since the index's version for a while, in the order of the changes."""
         began, count = time.monotonic(), 0
-        for key in connection.execute(statements.DELETED, {"since": self._version}).scalars():
+        gone = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > self._version)
+        for key in connection.execute(gone).scalars():
             self._index.remove(key)
         while self._version < version and not (count and time.monotonic() - began > self._pace.part):
-            wanted = {"since": self._version, "most": self._pace.rows}
-            rows = connection.execute(statements.CHANGED, wanted).all()
+            rows = connection.execute(_CHANGED.where(col(_T.changed) > self._version).limit(self._pace.rows)).all()
             for row in rows:
-                if is_published(row):
-                    self._index.put(document(row))
+                if row.status == Status.PUBLISHED:
+                    self._index.put(_document(row))
                 else:
                     self._index.remove(row.id)
             count += len(rows)
             self._version = rows[-1].changed if len(rows) == self._pace.rows else version
         log.debug("%d templates put in %.2f s", count, time.monotonic() - began)
+
+
+def _document(row: Any) -> Document:
+    """Return what the search reads of a row. Filters find what classifies a template by its id and by its slug."""
+    facets = json.loads(row.facets)
+    named = [("tag_ids", tag) for tag in facets["tags"]] + [("route_ids", route) for route in facets["routes"]]
+    named += [("category_id", facets["category"]), ("broker_version_ids", facets["broker_version"])]
+    found = [f"{kind}:{name}" for kind, one in named if one for name in (one["id"], one["slug"].lower())]
+    if row.difficulty is not None:
+        found.append(f"difficulty:{row.difficulty}")
+    texts = msgspec.json.decode(row.prepared, type=Prepared)
+    return Document(row.id, texts, row.published_at, tuple(found), row.updated_at)

@@ -1,11 +1,29 @@
 """The library's tables, the same on SQLite and PostgreSQL: the one description of the schema."""
 
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, Final
 
+import msgspec
 import sqlalchemy as sa
 from sqlmodel import Field, SQLModel, col
 
+from template_api.ranking import prepared
+from template_api.sources.fields import time_text
+
+SCHEMA_VERSION: Final = 6
+"""Grows with each change of the models, so that older software refuses the database."""
+
 _UUID = 36
+
+
+def now_text() -> str:
+    """Return the present time as the library keeps it."""
+    return time_text(datetime.now(UTC))
+
+
+def prepared_text(title: str, labels: str, short_description: str, content: str, cells: str) -> str:
+    """Return `ranking.Prepared` of the texts of a template as the library keeps it."""
+    return msgspec.json.encode(prepared(title, labels, short_description, content, cells)).decode()
 
 
 def columns(*attributes: Any) -> list[Any]:
@@ -112,17 +130,6 @@ class TemplateRoute(Table, table=True):
     route_id: str = Field(primary_key=True, foreign_key="routes.id")
 
 
-def having(table: type[Named], ids: Any) -> sa.ColumnElement[bool]:
-    """Return the condition of the templates that have one of some objects; `ids` are a list or a SELECT."""
-    if table is Tag:
-        linked = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(ids))
-    elif table is UsedRoute:
-        linked = sa.select(col(TemplateRoute.template_id)).where(col(TemplateRoute.route_id).in_(ids))
-    else:
-        return col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id).in_(ids)
-    return col(TemplateRow.id).in_(linked)
-
-
 class NotebookRow(Table, table=True):
     """One version of a notebook file; `is_latest` marks the one that readers get, `cells` is a JSON array.
 
@@ -136,9 +143,9 @@ class NotebookRow(Table, table=True):
     template_id: str = Field(foreign_key="templates.id")
     filename: str
     version: int
-    is_primary: bool
-    is_latest: bool
-    place: int
+    is_primary: bool = False
+    is_latest: bool = True
+    place: int = 0
     cells: str
     role: str | None = None
 
@@ -168,3 +175,14 @@ class LibraryRow(Table, table=True):
     is_filling: bool = False
     identity: str | None = None
     synonyms: str | None = None
+
+
+def having(table: type[Named], ids: Any) -> sa.ColumnElement[bool]:
+    """Return the condition of the templates that have one of some objects; `ids` are a list or a SELECT."""
+    if table is Tag:
+        linked = sa.select(col(TemplateTag.template_id)).where(col(TemplateTag.tag_id).in_(ids))
+    elif table is UsedRoute:
+        linked = sa.select(col(TemplateRoute.template_id)).where(col(TemplateRoute.route_id).in_(ids))
+    else:
+        return col(TemplateRow.category_id if table is Category else TemplateRow.broker_version_id).in_(ids)
+    return col(TemplateRow.id).in_(linked)

@@ -12,14 +12,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
+
+import sqlalchemy as sa
+from sqlmodel import col
 
 from template_api.errors import DatabaseUnavailableError, IndexNotReadyError
-from template_api.library import statements
 from template_api.library.database import open_database, reading
 from template_api.library.indexing import Indexer, Pace
-from template_api.library.statements import filters, is_published, summary
-from template_api.ranking import Ranking
+from template_api.library.models import (
+    BrokerVersion,
+    Category,
+    LibraryRow,
+    Named,
+    NotebookRow,
+    Tag,
+    TemplateRow,
+    UsedRoute,
+    columns,
+    having,
+)
+from template_api.ranking import Filters, Ranking
 from template_api.records import (
     Difficulty,
     Found,
@@ -27,6 +40,7 @@ from template_api.records import (
     Notebook,
     Page,
     Place,
+    Status,
     Suggestions,
     Summary,
     Template,
@@ -37,6 +51,31 @@ log = logging.getLogger(__name__)
 
 _SUGGESTIONS = 8
 _NEAR = 4
+_FILTERS = ("category_id", "difficulty", "tag_ids", "route_ids", "broker_version_ids")
+_KINDS: Final[dict[str, tuple[str, type[Named]]]] = {
+    "categories": ("category_id", Category),
+    "tags": ("tag_ids", Tag),
+    "routes": ("route_ids", UsedRoute),
+    "broker_versions": ("broker_version_ids", BrokerVersion),
+}
+"""What templates are classified by: the name that filters have for each group, and its table."""
+_T, _N = TemplateRow, NotebookRow
+_VERSION: Final = sa.select(col(LibraryRow.version))
+_OF_ROW: Final = (
+    "id", "slug", "title", "short_description", "difficulty", "url", "content", "published_at", "updated_at",
+)  # fmt: skip
+"""What a `Summary` has of a row as it is, in its order; the rest is in `facets`."""
+_SHOWN: Final = columns(_T.status, _T.facets, *(getattr(_T, name) for name in _OF_ROW))
+# Rows looked up by id are not restricted to published ones: SQLite would prefer the index over all of those.
+_SOME: Final = sa.select(*_SHOWN).where(col(_T.id).in_(sa.bindparam("ids", expanding=True)))
+_ONE: Final = sa.select(*_SHOWN, col(_T.inputs)).where(
+    sa.or_(col(_T.id) == sa.bindparam("id"), col(_T.slug) == sa.bindparam("slug"))
+)
+_NOTEBOOKS: Final = (
+    sa.select(*columns(_N.filename, _N.version, _N.is_primary, _N.cells, _N.role))
+    .where(col(_N.template_id) == sa.bindparam("template_id"), col(_N.is_latest))
+    .order_by(col(_N.place))
+)
 
 
 class TemplateLibrary:
@@ -140,7 +179,7 @@ class TemplateLibrary:
         if query.is_listed:
             return self._latest(query)
         ranked = self._ranking().search(
-            query.text, query.limit, query.offset, filters(query), exact=query.exact, since=query.updated_since,
+            query.text, query.limit, query.offset, _filters(query), exact=query.exact, since=query.updated_since,
             sort=query.sort, place=query.place,
         )  # fmt: skip
         summaries = self._summaries([hit.key for hit in ranked.hits])
@@ -177,10 +216,10 @@ class TemplateLibrary:
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
         with reading(self._engine) as connection:
-            known = [
-                (name, kind, [row._asdict() for row in connection.execute(statements.named(table))])
-                for name, (kind, table) in statements.KINDS.items()
-            ]
+            known = []
+            for name, (kind, table) in _KINDS.items():
+                named = sa.select(*columns(table.id, table.name, table.slug)).order_by(col(table.slug))
+                known.append((name, kind, [row._asdict() for row in connection.execute(named)]))
         words = [dict.fromkeys(("id", "name", "slug"), str(each)) for each in Difficulty]
         found = {}
         for name, kind, objects in (*known, ("difficulties", "difficulty", words)):
@@ -197,7 +236,7 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         self.current()
-        ranking, chosen = self._ranking(), filters(query)
+        ranking, chosen = self._ranking(), _filters(query)
         counts = ranking.facets(query.text, chosen, exact=query.exact, since=query.updated_since)
         for own in chosen:
             kind = next(iter(own)).partition(":")[0]
@@ -215,14 +254,14 @@ class TemplateLibrary:
         self.current()
         with reading(self._engine) as connection:
             wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
-            rows = list(filter(is_published, connection.execute(statements.ONE, wanted)))
+            rows = [row for row in connection.execute(_ONE, wanted) if row.status == Status.PUBLISHED]
             if not rows:
                 return None
             row = min(rows, key=lambda row: row.id != wanted["id"])
-            notebooks = connection.execute(statements.NOTEBOOKS, {"template_id": row.id}).all()
+            notebooks = connection.execute(_NOTEBOOKS, {"template_id": row.id}).all()
         inputs = tuple(Input(*each) for each in json.loads(row.inputs or "[]"))
         found = tuple(Notebook(*notebook) for notebook in notebooks)
-        return Template(summary(row), found, inputs)
+        return Template(_summary(row), found, inputs)
 
     def check(self) -> None:
         """Check that searches are answered: the database answers, and the search index is open.
@@ -231,21 +270,37 @@ class TemplateLibrary:
             IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         with reading(self._engine) as connection:
-            connection.execute(statements.VERSION)
+            connection.execute(_VERSION)
         self._ranking()
 
     def _latest(self, query: TemplateQuery) -> Page:
-        page, counted = statements.listed(query)
+        """Return the newest templates that pass the filters, from the database."""
+        wanted = [col(_T.status) == Status.PUBLISHED.value]
+        if query.difficulty:
+            wanted.append(col(_T.difficulty) == query.difficulty)
+        asked = _asked(query)
+        for name, table in _KINDS.values():
+            # PostgreSQL's driver refuses NUL, which no id or slug has.
+            storable = sorted(value.replace("\0", "\N{REPLACEMENT CHARACTER}") for value in asked[name])
+            named = sa.or_(col(table.id).in_(storable), sa.func.lower(col(table.slug)).in_(storable))
+            if storable:
+                wanted.append(having(table, sa.select(col(table.id)).where(named)))
+        date, id_ = col(_T.published_at), col(_T.id)
+        page = sa.select(id_).where(*wanted).order_by(date.desc(), id_).limit(query.limit + 1)  # is there one more?
         begin = query.place or Place(query.offset)
         with reading(self._engine) as connection:
-            last = connection.execute(statements.LAST, {"ids": begin.keys}).first() if begin.keys else None
-            page = page.offset(begin.shown) if last is None else statements.behind(page, last.published_at, last.id)
+            shown = sa.select(date, id_).where(id_.in_(begin.keys), date.is_not(None)).order_by(date, id_.desc())
+            last = connection.execute(shown.limit(1)).first() if begin.keys else None
+            if last is None:
+                page = page.offset(begin.shown)
+            else:
+                same_time = sa.and_(date == last.published_at, id_ > last.id)
+                page = page.where(date <= last.published_at, sa.or_(date < last.published_at, same_time))
             ids = connection.execute(page).scalars().all()
-            total = connection.execute(counted).scalar_one()
-        shown = ids[: query.limit]
-        summaries = self._summaries(shown)
-        found = tuple(Found(each, 0.0) for each in summaries.values())
-        return Page(found, total, place=begin.after(shown) if len(ids) > len(shown) else None)
+            total = connection.execute(sa.select(sa.func.count(id_)).where(*wanted)).scalar_one()
+        here = ids[: query.limit]
+        found = tuple(Found(each, 0.0) for each in self._summaries(here).values())
+        return Page(found, total, place=begin.after(here) if len(ids) > len(here) else None)
 
     def _ranking(self) -> Ranking:
         ranking = self._indexer.ranking
@@ -261,8 +316,9 @@ class TemplateLibrary:
         if not ids:
             return {}
         with reading(self._engine) as connection:
-            rows = {row.id: row for row in connection.execute(statements.SOME, {"ids": ids}) if is_published(row)}
-        return {id_: summary(rows[id_]) for id_ in ids if id_ in rows}
+            several = connection.execute(_SOME, {"ids": ids})
+            rows = {row.id: row for row in several if row.status == Status.PUBLISHED}
+        return {id_: _summary(rows[id_]) for id_ in ids if id_ in rows}
 
     def _check(self) -> None:
         """Read the library's version, unless another thread is about to."""
@@ -270,7 +326,7 @@ class TemplateLibrary:
             return
         try:
             with self._noting(), reading(self._engine) as connection:
-                self._version = int(connection.execute(statements.VERSION).scalar_one())
+                self._version = int(connection.execute(_VERSION).scalar_one())
         finally:
             self._checked = time.monotonic()
             self._checking.release()
@@ -288,3 +344,21 @@ class TemplateLibrary:
         elif fault is None and self._fault is not None:
             log.warning("the library's database is back")
         self._fault = fault
+
+
+def _asked(query: TemplateQuery) -> dict[str, list[str]]:
+    """Return the values that each filter of a query asks for."""
+    given = {name: getattr(query, name) for name in _FILTERS}
+    return {
+        name: sorted(value) if isinstance(value, frozenset) else [value] if value else []
+        for name, value in given.items()
+    }
+
+
+def _filters(query: TemplateQuery) -> Filters:
+    """Return the facets that a query's filters ask for, one of each filter."""
+    return [[f"{kind}:{value}" for value in values] for kind, values in _asked(query).items() if values]
+
+
+def _summary(row: Any) -> Summary:
+    return Summary(*[getattr(row, name) for name in _OF_ROW], **json.loads(row.facets))

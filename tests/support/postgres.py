@@ -14,8 +14,7 @@ from typing import Final
 
 import psycopg
 
-from template_api.library.models import Table
-from template_api.library.upgrades import SCHEMA_VERSION
+from template_api.library.models import SCHEMA_VERSION, Table
 from tests.support.ports import free_port
 
 POSTGRES_FOLDERS = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)

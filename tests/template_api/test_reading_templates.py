@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from template_api.library import set_status
-from template_api.library.writer import template_id
+from template_api.library.importing import template_id
 from template_api.records import Status
 
 if TYPE_CHECKING:

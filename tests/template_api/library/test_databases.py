@@ -18,8 +18,7 @@ import sqlalchemy as sa
 from template_api.errors import DatabaseUnavailableError, StartError
 from template_api.library import TemplateLibrary
 from template_api.library.database import open_database, parsed_url, translated
-from template_api.library.models import LibraryRow
-from template_api.library.upgrades import SCHEMA_VERSION
+from template_api.library.models import SCHEMA_VERSION, LibraryRow
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
@@ -62,7 +61,7 @@ def test_an_upgrade_that_fails_changes_nothing(
     store.bring(make_template("one"))
     make_older(store.url)
     with monkeypatch.context() as broken:
-        broken.setattr("template_api.library.upgrades.prepared_text", lambda *_texts: object())
+        broken.setattr("template_api.library.database.prepared_text", lambda *_texts: object())
         with pytest.raises(DatabaseUnavailableError):
             open_database(store.url)
     assert state(store.url) == (False, SCHEMA_VERSION - 1)

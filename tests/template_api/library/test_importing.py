@@ -9,7 +9,7 @@ import pytest
 
 from template_api.errors import DatabaseUnavailableError, UnknownTemplateError
 from template_api.library import import_templates, listed_templates, set_status
-from template_api.library.writer import template_id
+from template_api.library.importing import template_id
 from template_api.records import Status
 from tests.template_api.library.imports import CELLS, read_one, statuses, write_folder
 

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 
 from template_api.library import import_templates
 from template_api.library.database import open_database
-from template_api.library.upgrades import SCHEMA_VERSION
+from template_api.library.models import SCHEMA_VERSION
 from template_api.sources.reading import read_templates
 from tests.template_api.library.imports import faults, undo_the_sixth
 
