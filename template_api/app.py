@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import falcon
 
-from template_api import errors, query
-from template_api.errors import ApiError, DatabaseUnavailableError, ErrorRow, IndexNotReadyError
+from template_api import query
+from template_api.errors import ApiError, DatabaseUnavailableError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
 from template_api.replies import JSON, Reply, ReplyCache, Resource, SearchCounts, error_body
@@ -26,15 +26,11 @@ log = logging.getLogger(__name__)
 
 DEFAULT_BASE_URL = "http://127.0.0.1:8000"
 _PAGES = ("/", "/templates/{id_or_slug}", "/docs", "/playground")
-_FAILURES: dict[str | None, ErrorRow] = {
-    "/api/templates": errors.SEARCH_FAILED,
-    "/api/templates/{id_or_slug}": errors.TEMPLATE_UNAVAILABLE,
-    "/api/search": errors.SEARCH_FAILED,
-    "/api/suggest": errors.SEARCH_FAILED,
-    "/api/facets": errors.SEARCH_FAILED,
-    "/ready": errors.LIBRARY_UNAVAILABLE,
-    "/": errors.SEARCH_FAILED,
-    "/templates/{id_or_slug}": errors.TEMPLATE_UNAVAILABLE,
+_FAILURES: dict[str | None, ErrorCode] = {
+    **dict.fromkeys(("/api/templates", "/api/search", "/api/suggest", "/api/facets", "/"), ErrorCode.SEARCH_FAILED),
+    "/api/templates/{id_or_slug}": ErrorCode.TEMPLATE_UNAVAILABLE,
+    "/templates/{id_or_slug}": ErrorCode.TEMPLATE_UNAVAILABLE,
+    "/ready": ErrorCode.LIBRARY_UNAVAILABLE,
 }
 REQUEST_ID = "X-Request-ID"
 _EXPOSED = "ETag, Link, Retry-After, X-Ignored-Parameters, X-Search-Corrected, X-Total-Count, X-Request-ID"
@@ -80,47 +76,41 @@ def create_app(
     app = falcon.App(middleware=[Requests(access_log), cross_origin])
     for path, resource in resources.items():
         app.add_route(path, resource)
-    handler = _ErrorHandler(pages)
-    for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
-        app.add_error_handler(kind, handler.handle)
-    return app
 
-
-class _ErrorHandler:
-    """Map each exception of a request to the error body of the specification."""
-
-    def __init__(self, pages: Pages) -> None:
-        self._pages = pages
-
-    def handle(self, req: falcon.Request, resp: falcon.Response, exc: Exception, _params: dict[str, object]) -> None:
+    def send_error(req: falcon.Request, resp: falcon.Response, exc: Exception, _fields: dict[str, object]) -> None:
         """Send status, code, message and hint; an internal error shows nothing of its cause."""
-        error = exc if isinstance(exc, ApiError) else self._translated(req, exc)
-        resp.status = error.status
+        error = exc if isinstance(exc, ApiError) else _translated(req, exc)
         if req.uri_template in _PAGES:
-            self._pages.error_page(error).send(req, resp)
+            pages.error_page(error).send(req, resp)
         else:
-            resp.content_type = JSON
+            resp.status, resp.content_type = error.status, JSON
             resp.data = error_body(error, req.method, req.path)
         resp.set_headers(error.headers)
 
-    def _translated(self, req: falcon.Request, exc: Exception) -> ApiError:
-        if isinstance(exc, falcon.HTTPNotFound):
-            return errors.NOT_FOUND.error()
-        if isinstance(exc, falcon.HTTPMethodNotAllowed):
-            allowed = dict(exc.headers or ())["Allow"]
-            return errors.METHOD_NOT_ALLOWED.error(
-                f"{req.method} is not allowed here", hint=f"Use one of {allowed}.", headers=(("Allow", allowed),)
-            )
-        if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-            return errors.INVALID_REQUEST.error("The request is not well-formed")
-        if isinstance(exc, IndexNotReadyError):
-            return errors.SEARCH_NOT_READY.error(headers=(("Retry-After", "1"),))
-        asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
-        if isinstance(exc, DatabaseUnavailableError):
-            log.error("request %s: %s: %s", request_id(req), asked, exc)
-        else:
-            log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
-        return _FAILURES.get(req.uri_template, errors.INTERNAL_ERROR).error()
+    for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
+        app.add_error_handler(kind, send_error)
+    return app
+
+
+def _translated(req: falcon.Request, exc: Exception) -> ApiError:
+    """Return the error response to an exception; log what is a fault of ours."""
+    if isinstance(exc, falcon.HTTPNotFound):
+        return ErrorCode.NOT_FOUND.error()
+    if isinstance(exc, falcon.HTTPMethodNotAllowed):
+        allowed = dict(exc.headers or ())["Allow"]
+        return ErrorCode.METHOD_NOT_ALLOWED.error(
+            f"{req.method} is not allowed here", hint=f"Use one of {allowed}.", headers=(("Allow", allowed),)
+        )
+    if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
+        return ErrorCode.INVALID_REQUEST.error()
+    if isinstance(exc, IndexNotReadyError):
+        return ErrorCode.SEARCH_NOT_READY.error(headers=(("Retry-After", "1"),))
+    asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
+    if isinstance(exc, DatabaseUnavailableError):
+        log.error("request %s: %s: %s", request_id(req), asked, exc)
+    else:
+        log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
+    return _FAILURES.get(req.uri_template, ErrorCode.INTERNAL_ERROR).error()
 
 
 class Requests:

@@ -3,12 +3,10 @@
 Here too: how messages show foreign text, and ask for the name that was meant. Any thread may raise what is here.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from enum import Enum
 from http import HTTPStatus
-from types import MappingProxyType
-from typing import Final
 
 
 def visible(text: str) -> str:
@@ -67,83 +65,49 @@ class SourceError(TemplateApiError):
 class ApiError(TemplateApiError):
     """An error response: status, stable code, message and hint (specification, "Error body"), and its own headers."""
 
-    def __init__(self, row: "ErrorRow", message: str, hint: str, headers: Sequence[tuple[str, str]] = ()) -> None:
+    def __init__(self, code: "ErrorCode", message: str, hint: str, headers: Sequence[tuple[str, str]]) -> None:
         super().__init__(message)
-        self.status = row.status
-        self.code = row.code
+        self.status = code.status
+        self.code = code.name.lower()
         self.message = message
         self.hint = hint
         self.headers = headers
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRow:
+_FORM = "See /openapi.json for the parameters of this API."
+_LOGGED = "Try again later; the log of the server has the reason."
+
+
+class ErrorCode(Enum):
     """A code of error responses: its status, what to do next, and the message of one that has the same each time."""
 
-    status: HTTPStatus
-    code: str
-    hint: str
-    message: str = ""
+    INVALID_REQUEST = 400, "Send a well-formed HTTP/1.1 request (RFC 9112).", "The request is not well-formed"
+    INVALID_PARAMETER = 400, _FORM
+    INVALID_BODY = 400, _FORM
+    TEMPLATE_NOT_FOUND = 404, "GET /api/templates lists the published templates with their ids and slugs."
+    NOT_FOUND = 404, "The paths of this API are described at /openapi.json.", "This API has no such path"
+    METHOD_NOT_ALLOWED = 405, "Use one of those in Allow."
+    PAYLOAD_TOO_LARGE = 413, "Send a body of at most 65536 bytes.", "The body is larger than 65536 bytes"
+    UNSUPPORTED_MEDIA_TYPE = (
+        415,
+        "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding.",
+        "The body is not sent as application/json",
+    )
+    SEARCH_NOT_READY = (
+        503,
+        "Try again in a second; lists and single templates are answered meanwhile.",
+        "The search index is being built",
+    )
+    SEARCH_FAILED = 500, _LOGGED, "The search could not be run"
+    TEMPLATE_UNAVAILABLE = 500, _LOGGED, "The template could not be loaded"
+    LIBRARY_UNAVAILABLE = 500, _LOGGED, "The library cannot be read"
+    INTERNAL_ERROR = 500, _LOGGED, "The request could not be answered"
 
-    def error(
-        self, message: str | None = None, *, hint: str | None = None, headers: Sequence[tuple[str, str]] = ()
-    ) -> ApiError:
-        """Return the error with this code; message and hint replace the row's where they hold facts."""
+    def __init__(self, status: int, hint: str, message: str = "") -> None:
+        self.status = HTTPStatus(status)
+        self.hint = hint
+        self.message = message
+
+    def error(self, message: str = "", *, hint: str = "", headers: Sequence[tuple[str, str]] = ()) -> ApiError:
+        """Return the error with this code; message and hint replace the usual ones where they hold facts."""
         return ApiError(self, message or self.message, hint or self.hint, headers)
-
-
-_FORM: Final = "See /openapi.json for the parameters of this API."
-_LOGGED: Final = "Try again later; the log of the server has the reason."
-_FAILED: Final = HTTPStatus.INTERNAL_SERVER_ERROR
-
-INVALID_REQUEST: Final = ErrorRow(
-    HTTPStatus.BAD_REQUEST, "invalid_request", "Send a well-formed HTTP/1.1 request (RFC 9112)."
-)
-INVALID_PARAMETER: Final = ErrorRow(HTTPStatus.BAD_REQUEST, "invalid_parameter", _FORM)
-INVALID_BODY: Final = ErrorRow(HTTPStatus.BAD_REQUEST, "invalid_body", _FORM)
-TEMPLATE_NOT_FOUND: Final = ErrorRow(
-    HTTPStatus.NOT_FOUND,
-    "template_not_found",
-    "GET /api/templates lists the published templates with their ids and slugs.",
-)
-NOT_FOUND: Final = ErrorRow(
-    HTTPStatus.NOT_FOUND,
-    "not_found",
-    "The paths of this API are described at /openapi.json.",
-    "This API has no such path",
-)
-METHOD_NOT_ALLOWED: Final = ErrorRow(HTTPStatus.METHOD_NOT_ALLOWED, "method_not_allowed", "Use one of those in Allow.")
-PAYLOAD_TOO_LARGE: Final = ErrorRow(
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    "payload_too_large",
-    "Send a body of at most 65536 bytes.",
-    "The body is larger than 65536 bytes",
-)
-UNSUPPORTED_MEDIA_TYPE: Final = ErrorRow(
-    HTTPStatus.UNSUPPORTED_MEDIA_TYPE,
-    "unsupported_media_type",
-    "Send the body as JSON with the header Content-Type: application/json and without Content-Encoding.",
-    "The body is not sent as application/json",
-)
-SEARCH_NOT_READY: Final = ErrorRow(
-    HTTPStatus.SERVICE_UNAVAILABLE,
-    "search_not_ready",
-    "Try again in a second; lists and single templates are answered meanwhile.",
-    "The search index is being built",
-)
-SEARCH_FAILED: Final = ErrorRow(_FAILED, "search_failed", _LOGGED, "The search could not be run")
-TEMPLATE_UNAVAILABLE: Final = ErrorRow(_FAILED, "template_unavailable", _LOGGED, "The template could not be loaded")
-LIBRARY_UNAVAILABLE: Final = ErrorRow(_FAILED, "library_unavailable", _LOGGED, "The library cannot be read")
-INTERNAL_ERROR: Final = ErrorRow(_FAILED, "internal_error", _LOGGED, "The request could not be answered")
-
-ROWS: Final[Mapping[str, ErrorRow]] = MappingProxyType(
-    {
-        row.code: row
-        for row in (
-            INVALID_REQUEST, INVALID_PARAMETER, INVALID_BODY, TEMPLATE_NOT_FOUND, NOT_FOUND, METHOD_NOT_ALLOWED,
-            PAYLOAD_TOO_LARGE, UNSUPPORTED_MEDIA_TYPE, SEARCH_NOT_READY, SEARCH_FAILED, TEMPLATE_UNAVAILABLE,
-            LIBRARY_UNAVAILABLE, INTERNAL_ERROR,
-        )
-    }
-)  # fmt: skip
-"""The codes of error responses."""

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
-from template_api.errors import INVALID_BODY, INVALID_PARAMETER, did_you_mean
+from template_api.errors import ErrorCode, did_you_mean
 from template_api.parameters import (
     MOST_OFFSET,
     Filters,
@@ -142,13 +142,13 @@ def body_query(document: Any) -> Asked:
         ApiError: a member breaks its rule, or there is no filter of a name in `filters`.
     """
     if not isinstance(document, dict):
-        raise INVALID_BODY.error("the body must be an object")
+        raise ErrorCode.INVALID_BODY.error("the body must be an object")
     filters = document.get("filters")
     known = Filters.__struct_fields__
     for name in filters if isinstance(filters, dict) else ():
         if name not in known:
             near = did_you_mean(name[:_LONGEST_NAME].lower(), known) or ""
-            raise INVALID_PARAMETER.error(
+            raise ErrorCode.INVALID_PARAMETER.error(
                 f"there is no filter {_shown(name)}{near}", hint=f"Filters are {', '.join(known)}."
             )
     # 1.0 is an integer of JSON Schema.
@@ -158,7 +158,7 @@ def body_query(document: Any) -> Asked:
     }
     if isinstance(whole.get("fields"), str):
         whole["fields"] = _listed(whole["fields"])
-    given = _read(SearchBody, whole, INVALID_BODY.error)
+    given = _read(SearchBody, whole, ErrorCode.INVALID_BODY.error)
     ignored = tuple(name for name in document if name not in SearchBody.__struct_fields__)
     return _asked(given.query, given, given.filters or Filters(), ignored)
 
@@ -172,9 +172,9 @@ def json_body(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except RecursionError as exc:
-        raise INVALID_BODY.error("the body is nested too deeply") from exc
+        raise ErrorCode.INVALID_BODY.error("the body is nested too deeply") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise INVALID_BODY.error(f"the body is not JSON: {exc}") from exc
+        raise ErrorCode.INVALID_BODY.error(f"the body is not JSON: {exc}") from exc
 
 
 def ignored_header(names: Iterable[str]) -> str:
@@ -222,7 +222,7 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
             return place
     except ValueError:
         pass
-    raise INVALID_PARAMETER.error(
+    raise ErrorCode.INVALID_PARAMETER.error(
         "cursor must be what a page of the same search named as its next one",
         hint="Leave cursor out to begin with the first page.",
     )
@@ -270,7 +270,7 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
             text.encode()  # a lone surrogate, made of bytes that are not UTF-8, breaks databases and JSON writers
         except UnicodeEncodeError:
             hint = "Percent-encode the UTF-8 bytes of the value."
-            raise INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint) from None
+            raise ErrorCode.INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint) from None
         # "Plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
         if kind == "integer" and text.isascii() and text.isdigit():
             given[name] = int(text[:9])
@@ -279,7 +279,7 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
         elif kind == "array":
             given[name] = _listed(text)
     ignored = tuple(name for name in pairs if name and name not in schema.__struct_fields__)
-    return _read(schema, given, INVALID_PARAMETER.error), ignored
+    return _read(schema, given, ErrorCode.INVALID_PARAMETER.error), ignored
 
 
 def _listed(text: str) -> list[str]:
@@ -346,7 +346,7 @@ def _microseconds(text: str) -> int:
         moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
     except ValueError:
         rule = _members(ListParameters)["updated_since"]["title"]
-        raise INVALID_PARAMETER.error(f"updated_since must be {rule}, not {_shown(text)}") from None
+        raise ErrorCode.INVALID_PARAMETER.error(f"updated_since must be {rule}, not {_shown(text)}") from None
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     return min(max(since // timedelta(microseconds=1), _YEARS[0]), _YEARS[1])
 

@@ -12,13 +12,7 @@ import falcon
 import msgspec
 
 from template_api import query
-from template_api.errors import (
-    PAYLOAD_TOO_LARGE,
-    TEMPLATE_NOT_FOUND,
-    UNSUPPORTED_MEDIA_TYPE,
-    DatabaseUnavailableError,
-    IndexNotReadyError,
-)
+from template_api.errors import DatabaseUnavailableError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.parameters import SummaryField
 from template_api.query import Asked, View
@@ -126,7 +120,7 @@ class Answers:
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
             shown = id_or_slug[:_SHOWN_LENGTH]
-            raise TEMPLATE_NOT_FOUND.error(f'No published template has the id or slug "{shown}"')
+            raise ErrorCode.TEMPLATE_NOT_FOUND.error(f'No published template has the id or slug "{shown}"')
         body = encoded(_template_view(template, self._base_url))
         return Reply(body, _headers(query.unknown_names(req.query_string)))
 
@@ -169,10 +163,10 @@ def _json_body(req: falcon.Request) -> bytes:
     media_type = (req.content_type or "").partition(";")[0].strip().lower()
     coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
     if media_type != JSON or coding != "identity":
-        raise UNSUPPORTED_MEDIA_TYPE.error()
+        raise ErrorCode.UNSUPPORTED_MEDIA_TYPE.error()
     body: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
     if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
-        raise PAYLOAD_TOO_LARGE.error()
+        raise ErrorCode.PAYLOAD_TOO_LARGE.error()
     return body
 
 

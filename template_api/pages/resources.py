@@ -21,7 +21,7 @@ from jinja2 import Template as Compiled
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, Tried, trial_of
 from template_api import query
-from template_api.errors import TEMPLATE_NOT_FOUND, ApiError, IndexNotReadyError
+from template_api.errors import ApiError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.flows import drawing
@@ -120,7 +120,9 @@ class Pages:
         """Return the page of a template; raise `ApiError` where none that is published has this name."""
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
-            raise TEMPLATE_NOT_FOUND.error("There is no published template here", hint="Search the library for it.")
+            raise ErrorCode.TEMPLATE_NOT_FOUND.error(
+                "There is no published template here", hint="Search the library for it."
+            )
         name = template.summary.slug or template.summary.id
         return self._page(
             "template",

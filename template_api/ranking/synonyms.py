@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import Final
 
-from template_api.ranking.spelling import Words
 from template_api.ranking.tokens import STOP_WORDS, stem, words
+from template_api.ranking.vocabulary import Words
 from template_api.records import SynonymRule
 
 Phrase = tuple[str, ...]

@@ -1,19 +1,18 @@
 """The words that the library knows, in how many templates each is, and which of them are near to a word.
 
-Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. Which words and terms
-there are and in how many templates is asked of the index; only the words to compare misspellings with are in memory.
+Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. In how many templates
+terms are is asked of the index; only the words that misspellings are compared with are in memory.
 """
 
-from collections.abc import Collection, Iterable
-from itertools import chain
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from math import log
 from typing import Final
 
 from tantivy import Searcher
 
 from template_api.ranking.fields import term_field
-from template_api.ranking.spelling import Words
-from template_api.ranking.tokens import STOP_WORDS, stem
+from template_api.ranking.tokens import STOP_WORDS, stem, within
 
 _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
@@ -26,26 +25,68 @@ _MUCH_COMMONER: Final = 5
 _RARE: Final = 2
 _RARE_ONE_IN: Final = 1000
 
+# How many edits a word of at least so many letters may be from what was meant.
+_EDITS: Final = ((8, 2), (4, 1))
+_LACKS_A_LETTER: Final = 3  # a shorter word may only lack one: *tme* is "time", but *mpa* not "map"
+
+
+class Words:
+    """Some folded words that misspellings are compared with, and perhaps those of another set. Immutable."""
+
+    def __init__(self, words: Iterable[str] = (), others: "Words | None" = None) -> None:
+        added: defaultdict[tuple[str, int], set[str]] = defaultdict(set)
+        for word in words:
+            added[word[0], len(word)].add(word)
+        known = others.buckets if others is not None else {}
+        grown = {key: known[key] | new if key in known else new for key, new in added.items()}
+        self.buckets: Mapping[tuple[str, int], Set[str]] = {**known, **grown}  # by first letter and length
+        self._first_letters = sorted({letter for letter, _ in self.buckets if letter.isalpha()})
+
+    def __contains__(self, word: str) -> bool:
+        return word in self.buckets.get((word[:1], len(word)), ())
+
+    def near(self, word: str) -> Iterator[tuple[str, int]]:
+        """Yield the words that another one may mean, each with its number of edits."""
+        most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
+        if most:
+            yield from self.slips(word, most)
+            for near in self._with_other_first_letter(word):
+                yield near, 1
+        elif len(word) == _LACKS_A_LETTER and word.isalpha():
+            for near, edits in self.slips(word):
+                if len(near) > len(word):
+                    yield near, edits
+            for letter in self._first_letters:
+                if letter != word[0] and letter + word in self:
+                    yield letter + word, 1
+
+    def slips(self, word: str, most: int = 1) -> Iterator[tuple[str, int]]:
+        """Yield the words at most so many edits away that have the same first letter and the same digits."""
+        digits = _digits(word)
+        for length in range(len(word) - most, len(word) + most + 1):
+            for near, edits in within(word, tuple(self.buckets.get((word[0], length), ())), most):
+                if _digits(near) == digits:
+                    yield near, edits
+
+    def _with_other_first_letter(self, word: str) -> Iterator[str]:
+        """Yield the words that are one edit of the first letter away: looked up, where comparing would take all."""
+        if word[0].isdigit() or word[1].isdigit():
+            return
+        changed = [word[1:], word[1] + word[0] + word[2:]]
+        changed += [letter + rest for letter in self._first_letters for rest in (word, word[1:])]
+        for near in changed:
+            if near[0] != word[0] and near in self:
+                yield near
+
 
 class Vocabulary:
-    """The library's words.
-
-    Args:
-        searcher: one state of the index.
-        spelling: its words and the stop words.
-    """
+    """The words of one state of the index; `spelling` has them and the stop words."""
 
     def __init__(self, searcher: Searcher, spelling: Words) -> None:
         self._searcher = searcher
         self._spelling = spelling
         self._size = searcher.num_docs
         self._frequencies: dict[str, int] = {}
-
-    @classmethod
-    def of(cls, searcher: Searcher) -> "Vocabulary":
-        """Return the vocabulary of one state of the index; 0.1 s for 50,000 words."""
-        words = (word for word, _ in searcher.terms_with_prefix("words", ""))
-        return cls(searcher, Words(chain(STOP_WORDS, words)))
 
     def grown(self, searcher: Searcher, words: Collection[str]) -> "Vocabulary":
         """Return the vocabulary of a later state of the index, which has these words beside those known."""
@@ -130,3 +171,8 @@ class Vocabulary:
             by_term.setdefault(stem(word), word)
         terms = sorted(by_term, key=lambda term: (-self.frequency(term), by_term[term]))
         return tuple(by_term[term] for term in terms[:most])
+
+
+def _digits(word: str) -> str:
+    """Return the digits of a word: "esp32" and "esp23" are different things, not one of them misspelt."""
+    return "" if word.isalpha() else "".join(filter(str.isdigit, word))

@@ -234,7 +234,7 @@ def test_nothing_is_found_for_a_text_without_a_known_word(library: Ranking, text
 def test_an_empty_library_finds_nothing() -> None:
     ranking = indexed([])
     assert ranking.search("gateway", 10).hits == ()
-    assert ranking.suggest("gateway", 8).keys == ()
+    assert ranking.suggest("gateway", 8)[0] == ()
 
 
 def test_threads_get_the_answers_that_one_thread_gets(library: Ranking) -> None:
@@ -269,7 +269,7 @@ TITLES = ["Receive a webhook", "Receive mail", "Web shop orders", "Weather stati
 )
 def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[str]) -> None:
     ranking = indexed(made(title, title) for title in TITLES)
-    assert set(ranking.suggest(text, 8).keys) == expected
+    assert set(ranking.suggest(text, 8)[0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -282,16 +282,15 @@ def test_titles_are_suggested_for_what_is_being_typed(text: str, expected: set[s
 )
 def test_a_suggestion_names_what_was_read_otherwise(text: str, expected: str, corrected: tuple[str, str]) -> None:
     titles = ["Receive webhooks", "Call Home Assistant", "Ask a host"]
-    suggested = indexed(document(title, title, "", "", "", "") for title in titles).suggest(text, 8)
-    assert suggested.keys[0] == expected
-    assert suggested.corrected == (Word(*corrected),)
+    keys, read = indexed(document(title, title, "", "", "", "") for title in titles).suggest(text, 8)
+    assert (keys[0], read) == (expected, (Word(*corrected),))
 
 
 def test_a_suggestion_with_the_words_before_is_first() -> None:
     ranking = indexed(made(title, title) for title in TITLES)
-    assert ranking.suggest("receive we", 8).keys[0] == "Receive a webhook"
-    assert ranking.suggest("recieve we", 8).keys[0] == "Receive a webhook"
-    assert len(ranking.suggest("we", 2).keys) == 2
+    assert ranking.suggest("receive we", 8)[0][0] == "Receive a webhook"
+    assert ranking.suggest("recieve we", 8)[0][0] == "Receive a webhook"
+    assert len(ranking.suggest("we", 2)[0]) == 2
 
 
 def test_what_only_shares_words_that_hardly_count_is_left_out() -> None:
