@@ -1,6 +1,6 @@
 """Template folders, `.jsonl` files and lists of synonyms, read into checked values; without the database.
 
-From the bottom: `fields`; `files`, `template`; `reading`, `synonyms`.
+From the bottom: `fields`, `template`, `reading`, `synonyms`.
 """
 
 from template_api.sources.fields import NamedSource

@@ -141,6 +141,10 @@ class Fields:
         """Return the error for a key."""
         return SourceError(self.where(key), f"{key} {reason}")
 
+    def fail(self, key: str, reason: str) -> None:
+        """Add a fault of a key."""
+        self.note(self.fault(key, reason))
+
     def text(self, key: str, rule: str | None = None) -> str | None:
         """Return a text without blanks around it, by the rule of its key or of another one.
 
@@ -150,7 +154,7 @@ class Fields:
         read, wanted = _RULES.get(rule or key, (str, ""))
         found = read(value) if value else None
         if value and found is None:
-            self.note(self.fault(key, f"must {wanted.format(value[:_LONGEST_URL])}"))
+            self.fail(key, f"must {wanted.format(value[:_LONGEST_URL])}")
         return found
 
     def items(self, key: str) -> Sequence[Any]:
@@ -161,7 +165,7 @@ class Fields:
         if isinstance(value, str | Mapping):
             return (value,)
         if not isinstance(value, Sequence):
-            self.note(self.fault(key, "must be a list"))
+            self.fail(key, "must be a list")
             return ()
         return value
 
@@ -169,7 +173,7 @@ class Fields:
         """Return what a key names, or None when it is absent or blank."""
         named = self.all_named(key)
         if len(named) > 1:
-            self.note(self.fault(key, "must name one thing, not several"))
+            self.fail(key, "must name one thing, not several")
             return None
         return named[0] if named else None
 
@@ -187,7 +191,7 @@ class Fields:
         """Return a boolean, which YAML hands over as a word."""
         word = self.checked("", self._plain_text, key, str(value) if isinstance(value, bool) else value).lower()
         if word not in _TRUE | _FALSE:
-            self.note(self.fault(key, f"must be true or false, not {word!r}"))
+            self.fail(key, f"must be true or false, not {word!r}")
         return word in _TRUE
 
     def inputs(self, key: str) -> tuple[Input, ...]:
@@ -196,7 +200,7 @@ class Fields:
         for number, item in enumerate(self.items(key), 1):
             each = self.checked(None, self._one_input, key, number, item)
             if each is not None and found.setdefault(each.name, each) is not each:
-                self.note(self.fault(key, f"entry {number}: {each.name!r} comes twice"))
+                self.fail(key, f"entry {number}: {each.name!r} comes twice")
         return tuple(found.values())
 
     def _one_input(self, key: str, number: int, item: object) -> Input:
@@ -241,11 +245,7 @@ class Fields:
 
 
 def check_storable(where: str, what: str, text: str) -> None:
-    """Refuse text that a database cannot keep.
-
-    Raises:
-        SourceError: it holds NUL or a lone surrogate.
-    """
+    """Raise `SourceError` for text that a database cannot keep: NUL or a lone surrogate."""
     if "\0" in text:
         raise SourceError(where, f"{what} holds the character NUL")
     try:
@@ -255,13 +255,9 @@ def check_storable(where: str, what: str, text: str) -> None:
 
 
 def json_text(where: str, what: str, value: object, most: int | None = None) -> str:
-    """Return a value as JSON that the database keeps and answers hold.
+    """Return a value of JSON or YAML as JSON that the database keeps and answers hold.
 
-    Args:
-        where: the file and line, for messages.
-        what: it is, likewise.
-        value: of parsed JSON, or YAML without tags.
-        most: how many objects, lists and values it may have: aliases of YAML multiply them.
+    `most` is how many objects, lists and values it may have: aliases of YAML multiply them.
 
     Raises:
         SourceError: it is nested more than 100 deep, too large, or holds a lone surrogate.

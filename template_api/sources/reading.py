@@ -1,30 +1,31 @@
-"""From files to `TemplateSource`: template folders with their notebooks, and `.jsonl` files.
+"""From files to `TemplateSource`: template folders with their notebooks, and `.jsonl` files; YAML and JSON with bounds.
 
 Blocks on the file system. Yields one `Reading` for each template found, so that a bad one never stops the others.
 """
 
+import json
+import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from template_api.errors import SourceError, StartError
 from template_api.sources.fields import Fields
-from template_api.sources.files import LARGEST_FILE, file_text, parsed_json, yaml_fields
-from template_api.sources.template import (
-    TemplateSource,
-    listed_notebooks,
-    note_oddities,
-    notebook_sources,
-    template_source,
-)
+from template_api.sources.template import TemplateSource, template_source
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
-NOTEBOOK_SUFFIX = ".lotnb"
+# Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template needs so much.
+_LARGEST_FILE = 32 * 1024 * 1024
+_LARGEST_YAML = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,48 +100,39 @@ def _reading(read: Callable[[], tuple[Fields, TemplateSource | None]], done: int
 
 
 def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None]:
-    fields = yaml_fields(root, file)
-    content = file.parent / CONTENT_FILE
+    fields = _yaml_fields(root, file)
+    folder, content = file.parent, file.parent / CONTENT_FILE
     text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
-    folder = file.parent
-    listed = listed_notebooks(fields, with_cells=False)
     present = sorted(each.name for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
-    for filename in listed.keys() - set(present):
-        reason = f"names {filename!r}, which is not a {NOTEBOOK_SUFFIX} file of this folder"
-        fields.note(fields.fault("notebooks", reason))
-    # Those that it does not list follow by name.
-    order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
 
     def cells_of(filename: str) -> tuple[str, object]:
-        return str(folder / filename), parsed_json(folder / filename, file_text(root, folder / filename))
+        return str(folder / filename), _parsed_json(folder / filename, file_text(root, folder / filename))
 
-    notebooks = notebook_sources(fields, listed, order, cells_of)
-    note_oddities(fields, notebooks)
-    return fields, template_source(fields, text, notebooks, default_slug=folder.absolute().name)
+    return fields, template_source(fields, text, folder.absolute().name, present, cells_of)
 
 
 def _is_notebook(filename: str) -> bool:
-    return filename.lower().endswith(NOTEBOOK_SUFFIX)
+    return filename.lower().endswith(".lotnb")
 
 
 def _read_lines(file: Path) -> Iterator[Reading]:
     total = file.stat().st_size
     with file.open("rb") as lines:
         number = 0
-        while line := lines.readline(LARGEST_FILE + 1):
+        while line := lines.readline(_LARGEST_FILE + 1):
             number, done = number + 1, lines.tell()
             if line.strip():
                 yield _reading(partial(_read_line, file, number, line), done, total)
-            while len(line) > LARGEST_FILE and not line.endswith(b"\n"):  # the rest of one that is too long
-                line = lines.readline(LARGEST_FILE + 1)
+            while len(line) > _LARGEST_FILE and not line.endswith(b"\n"):  # the rest of one that is too long
+                line = lines.readline(_LARGEST_FILE + 1)
 
 
 def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None]:
     where = f"{file}:{number}"
-    if len(line) > LARGEST_FILE:
-        raise SourceError(where, f"is longer than {LARGEST_FILE} bytes")
+    if len(line) > _LARGEST_FILE:
+        raise SourceError(where, f"is longer than {_LARGEST_FILE} bytes")
     try:
-        members = parsed_json(file, line.decode("utf-8-sig"), number)
+        members = _parsed_json(file, line.decode("utf-8-sig"), number)
     except UnicodeDecodeError as exc:
         raise SourceError(where, f"is not UTF-8 at byte {exc.start}") from exc
     if not isinstance(members, dict):
@@ -148,9 +140,98 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
     fields = Fields(str(file), members, {}, number)
     content = members.get("content")
     if content is not None and not isinstance(content, str):
-        fields.note(fields.fault("content", "must be text"))
+        fields.fail("content", "must be text")
         content = ""
-    listed = listed_notebooks(fields, with_cells=True)
-    notebooks = notebook_sources(fields, listed, list(listed), lambda name: (where, listed[name].cells))
-    note_oddities(fields, notebooks, also=["content"])
-    return fields, template_source(fields, content or "", notebooks)
+    return fields, template_source(fields, content or "")
+
+
+class _Loader(yaml.BaseLoader):
+    """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None."""
+
+
+def _foreign(_loader: yaml.BaseLoader, node: yaml.Node) -> Any:
+    line = node.start_mark.line + 1
+    raise SourceError(
+        f"{node.start_mark.name}:{line}", f"has the tag {node.tag!r}, which means nothing here; leave it out"
+    )
+
+
+_CORE = "tag:yaml.org,2002:"
+_Loader.add_implicit_resolver(f"{_CORE}null", re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
+_Loader.add_constructor(f"{_CORE}null", lambda _loader, _node: None)
+for _tag in ("map", "seq", "str", "bool", "int", "float", "timestamp"):
+    _kind = {"map": "mapping", "seq": "sequence"}.get(_tag, "scalar")
+    _Loader.add_constructor(f"{_CORE}{_tag}", getattr(_Loader, f"construct_{_kind}"))
+_Loader.add_constructor(None, _foreign)  # any other tag would be read as text
+
+
+def _yaml_fields(root: Path, file: Path) -> Fields:
+    """Read a YAML mapping, with the line of each key."""
+    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
+    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
+        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
+    lines: dict[str, int] = {}
+    fields = Fields(str(file), members, lines)
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if lines.setdefault(key.value, line) != line:
+            fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
+    return fields
+
+
+def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
+    """Parse YAML into nodes, which know their lines, None for an empty document, and into values.
+
+    Raises:
+        SourceError: it is not YAML, or has a tag that means nothing here.
+    """
+    try:
+        loader = _Loader(text)
+        loader.name = str(file)  # for `_foreign`
+        try:
+            node = loader.get_single_node()
+            return node, loader.construct_document(node) if node is not None else {}
+        finally:
+            loader.dispose()
+    except yaml.MarkedYAMLError as exc:
+        mark = exc.problem_mark or exc.context_mark
+        line = mark.line + 1 if mark else 1
+        raise SourceError(f"{file}:{line}", f"is not YAML: {exc.problem or exc.context}") from exc
+    except (yaml.YAMLError, RecursionError, ValueError, TypeError) as exc:
+        raise SourceError(f"{file}:1", f"is not YAML: {str(exc).splitlines()[0]}") from exc
+
+
+def file_text(root: Path, file: Path, largest: int = _LARGEST_FILE) -> str:
+    """Read a file of a template. Links out of the imported folder are refused."""
+    try:
+        if not file.resolve().is_relative_to(root):
+            raise SourceError(str(file), f"is a link that leads out of {root}")
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):  # reading a pipe or a device would not end
+            raise SourceError(str(file), "is not a regular file")
+        if found.st_size > largest:
+            raise SourceError(str(file), f"is larger than {largest} bytes")
+        return file.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        line = exc.object[: exc.start].count(b"\n") + 1
+        raise SourceError(f"{file}:{line}", "is not UTF-8") from exc
+    except (OSError, RuntimeError) as exc:  # the second for links that lead in a circle
+        raise SourceError(str(file), f"cannot be read: {getattr(exc, 'strerror', exc)}") from exc
+
+
+def _parsed_json(file: Path, text: str, line: int | None = None) -> Any:
+    """Parse the JSON (RFC 8259) of a file, or of one of its lines."""
+    try:
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except json.JSONDecodeError as exc:
+        raise SourceError(f"{file}:{line or exc.lineno}", f"is not JSON: {exc.msg} (column {exc.colno})") from exc
+    except (RecursionError, ValueError) as exc:
+        raise SourceError(f"{file}:{line or 1}", f"is not JSON: {exc}") from exc
+
+
+def _finite(digits: str) -> float:
+    """Refuse what Python takes for infinity, and NaN: it could not be written as JSON again."""
+    number = float(digits)
+    if not math.isfinite(number):
+        raise ValueError(f"{digits} is too large a number" if digits[-1].isdigit() else f"{digits} is not a JSON value")
+    return number

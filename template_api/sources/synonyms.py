@@ -12,7 +12,7 @@ import yaml
 
 from template_api.errors import SourceError
 from template_api.records import SynonymRule
-from template_api.sources.files import file_text, parsed_yaml
+from template_api.sources.reading import file_text, parsed_yaml
 
 SYNONYMS_FILE = "synonyms.yaml"
 _LARGEST = 1024 * 1024

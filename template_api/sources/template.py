@@ -47,16 +47,6 @@ _ROUTE = re.compile(r"^[ \t]*DEFINE\s+ROUTE\s+\S+\s+WITH\s+TYPE\s+([A-Za-z0-9_.-
 
 
 @dataclass(frozen=True, slots=True)
-class Listed:
-    """A notebook as its template lists it; `cells` only where they are beside it, as in a `.jsonl` file."""
-
-    filename: str
-    role: str | None
-    is_primary: bool
-    cells: object
-
-
-@dataclass(frozen=True, slots=True)
 class NotebookSource:
     """One notebook file; `cells` is a JSON array as text, `text` what the search indexes of it.
 
@@ -100,28 +90,43 @@ class TemplateSource:
 
 
 def template_source(
-    fields: Fields, content: str, notebooks: Sequence[NotebookSource], default_slug: str | None = None
+    fields: Fields,
+    content: str,
+    default_slug: str | None = None,
+    present: Sequence[str] | None = None,
+    cells_of: Callable[[str], tuple[str, object]] | None = None,
 ) -> TemplateSource | None:
     """Read one template.
 
     Args:
         fields: its members.
         content: its markdown body.
-        notebooks: its notebooks, in order.
         default_slug: the name of its folder, the slug of a template that has neither slug nor id.
+        present: the notebooks in its folder; None when their cells are among the members.
+        cells_of: returns where the cells of one of these are, for messages, and the cells.
 
     Returns:
         The template; None when a member breaks its rule, which is noted in `fields`.
     """
     fields.checked(None, check_storable, fields.where("content"), "content", content)
+    notebooks = _notebooks(fields, present, cells_of)
     id_, slug = _identity(fields, default_slug)
     named_routes = {each.slug: each for each in fields.all_named("routes")}
     for name in (name for notebook in notebooks for name in notebook.route_types):
         named_routes.setdefault(slug_of(name), NamedSource(name, slug_of(name)))
-    tags, keywords = _tags(fields)
+    # Names that only the search reads; they become the tags of a template without any.
+    searched = [named for key in _SEARCHED_ONLY for named in fields.all_named(key)]
+    tags = fields.all_named("tags")
+    unlike = {each.slug: each for each in reversed(searched)}
+    has_tags = fields.members.get("tags") not in (None, "")
+    title, inputs = fields.members.get("title"), fields.inputs("inputs")
     # Decision: no title at all is a fault, a blank one is not, as collections hold such templates.
-    if fields.members.get("title") is None:
-        fields.note(fields.fault("title", "is required"))
+    if title is None:
+        fields.fail("title", "is required")
+    elif isinstance(title, str) and not title.strip():
+        fields.warn("title", "title is blank; the slug is used instead")
+    asked = tuple(dict.fromkeys(each for notebook in notebooks for each in notebook.asked))
+    _warn(fields, {each.name: each for each in inputs}, asked, ("content",) if present is None else ())
     source = TemplateSource(
         where=fields.where(),
         id=id_,
@@ -135,55 +140,35 @@ def template_source(
         published_at=fields.text("published_at"),
         category=fields.named("category"),
         broker_version=fields.named("broker_version") or fields.named("verified_broker_version"),
-        tags=tags,
+        tags=tags if has_tags else tuple(each for each in searched if unlike[each.slug] is each),
         routes=tuple(named_routes.values()),
-        keywords=keywords,
-        notebooks=tuple(notebooks),
-        inputs=fields.inputs("inputs") or asked_by(notebooks),
+        keywords=tuple(each.name for each in searched) if has_tags else (),
+        notebooks=notebooks,
+        inputs=inputs or asked,
     )
     return None if fields.faults else source
 
 
-def asked_by(notebooks: Iterable[NotebookSource]) -> tuple[Input, ...]:
-    """Return what the routes of notebooks read of their environment, each name once, in the order of its first use."""
-    return tuple(dict.fromkeys(each for notebook in notebooks for each in notebook.asked))
+def _warn(fields: Fields, declared: Mapping[str, Input], asked: Sequence[Input], also: Sequence[str]) -> None:
+    """Warn of what is odd but no fault: a date to come, inputs that are not those of the routes, misspelt keys.
 
-
-def note_oddities(fields: Fields, notebooks: Sequence[NotebookSource], also: Sequence[str] = ()) -> None:
-    """Warn of what is odd but no fault: a blank title, a date to come, inputs that are not those of the routes.
-
-    Each unknown key that is near to a known one is among them; `also` are keys that are known beside the usual ones.
+    `asked` are the inputs of the routes, `also` are keys that are known beside the usual ones.
     """
-    title = fields.members.get("title")
-    if isinstance(title, str) and not title.strip():
-        fields.warn("title", "title is blank; the slug is used instead")
     published_at = fields.text("published_at")
     if published_at is not None and published_at > time_text(datetime.now(UTC)):
         later = f"published_at {published_at[:10]} is in the future: the template is listed first until then"
         fields.warn("published_at", later)
-    if declared := {each.name: each for each in fields.inputs("inputs")}:
-        for each in asked_by(notebooks):
-            what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"
-            if each.name not in declared:
-                fields.warn("inputs", f"inputs lacks {each.name}, which a route reads ({what})")
-            elif each.secret and not declared[each.name].secret:
-                fields.warn("inputs", f"{each.name} is read by {what}: write secret: true")
+    for each in asked if declared else ():
+        what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"
+        if each.name not in declared:
+            fields.warn("inputs", f"inputs lacks {each.name}, which a route reads ({what})")
+        elif each.secret and not declared[each.name].secret:
+            fields.warn("inputs", f"{each.name} is read by {what}: write secret: true")
     known = (*KEYS, *also)
     for key in fields.members:
         # Decision: other keys are what their authors keep for other programs, and no mistake.
         if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
             fields.warn(key, f"unknown key {key!r} is not read{meant}")
-
-
-def _tags(fields: Fields) -> tuple[tuple[NamedSource, ...], tuple[str, ...]]:
-    """Return the tags, and the names that only the search reads: these become the tags of a template without any."""
-    others = [named for key in _SEARCHED_ONLY for named in fields.all_named(key)]
-    if fields.members.get("tags") in (None, ""):
-        tags: dict[str, NamedSource] = {}
-        for named in others:
-            tags.setdefault(named.slug, named)
-        return tuple(tags.values()), ()
-    return fields.all_named("tags"), tuple(named.name for named in others)
 
 
 def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str | None]:
@@ -196,15 +181,17 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
         # Decision: a folder's name with blanks and the like is brought into the form of a slug.
         slug = next((each for each in (default_slug, slug_of(default_slug)) if SLUG.fullmatch(each)), None)
     if slug is None and not (fields.members.get("slug") or fields.members.get("id")):
-        fields.note(fields.fault("slug", "is required (or an id)"))
+        fields.fail("slug", "is required (or an id)")
     return None, slug
 
 
-def listed_notebooks(fields: Fields, *, with_cells: bool) -> dict[str, Listed]:
-    """Return the notebooks that a template lists by their file names, in order; a fault in one is noted in `fields`.
+def _notebooks(
+    fields: Fields, present: Sequence[str] | None, cells_of: Callable[[str], tuple[str, object]] | None
+) -> tuple[NotebookSource, ...]:
+    """Read the notebooks, those that the template lists first; a fault in one is noted, and the notebook left out.
 
-    `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them. Cells are
-    kept `with_cells` only: those of YAML may be aliases, which take for ever to compare.
+    `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them. The primary
+    ones are those that say so, else those of the role `solution`, else the first in order.
     """
     given = fields.members.get(_KEY)
     pairs: Iterator[tuple[object, object]]
@@ -212,18 +199,41 @@ def listed_notebooks(fields: Fields, *, with_cells: bool) -> dict[str, Listed]:
         pairs = ((role, one) for role, held in given.items() for one in (held if isinstance(held, list) else [held]))
     else:
         pairs = ((None, item) for item in fields.items(_KEY))
-    found: dict[str, Listed] = {}
+    listed: dict[str, tuple[str | None, bool]] = {}
+    cells: dict[str, object] = {}
     for number, (role, item) in enumerate(pairs):
         if number == _MOST_NOTEBOOKS:
-            fields.note(fields.fault(_KEY, f"must name at most {_MOST_NOTEBOOKS} files"))
+            fields.fail(_KEY, f"must name at most {_MOST_NOTEBOOKS} files")
             break
-        each = fields.checked(None, _listed, fields, role, item, with_cells) if item not in (None, "") else None
-        if each is not None and found.setdefault(each.filename, each) != each:
-            fields.note(fields.fault(_KEY, f"names {each.filename!r} twice"))
-    return found
+        each = fields.checked(None, _listed, fields, role, item) if item not in (None, "") else None
+        if each is None:
+            continue
+        filename, *about = each
+        held = item.get("cells") if present is None and isinstance(item, Mapping) else None
+        if listed.setdefault(filename, tuple(about)) != tuple(about) or cells.setdefault(filename, held) != held:
+            fields.fail(_KEY, f"names {filename!r} twice")
+    order = list(listed)
+    if present is not None:
+        for filename in listed.keys() - set(present):
+            fields.fail(_KEY, f"names {filename!r}, which is not a .lotnb file of this folder")
+        # Those that it does not list follow by name.
+        order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
+    primary = {name for name, (_, is_primary) in listed.items() if is_primary}
+    primary = primary or {name for name, (role, _) in listed.items() if (role or "").lower() == PRIMARY_ROLE}
+    primary = primary or set(order[:1])
+    found = []
+    for filename in order:
+        role, _ = listed.get(filename, (None, False))
+        try:
+            where, here = cells_of(filename) if cells_of is not None else (fields.where(), cells[filename])
+            found.append(_notebook(where, filename, here, is_primary=filename in primary, role=role))
+        except SourceError as exc:
+            fields.note(exc)
+    return tuple(found)
 
 
-def _listed(fields: Fields, role: object, item: object, with_cells: bool) -> Listed:
+def _listed(fields: Fields, role: object, item: object) -> tuple[str, str | None, bool]:
+    """Return the file name, the role, and whether it is a primary notebook."""
     given = item if isinstance(item, Mapping) else {"filename": item}
     filename = next((given[name] for name in _NAMES if given.get(name)), None)
     if not isinstance(filename, str) or not 0 < len(filename) <= _LONGEST_NAME or "\0" in filename:
@@ -233,38 +243,7 @@ def _listed(fields: Fields, role: object, item: object, with_cells: bool) -> Lis
         shown = f"{named[:_LONGEST_SHOWN]!r}" if isinstance(named, str) else "a list or an object"
         raise fields.fault(_KEY, f"has a role that is not a name: {shown}")
     check_storable(fields.where(_KEY), f"{_KEY}: a role", named or "")
-    is_primary = fields.flag(_KEY, given.get("is_primary", given.get("primary")))
-    return Listed(filename, named and named.strip(), is_primary, given.get("cells") if with_cells else None)
-
-
-def notebook_sources(
-    fields: Fields, listed: Mapping[str, Listed], order: Sequence[str], cells_of: Callable[[str], tuple[str, object]]
-) -> list[NotebookSource]:
-    """Read the cells of notebooks; a fault in one is noted in `fields`, and the notebook left out.
-
-    The primary ones are those that say so, else those of the role `solution`, else the first in order.
-
-    Args:
-        fields: the template's members.
-        listed: the notebooks that it lists.
-        order: the names of all.
-        cells_of: returns the cells of one, and where they are, for messages.
-    """
-    # Decision: without a word on it, the first notebook is the primary one.
-    primary = (
-        {each.filename for each in listed.values() if each.is_primary}
-        or {each.filename for each in listed.values() if (each.role or "").lower() == PRIMARY_ROLE}
-        or set(order[:1])
-    )
-    found = []
-    for filename in order:
-        role = listed[filename].role if filename in listed else None
-        try:
-            where, cells = cells_of(filename)
-            found.append(_notebook(where, filename, cells, is_primary=filename in primary, role=role))
-        except SourceError as exc:
-            fields.note(exc)
-    return found
+    return filename, named and named.strip(), fields.flag(_KEY, given.get("is_primary", given.get("primary")))
 
 
 def _notebook(where: str, filename: str, cells: object, *, is_primary: bool, role: str | None) -> NotebookSource:
