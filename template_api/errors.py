@@ -103,6 +103,12 @@ class ErrorCode(Enum):
     LIBRARY_UNAVAILABLE = 500, _LOGGED, "The library cannot be read"
     INTERNAL_ERROR = 500, _LOGGED, "The request could not be answered"
 
+    def __new__(cls, *_row: object) -> "ErrorCode":
+        """Number the codes: members of an enumeration with the same value would be one."""
+        code = object.__new__(cls)
+        code._value_ = len(cls.__members__)
+        return code
+
     def __init__(self, status: int, hint: str, message: str = "") -> None:
         self.status = HTTPStatus(status)
         self.hint = hint
