@@ -187,9 +187,9 @@ def failure_table() -> str:
 
 
 def answer_table() -> str:
-    """Make the table of error answers."""
-    rows = ((row.status[:3], _anchored(row), row.meaning, row.hint, row.published) for row in ANSWERS.values())
-    return _table(("status", "`error.code`", "when", "what to do", "published?"), rows)
+    """Make the table of error answers; each answer has its own hint."""
+    rows = ((row.status[:3], _anchored(row), row.meaning) for row in ANSWERS.values())
+    return _table(("status", "`error.code`", "when"), rows)
 
 
 def fault_table() -> str:
