@@ -33,7 +33,7 @@ _MODES = {Applies.CLIENT: "client", Applies.SERVER: "server", Applies.BOTH: "bot
 def setting_table(kind: BlockKind) -> str:
     """Make the table of a block's settings; *ext* marks what goes beyond the plain language."""
     rows = (
-        (_name(row), row.allowed, _default(row), _MODES[row.applies], meaning, f"`WITH {row.name} {row.example}`")
+        (_name(row), row.allowed, _default(row), _MODES[row.applies], meaning, f"`{row.example}`")
         for row in SETTINGS[kind].values()
         for meaning in ("; ".join([row.meaning, *(f"{choice}: {what}" for choice, what in row.choices.items())]),)
     )
@@ -44,7 +44,7 @@ def plugin_table(settings: type[Settings], beside: type[Settings] | None = None)
     """Make the table of the plugin's or a worker's settings, without those that are beside it already."""
     known = {one.name for one in dataclasses.fields(beside)} if beside is not None else set()
     rows = (
-        (f"`{one.name}`", _written(one), row.meaning, f"`{one.name}: {row.example}`")
+        (f"`{one.name}`", _written(one), row.meaning, f"`{row.example}`")
         for one in dataclasses.fields(settings)
         if one.name not in known
         for row in (row_of(one),)
@@ -67,7 +67,7 @@ def api_table() -> str:
     rows = (
         (
             f"`{one.name}`", f"`{config.option_of(one)}`", f"`{config.variable_of(one)}`",
-            row.absent or f"`{one.default}`", row.meaning, f"`{one.name}: {row.example}`",
+            row.absent or f"`{one.default}`", row.meaning, f"`{row.example}`",
         )
         for one in dataclasses.fields(config.Settings)
         for row in (config.row_of(one),)
