@@ -114,12 +114,14 @@ class BridgeSession:
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
         keys: Of messages on disk that are in flight, in whichever session.
+        drop: Called with a message that is dropped, since too many wait.
         least_bytes: So many may wait in a session that is not kept, at least.
     """
 
     def __init__(
-        self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str], least_bytes: int = 0
-    ) -> None:
+        self, client_id: str, is_kept: bool, lossless: Lossless | None, keys: set[str], drop: Callable[[Entry], None],
+        least_bytes: int = 0,
+    ) -> None:  # fmt: skip
         self.client_id = client_id
         self.is_kept = is_kept
         self.connection: BridgeConnection | None = None
@@ -134,6 +136,7 @@ class BridgeSession:
         """Messages that were sent and not acknowledged, by packet identifier, in order."""
         self._lossless = lossless
         self._keys = keys
+        self._drop = drop
         self._refused: deque[Entry] = deque()  # messages that were not kept
         self._refused_bytes = 0
         self._again: deque[int] = deque()  # what is to be sent again, by packet identifier, before all else
@@ -206,16 +209,15 @@ class BridgeSession:
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
         ), is_urgent=len(self.in_flight) < _MANY_IN_FLIGHT)  # fmt: skip
 
-    def wait(self, entry: Entry) -> list[Entry]:
-        """Queue a message; return those that were dropped for it: the oldest of a session that is not kept."""
+    def wait(self, entry: Entry) -> None:
+        """Queue a message; the oldest ones of a session that is not kept are dropped for it."""
         entry.is_late = True
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
-        dropped = []
         while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_bytes):
-            dropped.append(self.waiting.popleft())
-            self.waiting_bytes -= dropped[-1].size
-        return dropped
+            dropped = self.waiting.popleft()
+            self.waiting_bytes -= dropped.size
+            self._drop(dropped)
 
     def resume(self) -> None:
         """Send what waits, as far as the bridge takes it."""
@@ -250,15 +252,15 @@ class BridgeSession:
         if self.waiting:
             self.resume()
 
-    def refuse_entry(self, entry: Entry, failure: CallError) -> bool:
-        """Send a message with the failure that ends it, before those that wait; return False where too many are."""
+    def refuse_entry(self, entry: Entry, failure: CallError) -> None:
+        """Send a message with the failure that ends it, before those that wait; drop it where too many are."""
         entry.refused, entry.is_late = written(failure), True
         if self._refused_bytes + entry.size > _MOST_UNKEPT_BYTES:
-            return False
+            self._drop(entry)
+            return
         self._refused.append(entry)
         self._refused_bytes += entry.size
         self.resume()
-        return True
 
     # Messages on disk: the session is what `Lossless` calls a `RowQueue`.
 

@@ -10,7 +10,9 @@ only.
 """
 
 import asyncio
+import contextlib
 import logging
+import os
 import secrets
 import shutil
 import socket
@@ -71,6 +73,8 @@ _LOOKS: Final = 200  # at a session that has not sent what is retained, before i
 _QUIET_SECONDS: Final = 1.0
 _MOST_ERRORS: Final = 100  # that wait to be sent to the bridge
 _LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
+_FOLDER: Final = "rest-bridge-"  # what the name of its folder begins with
+_NEW_SECONDS: Final = 60.0  # a folder that is younger may be of a broker that has not begun to listen
 
 
 class Endpoint:
@@ -275,7 +279,7 @@ class Endpoint:
         is_there = session is not None
         if session is None:
             session = self._sessions[packet.client_id] = BridgeSession(
-                packet.client_id, packet.is_kept, self._lossless, self._keys, 2 * self._max_message_bytes
+                packet.client_id, packet.is_kept, self._lossless, self._keys, self._drop, 2 * self._max_message_bytes
             )
         if (before := session.connection) is not None:
             session.disconnected()
@@ -390,22 +394,17 @@ class Endpoint:
         if session.takes_at_once:
             session.send(entry)
             return
-        if session.is_kept and session.waiting_bytes + entry.size > self._queue_bytes:
-            if session.connection is None or not self._refuse(session, entry):
-                self._drop(entry)
-            return
-        for dropped in session.wait(entry):
-            self._drop(dropped)
-
-    def _refuse(self, session: BridgeSession, entry: Entry) -> bool:
         message = entry.message
-        if message is None:
-            return False
-        bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
-        failure = QUEUE_BYTES_FULL.error(
-            f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
-        )
-        return session.refuse_entry(replace(entry, message=replace(message, payload=b"")), failure)
+        if not session.is_kept or message is None or session.waiting_bytes + entry.size <= self._queue_bytes:
+            session.wait(entry)
+        elif session.connection is None:
+            self._drop(entry)
+        else:
+            bound, size = size_text(self._queue_bytes), size_text(len(message.payload))
+            failure = QUEUE_BYTES_FULL.error(
+                f"the bridge is overloaded: its queue_bytes of {bound} have no room for a payload of {size}"
+            )
+            session.refuse_entry(replace(entry, message=replace(message, payload=b"")), failure)
 
     def _drop(self, entry: Entry) -> None:
         self.dropped += 1
@@ -492,7 +491,8 @@ def _lossless_event(name: EventName, wanted: Subscription) -> LosslessEvent:
 def _bound() -> tuple[socket.socket, PrivateAddress]:
     """Bind and listen at a Unix socket in a folder of mode 0700, else at a port of this host with a password."""
     if hasattr(socket, "AF_UNIX"):
-        folder = Path(tempfile.mkdtemp(prefix="rest-bridge-"))
+        _remove_dead_folders()
+        folder = Path(tempfile.mkdtemp(prefix=_FOLDER))
         path = folder / "socket"
         if len(bytes(path)) <= _LONGEST_PATH:
             unix = socket.socket(socket.AF_UNIX)
@@ -504,3 +504,19 @@ def _bound() -> tuple[socket.socket, PrivateAddress]:
     local.bind(("127.0.0.1", 0))
     local.listen()
     return local, PrivateAddress(None, local.getsockname()[1], secrets.token_urlsafe(32))
+
+
+def _remove_dead_folders() -> None:
+    """Remove the folders of brokers that were killed: nobody listens at their sockets any more."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/socket"):
+        with contextlib.suppress(OSError):
+            status = path.stat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _NEW_SECONDS:
+                continue
+            try:
+                with socket.socket(socket.AF_UNIX) as sock:
+                    sock.setblocking(False)
+                    sock.connect(str(path))
+            except ConnectionRefusedError:
+                path.unlink()
+                path.parent.rmdir()

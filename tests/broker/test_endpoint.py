@@ -3,6 +3,9 @@
 import asyncio
 import functools
 import json
+import os
+import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,6 +17,7 @@ import pytest
 from amqtt_rest_bridge.broker import bridge_session
 from amqtt_rest_bridge.broker.bridge_session import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import Endpoint
+from amqtt_rest_bridge.catalogue import ROUTE_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, wire
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
@@ -461,6 +465,29 @@ async def test_no_other_account_reaches_the_socket_and_nothing_of_it_stays() -> 
 
 
 @on_a_loop
+async def test_a_start_removes_the_folders_of_brokers_that_were_killed() -> None:
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", folder)
+        await remove_dead_folders(Path(folder))
+
+
+async def remove_dead_folders(folder: Path) -> None:
+    async with serving() as living:
+        killed, young = (folder / f"rest-bridge-{name}" / "socket" for name in ("killed", "young"))
+        for path in (killed, young):
+            path.parent.mkdir()
+            with socket.socket(socket.AF_UNIX) as sock:
+                sock.bind(str(path))
+        for path in (killed, living.endpoint.address.socket):
+            assert path is not None
+            os.utime(path, (0, 0))
+        async with serving():
+            assert not killed.parent.exists()
+            assert young.exists()
+            await living.client("own")
+
+
+@on_a_loop
 async def test_messages_that_were_not_acknowledged_are_counted_by_route() -> None:
     async with serving() as rig:
         client = await rig.client("main", receive_maximum=1)
@@ -542,6 +569,22 @@ async def test_rows_beyond_the_window_are_read_when_their_turn_comes_and_end_wit
         await client.subscribe("t", 7, A, "100 1000 0 1.0")
         assert rows.kept == {}
         assert len(rows.events) == 1
+
+
+@on_a_loop
+async def test_lossless_messages_that_were_refused_wait_up_to_a_bound_and_are_counted_beyond_it() -> None:
+    rows = Rows()
+    async with serving(lossless=rows) as rig:
+        client = await rig.client("lossless:Route")
+        await client.subscribe("t", 7, A, "100 1000 0 1.0")
+        await client.close()
+        for _ in range(4):
+            failure = ROUTE_FULL.error("the route is overloaded")
+            rows.queues[A].refuse(A, Message("t", bytes(3 << 20), 5.0), 0, failure)
+        assert rig.endpoint.dropped == 2
+        again = await rig.client("lossless:Route")
+        for refused in await again.messages(2):
+            assert REFUSED in dict(refused.properties[Property.USER_PROPERTY])
 
 
 @on_a_loop
