@@ -4,9 +4,9 @@
            <── mqtt.publisher ──────── results, status            │
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
-Nothing here decides anything about a message. `Program` is what a bridge consists of; a `BridgePlace` says how it
-reaches its broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `serve`
-runs a worker until a signal; `plugin_bridge` runs the bridge of the plugin.
+Nothing here decides anything about a message. `Program` is what a bridge consists of; its place says how it reaches its
+broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `worker` runs the
+bridge of a worker, `plugin_bridge` that of the plugin.
 """
 
 import asyncio
@@ -20,9 +20,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.admin.parts import Admin
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Connects, Host, Limits
@@ -31,24 +30,26 @@ from amqtt_rest_bridge.engine.requests import RequestBuilder
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
-from amqtt_rest_bridge.errors import BridgeError, ConfigurationError
-from amqtt_rest_bridge.group.member import Member
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.client import client_for, tls_of
 from amqtt_rest_bridge.http.server import PortOptions, Ports
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.http.tls import TlsOptions, check_files
-from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Publication, Route, RunIds
+from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, RunIds
 from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import Publisher
-from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, reloading_on_sighup, usable_routes
+from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, usable_routes
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
-from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor
+from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.store import SeenKeys
 from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
 from amqtt_rest_bridge.times import LoopClock
+
+if TYPE_CHECKING:  # each takes memory that the other's process can do without
+    from amqtt_rest_bridge.group.alone import Alone
+    from amqtt_rest_bridge.group.member import Member
 
 log = logging.getLogger(__name__)
 
@@ -58,147 +59,12 @@ _SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
 _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
-class WorkerFailedError(BridgeError):
-    """The worker ended without a signal; the message says why."""
+MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], "Alone | Member"]
+"""Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last.
 
-
-class BridgePlace(Protocol):
-    """Where a bridge has its place: its sessions at the broker, and those who share the routes with it.
-
-    A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`;
-    in the end `stop_taking`, `leave`, `close`.
-    """
-
-    # What the program and its figures ask.
-
-    @property
-    def troubles(self) -> list[str]:
-        """Return why no messages come, a sentence for each reason."""
-        ...
-
-    @property
-    def group_numbers(self) -> GroupNumbers | None:
-        """Return what a worker counts of its group; None beside amqtt."""
-        ...
-
-    def leads(self, event: EventName) -> bool:
-        """Return whether this bridge runs an event with EVERY, where several share the routes."""
-        ...
-
-    # What it publishes.
-
-    def status_topic(self, route: str) -> str:
-        """Return the topic of the status of a route."""
-        ...
-
-    def announce(self, publication: Publication) -> bool:
-        """Publish the status of a route. It is dropped without a connection, since the next one comes soon."""
-        ...
-
-    def status_published(self, route: str, payload: bytes) -> None:
-        """Publish the status of a route for tools that command routes, too."""
-        ...
-
-    # Its sessions.
-
-    async def connect(self, program: "Program") -> None:
-        """Connect for the first time.
-
-        `program` is for users who command routes (the setting `coreflux`), and for `Program.note_broker`.
-
-        Raises:
-            BrokerError: The broker cannot be reached, or lacks what the bridge needs.
-        """
-        ...
-
-    def use_routes(self, routes: Iterable[Route]) -> None:
-        """Use these routes, once `begin` or `subscribe` is called."""
-        ...
-
-    async def begin(self) -> None:
-        """Subscribe what read events and replies need, and begin to take messages."""
-        ...
-
-    async def catch_up(self) -> None:
-        """Return once what is published reaches the events of this bridge, where it is alone."""
-        ...
-
-    async def settle(self) -> None:
-        """Return once the messages of all routes that are this bridge's share come, or after some seconds."""
-        ...
-
-    async def subscribe(self) -> None:
-        """Subscribe what the routes need now, after a reload."""
-        ...
-
-    async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Send the program the topics of messages that concern no client event, or stop that; never to a worker's."""
-        ...
-
-    async def stop_taking(self) -> None:
-        """Take no more messages."""
-        ...
-
-    async def leave(self) -> None:
-        """Close the sessions. Messages that are not acknowledged are delivered again, to the next holder."""
-        ...
-
-    async def close(self) -> None:
-        """Remove what this bridge alone has retained, and disconnect."""
-        ...
-
-
-MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], BridgePlace]
-"""Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last."""
-
-
-async def serve(
-    settings: WorkerSettings, broker: Callable[[], Address], signals: Signals, on_ready: Callable[[], None]
-) -> None:
-    """Run a worker until a signal.
-
-    Args:
-        settings: Those of the worker, checked.
-        broker: Returns the broker's address, with the password as it is by then; called before each connection.
-        signals: End it.
-        on_ready: Called once it takes messages.
-
-    Raises:
-        BridgeError: It cannot start, or it ended without a signal; nothing is left running.
-    """
-    signals.attach(asyncio.get_running_loop())
-    program = Program(settings, Publisher(), partial(Member, settings, broker))
-    signalled = asyncio.ensure_future(signals.wait())
-    starting = asyncio.ensure_future(_started(program))
-    try:
-        with reloading_on_sighup(program.reload_soon):
-            await asyncio.wait([starting, signalled], return_when=asyncio.FIRST_COMPLETED)
-            if not signalled.done():
-                await starting
-                member = cast("Member", program.place)
-                log.info(
-                    "ready: %s, with %d of %d slots of group %s, takes messages from %s",
-                    member.leases.worker, sum(member.slots), settings.slots, settings.group, broker().shown,
-                )  # fmt: skip
-                on_ready()
-                failing = asyncio.ensure_future(program.supervisor.broken())
-                await asyncio.wait([signalled, failing], return_when=asyncio.FIRST_COMPLETED)
-                failing.cancel()
-                if not signalled.done():
-                    raise WorkerFailedError(failing.result())
-        log.info("%s: shutting down", "stopped" if signals.received is None else signals.received.name)
-    finally:
-        signalled.cancel()
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        if signals.received is None:
-            signals.begin_shutdown()
-        await program.stop()
-
-
-async def _started(program: "Program") -> None:
-    await program.load()
-    await program.start()
+A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`; in
+the end `stop_taking`, `leave`, `close`.
+"""
 
 
 class Program:

@@ -206,7 +206,7 @@ def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Add
 
 
 def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:
-    from amqtt_rest_bridge import bridge
+    from amqtt_rest_bridge import worker
 
     leave_no_core_file()
     settings, address = _usable(path, options)
@@ -215,7 +215,7 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
         return replace(address, password=_password(settings))
 
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        runner.run(bridge.serve(settings, broker, signals, logs.stop_holding))
+        runner.run(worker.serve(settings, broker, signals, logs.stop_holding))
     return 0
 
 

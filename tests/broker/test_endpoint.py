@@ -478,8 +478,7 @@ async def remove_dead_folders(folder: Path) -> None:
             path.parent.mkdir()
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.bind(str(path))
-        for path in (killed, living.endpoint.address.socket):
-            assert path is not None
+        for path in (killed, Path(str(living.endpoint.address.socket))):
             os.utime(path, (0, 0))
         async with serving():
             assert not killed.parent.exists()
