@@ -507,7 +507,7 @@ def _bound() -> tuple[socket.socket, PrivateAddress]:
 
 
 def _remove_dead_folders() -> None:
-    """Remove the folders of brokers that were killed: nobody listens at their sockets any more."""
+    """Remove the folders of brokers that were killed: no process listens at their sockets."""
     for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/socket"):
         with contextlib.suppress(OSError):
             status = path.stat()

@@ -90,7 +90,7 @@ def test_webhooks_that_come_twice_while_the_broker_is_killed_all_arrive_and_hard
                 assert one.wait(SECONDS)
                 broker.kill()
                 broker.start()
-        except BaseException:  # a start that failed: the others would be sent in vain
+        except BaseException:  # a start that failed: no others are sent
             pool.shutdown(cancel_futures=True)
             raise
         assert {one.result() for one in asked} == {(200, b'{"status": "published", "topic": "in/hook"}')}
