@@ -171,40 +171,31 @@ _CONFIG = (
     Parameter(
         "BASE_ADDRESS", Kind.ADDRESS, _C,
         "what every ENDPOINT is appended to; required by ENABLE_CLIENT; USE_SSL sets a missing scheme",
-        '"https://api.example.com/v2"',
-        portable=True,
+        '"https://api.example.com/v2"', portable=True,
     ),
     Parameter("ENABLE_CLIENT", _BOOL, _C, "messages send requests", '"true"', portable=True),
     Parameter(
         "REQUEST_TIMEOUT", _INT, _B,
         "seconds that one attempt may take, from connecting to the last byte; how long a REPLY_TOPIC is waited for",
-        "'10'",
-        low=1, high=3600,
-        portable=True,
+        "'10'", low=1, high=3600, portable=True,
     ),
     Parameter(
         "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, _B,
         "Content-Type of a body when HEADERS has none; decides how placeholders in BODY and PAYLOAD are escaped",
-        '"text/plain"',
-        portable=True,
+        '"text/plain"', portable=True,
     ),
     Parameter("ENABLE_SERVER", _BOOL, _S, "requests are published", '"true"', portable=True),
     Parameter(
         "SERVER_PORT", _INT, _S, "port to listen on; routes may share one; 0 means a free one",
-        "'8443'",
-        low=0, high=65535,
-        portable=True,
+        "'8443'", low=0, high=65535, portable=True,
     ),
     Parameter(
         "USERNAME", _TEXT, _B,
         "user name of Basic credentials, with PASSWORD: sent with requests; asked of callers when client mode is off",
-        '"bridge"',
-        portable=True,
-        requires=(Rule("PASSWORD", hint=_BASIC),),
+        '"bridge"', portable=True, requires=(Rule("PASSWORD", hint=_BASIC),),
     ),
     Parameter(
-        "PASSWORD", _TEXT, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True,
-        portable=True,
+        "PASSWORD", _TEXT, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True, portable=True,
         requires=(Rule("USERNAME", hint=_BASIC),),
     ),
     Parameter(
@@ -226,53 +217,44 @@ _CONFIG = (
     Parameter(
         "USE_SSL", _BOOL, _B,
         "client: https for a BASE_ADDRESS without a scheme; server: the start fails without server_certfile",
-        '"true"',
-        portable=True,
+        '"true"', portable=True,
     ),
     Parameter(
         "IGNORE_CERT_ERRORS", _BOOL, _C,
         "do not verify the server's certificate; not for production",
-        '"true"',
-        portable=True,
+        '"true"', portable=True,
     ),
     Parameter(
-        "ENABLE_CORS", _BOOL, _S, "send CORS headers and refuse origins that are not listed", '"true"',
-        portable=True,
+        "ENABLE_CORS", _BOOL, _S, "send CORS headers and refuse origins that are not listed", '"true"', portable=True,
         requires=(_SERVER,),
     ),
     Parameter(
         "CORS_ORIGINS", Kind.ORIGINS, _S,
         "origins that may call; * means all",
-        '"https://dashboard.example.com"',
-        portable=True,
+        '"https://dashboard.example.com"', portable=True,
         requires=(Rule("ENABLE_CORS", ("true",), applies=_S, strict=False),),
     ),
     Parameter(
         "AUTHORIZATION", Kind.HEADER_VALUE, _C, "value of the Authorization header of every request",
-        '"Bearer " + GET SECRET "api-token"', secret=True,
-        excludes=(Rule("USERNAME", hint=_ONE_HEADER, applies=_C),),
+        '"Bearer " + GET SECRET "api-token"', secret=True, excludes=(Rule("USERNAME", hint=_ONE_HEADER, applies=_C),),
     ),
     Parameter(
         "OAUTH2_TOKEN_URL", Kind.ADDRESS, _C,
         "where an access token is fetched with the two settings below (client credentials grant) and sent as Bearer "
         "with every request; renewed before it expires, and once after a 401",
-        '"https://id.example.com/oauth/token"',
-        requires=_GRANT, excludes=_OWN_HEADER,
+        '"https://id.example.com/oauth/token"', requires=_GRANT, excludes=_OWN_HEADER,
     ),
     Parameter("OAUTH2_CLIENT_ID", _TEXT, _C, "who asks for the token", '"mqtt-bridge"', requires=_GRANT),
     Parameter(
-        "OAUTH2_CLIENT_SECRET", _TEXT, _C, "its password", 'GET SECRET "client-secret"', secret=True,
-        requires=_GRANT,
+        "OAUTH2_CLIENT_SECRET", _TEXT, _C, "its password", 'GET SECRET "client-secret"', secret=True, requires=_GRANT,
     ),
     Parameter(
-        "OAUTH2_SCOPE", _TEXT, _C, "scopes to ask for, with spaces between", '"measurements:write"',
-        requires=_GRANT,
+        "OAUTH2_SCOPE", _TEXT, _C, "scopes to ask for, with spaces between", '"measurements:write"', requires=_GRANT,
     ),
     Parameter(
         "OAUTH2_AUDIENCE", _TEXT, _C,
         "audience to ask for, where the server wants one",
-        '"https://api.example.com"',
-        requires=_GRANT,
+        '"https://api.example.com"', requires=_GRANT,
     ),
     Parameter("CA_FILE", Kind.FILE, _C, "authorities to trust instead of the system's", '"ca.pem"'),
     Parameter("CLIENT_CERT_FILE", Kind.FILE, _C, "certificate to present to the server", '"client.pem"'),
@@ -288,21 +270,17 @@ _CONFIG = (
     Parameter(
         "SERVER_PASSWORD", _TEXT, _S,
         "password that callers must send",
-        'GET SECRET "shop-password"', secret=True,
-        requires=(Rule("SERVER_USERNAME", hint=_BASIC),),
+        'GET SECRET "shop-password"', secret=True, requires=(Rule("SERVER_USERNAME", hint=_BASIC),),
     ),
     Parameter(
         "SERVER_TOKEN", Kind.TOKENS, _S,
         "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER; several for rotation",
-        'GET SECRET "caller-tokens"',
-        secret=True,
-        requires=(_SERVER,),
+        'GET SECRET "caller-tokens"', secret=True, requires=(_SERVER,),
     ),
     Parameter(
         "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, _S,
         "header that may hold the token too, as in X-API-Key",
-        '"X-API-Key"',
-        requires=(Rule("SERVER_TOKEN"),),
+        '"X-API-Key"', requires=(Rule("SERVER_TOKEN"),),
     ),
 )  # fmt: skip  # a table reads best as a table
 
@@ -311,15 +289,12 @@ _EVENT = (
         "SOURCE_TOPIC", Kind.FILTER, _B,
         "client: the messages that send the request; server: a read event, which answers with the latest payload, for "
         "a filter with wildcards with an object of them; `{path.x}` is a segment of ENDPOINT",
-        '"plant/+/alert"',
-        portable=True,
+        '"plant/+/alert"', portable=True,
     ),
     Parameter(
         "DESTINATION_TOPIC", Kind.TOPIC_TEMPLATE, _B,
         "client: where the response is published; server: where the request's data is published",
-        '"tickets/{topic.2}/opened"',
-        portable=True,
-        placeholders=(Mode.RESULT, Mode.SERVER),
+        '"tickets/{topic.2}/opened"', portable=True, placeholders=(Mode.RESULT, Mode.SERVER),
     ),
     Parameter(
         "METHOD", Kind.CHOICE, _B, "method of the request",
@@ -336,13 +311,10 @@ _EVENT = (
     Parameter(
         "ENDPOINT", Kind.TEMPLATE, _B,
         "client: path to call, appended to BASE_ADDRESS; server: path to expose, `{name}` segments allowed",
-        '"/machines/{topic.2}"',
-        portable=True,
-        placeholders=(Mode.CLIENT,),
+        '"/machines/{topic.2}"', portable=True, placeholders=(Mode.CLIENT,),
     ),
     Parameter(
-        "BODY", Kind.TEMPLATE, _C, "body of the request", "'{\"level\": {value.json.level}}'",
-        portable=True,
+        "BODY", Kind.TEMPLATE, _C, "body of the request", "'{\"level\": {value.json.level}}'", portable=True,
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(
@@ -355,8 +327,7 @@ _EVENT = (
         "WHEN", Kind.CONDITION, _B,
         "client: a message for which it is false sends nothing; server: a request for which it is false publishes "
         "nothing and is answered 200 `{\"status\": \"ignored\"}`",
-        "'{value.json.level} >= 3'",
-        placeholders=(Mode.CLIENT, Mode.SERVER),
+        "'{value.json.level} >= 3'", placeholders=(Mode.CLIENT, Mode.SERVER),
     ),
     Parameter(
         "EVERY", Kind.DURATION, _C,
@@ -368,8 +339,7 @@ _EVENT = (
         "ON_CHANGE", Kind.TEMPLATE, _C,
         "a message for which this text is the last one of its topic sends nothing; messages of one topic are finished "
         "one after the other",
-        '"{value.json.state}"',
-        placeholders=(Mode.CLIENT,),
+        '"{value.json.state}"', placeholders=(Mode.CLIENT,),
     ),
     Parameter(
         "ON_CHANGE_FOR", Kind.DURATION, _C, "after this time the same text is sent again", '"1h"',
@@ -378,33 +348,28 @@ _EVENT = (
     Parameter(
         "BATCH_SIZE", _INT, _C,
         "up to so many messages become one request, whose BODY holds `{batch}` or `{batch.lines}`",
-        "'500'",
-        low=1, high=10_000,
+        "'500'", low=1, high=10_000,
         excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
         "BATCH_SECONDS", _INT, _C, "a batch is sent so many seconds after its first message at the latest",
-        "'5'", low=1, high=3600,
-        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+        "'5'", low=1, high=3600, requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
         "BATCH_ITEM", Kind.TEMPLATE, _C, "what a message is in a batch, instead of its payload",
-        "'{\"topic\": {topic}, \"value\": {value.json.v}}'",
-        placeholders=(Mode.CLIENT,),
+        "'{\"topic\": {topic}, \"value\": {value.json.v}}'", placeholders=(Mode.CLIENT,),
         requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
         "BATCH_SPLIT", _BOOL, _C,
         "halve a batch that the server refuses (400, 413, 422) until the bad item is alone",
-        '"true"',
-        requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
+        '"true"', requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
         "DEDUPE_KEY", Kind.TEMPLATE, _B,
         "a text that was seen within DEDUPE_FOR: client: the message sends nothing; server: the request publishes "
         "nothing, and is answered as the first one was",
-        '"{value.json.id}"',
-        placeholders=(Mode.CLIENT, Mode.SERVER),
+        '"{value.json.id}"', placeholders=(Mode.CLIENT, Mode.SERVER),
         excludes=(Rule("BATCH_SIZE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
@@ -413,8 +378,7 @@ _EVENT = (
     ),
     Parameter("RETRY_ON", Kind.STATUSES, _C, "retry these statuses too, for any method", '"500, 502-504"'),
     Parameter(
-        "HEADERS", Kind.HEADERS, _C, "headers of the request, in their order", 'ADD Accept "text/csv"',
-        portable=True,
+        "HEADERS", Kind.HEADERS, _C, "headers of the request, in their order", 'ADD Accept "text/csv"', portable=True,
         placeholders=(Mode.CLIENT,),
     ),
     Parameter(
@@ -458,8 +422,7 @@ _EVENT = (
     Parameter(
         "PAYLOAD", Kind.TEMPLATE, _B,
         "what is published instead of the body: of the response (client), of the request (server)",
-        "'{response.json.price}'",
-        placeholders=(Mode.RESULT, Mode.SERVER),
+        "'{response.json.price}'", placeholders=(Mode.RESULT, Mode.SERVER),
         requires=(Rule("DESTINATION_TOPIC", applies=_C, strict=False),),
         excludes=(Rule("RESPONSE_FORMAT", (ResponseFormat.ENVELOPE,), "a result has one form", _C),),
     ),
@@ -473,20 +436,17 @@ _EVENT = (
     Parameter(
         "RESPONSE", Kind.TEMPLATE, _S,
         "body of the answer instead of `{\"status\": \"published\", ...}`",
-        "'{\"accepted\": {body.json.id}}'",
-        placeholders=(Mode.SERVER,),
+        "'{\"accepted\": {body.json.id}}'", placeholders=(Mode.SERVER,),
         excludes=(*_REPLIED, Rule("RESPONSE_STATUS", _NO_CONTENT, "such an answer has no body", _S)),
     ),
     Parameter(
         "RESPONSE_STATUS", _INT, _S, "status of the answer once the request is published",
-        "'202'", low=200, high=299,
-        excludes=_REPLIED,
+        "'202'", low=200, high=299, excludes=_REPLIED,
     ),
     Parameter(
         "REPLY_TOPIC", Kind.TOPIC_TEMPLATE, _S,
         "wait for a message there and answer the request with its payload",
-        '"replies/{request_id}"',
-        placeholders=(Mode.SERVER,),
+        '"replies/{request_id}"', placeholders=(Mode.SERVER,),
     ),
     Parameter(
         "SIGNATURE_SECRET", _TEXT, _B,
@@ -527,8 +487,7 @@ _ROUTE_CONFIG = (
     Parameter(
         "OVERLOAD_BYTES", Kind.SIZE, _C,
         "payloads of messages that may be queued and in flight; one message is taken where nothing is queued",
-        '"256MiB"',
-        low=1, high=1 << 40,
+        '"256MiB"', low=1, high=1 << 40,
     ),
     Parameter(
         "OVERLOAD_POLICY", Kind.CHOICE, _C,
@@ -544,8 +503,7 @@ _ROUTE_CONFIG = (
         "OVERLOAD_TIMEOUT", _INT, _C,
         "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY and OVERLOAD_BYTES "
         "more may wait",
-        "'2000'",
-        low=0, high=3_600_000,
+        "'2000'", low=0, high=3_600_000,
         requires=(Rule("OVERLOAD_POLICY", (OverloadPolicy.BALANCED,), "only balanced waits for room", strict=False),),
     ),
     Parameter(
