@@ -16,7 +16,7 @@ from pathlib import Path
 
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
-from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, parse, predicate
+from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, is_true, parse
 from amqtt_rest_bridge.lot.sources import Source
 from amqtt_rest_bridge.topics import TopicIndex, filter_matches
 
@@ -108,15 +108,15 @@ def print_conditions() -> None:
     condition = loaded.routes[0].client_events[0].when
     if condition is None:
         raise SystemExit("the route has no condition")
-    holds, parsed = predicate(condition), MessageValues(PAYLOAD, 0.0, topic="in")
+    parsed = MessageValues(PAYLOAD, 0.0, topic="in")
 
     def evaluate() -> None:
         for _ in range(1000):
-            holds(parsed)
+            is_true(condition, parsed)
 
     def evaluate_new() -> None:
         for _ in range(1000):
-            holds(MessageValues(PAYLOAD, 0.0, topic="in"))
+            is_true(condition, MessageValues(PAYLOAD, 0.0, topic="in"))
 
     print(f"condition, payload parsed: {median_seconds(evaluate, runs=9) * 1e3:.1f} us (at most 3 wanted),", end=" ")
     print(f"parsing included: {median_seconds(evaluate_new, runs=9) * 1e3:.1f} us")

@@ -49,7 +49,7 @@ from amqtt_rest_bridge.http.exchange import (
 )
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import predicate, why_false
+from amqtt_rest_bridge.lot.placeholders import is_true, why_false
 from amqtt_rest_bridge.lot.schemas import checker_of
 
 log = logging.getLogger(__name__)
@@ -97,7 +97,6 @@ class ServerEndpoint:
         self._credentials = credentials_for(route.name, route.config)
         self._verify = None if event.signature is None else verifier_of(event.signature)
         self._check = None if event.schema_file is None else checker_of(event.schema_file)
-        self._is_wanted = None if event.when is None else predicate(event.when)
         self._route = route
         self._event = event
         self._shared = shared
@@ -155,8 +154,8 @@ class ServerEndpoint:
     async def _respond(self, request: EventRequest) -> Response:
         if self._check is not None and (faults := self._check(request.content())):
             raise RefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
-        if self._event.when is not None and self._is_wanted is not None and not self._is_wanted(request.values()):
-            raise SkippedError(*why_false(self._event.when, request.values()))
+        if (when := self._event.when) is not None and not is_true(when, request.values()):
+            raise SkippedError(*why_false(when, request.values()))
         key = self._key(request)
         publication = request.publication = self._publication(request)
         answer = self._answer_to(request, publication)

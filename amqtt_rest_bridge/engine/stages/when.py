@@ -1,7 +1,7 @@
 """WHEN: a message for which the condition is false sends nothing."""
 
 from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage
-from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate, why_false
+from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, is_true, why_false
 
 
 class When(Stage):
@@ -9,9 +9,8 @@ class When(Stage):
 
     def __init__(self, condition: Condition) -> None:
         self._condition = condition
-        self._is_wanted = predicate(condition)
 
     def enter(self, _: Call, values: MessageValues) -> None:
         """Skip the call, unless its condition is true."""
-        if not self._is_wanted(values):
+        if not is_true(self._condition, values):
             raise SkippedError(*why_false(self._condition, values))

@@ -1,7 +1,7 @@
 """Placeholders: texts with `{...}`, parsed once at load and filled per message or request. Pure; any thread.
 
 `kinds` has the table of placeholders, `text` parses, escapes and fills, `values` reads messages and requests,
-`conditions` compiles WHEN. A value never changes the shape of the text around it.
+`conditions` judges WHEN. A value never changes the shape of the text around it.
 """
 
 from amqtt_rest_bridge.lot.placeholders.conditions import (
@@ -9,9 +9,8 @@ from amqtt_rest_bridge.lot.placeholders.conditions import (
     Condition,
     Literal,
     Operand,
-    Predicate,
     Test,
-    predicate,
+    is_true,
     why_false,
 )
 from amqtt_rest_bridge.lot.placeholders.kinds import (
@@ -65,7 +64,6 @@ __all__ = [
     "Placeholder",
     "PlaceholderKind",
     "PlaceholderText",
-    "Predicate",
     "RequestValues",
     "ResponseBody",
     "ResultValues",
@@ -75,9 +73,9 @@ __all__ = [
     "constants",
     "dot_segments",
     "from_json",
+    "is_true",
     "parse",
     "place_of",
-    "predicate",
     "recognise",
     "suspects",
     "to_json",

@@ -1,7 +1,7 @@
-"""Conditions (WHEN): a tree of tests, and the plain function that it is compiled to at load. Pure; any thread.
+"""Conditions (WHEN): a tree of tests, and what it says of a message or request. Pure; any thread.
 
-The tree is data, so that it travels to a bridge process as part of its route. A function of it takes a message or a
-request and never raises: a value that is missing, or of another JSON type, makes its comparison false.
+The tree is data, so that it travels to a bridge process as part of its route. A value that is missing, or of another
+JSON type, makes its comparison false.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Final, TypeAlias
 
@@ -65,38 +66,22 @@ def _operands(test: Test) -> Iterator[Operand]:
         yield from _operands(one)
 
 
-Predicate: TypeAlias = Callable[[Values], bool]
-_Get: TypeAlias = Callable[[Values], Any]
-
 _MISSING: Final = object()
-
-
-def predicate(condition: Condition) -> Predicate:
-    """Return the function that tells whether a condition is true for a message or request; it never raises."""
-    return _compile(condition.test)
-
-
-def _compile(test: Test) -> Predicate:
-    match test.operation, test.operands:
-        case "AND" | "OR", _:
-            return _combination([_compile(one) for one in test.tests], every=test.operation == "AND")
-        case "NOT", _:
-            negated = _compile(test.tests[0])
-            return lambda values: not negated(values)
-        case "EXISTS", (placeholder,):
-            get = _getter(placeholder)
-            return lambda values: get(values) is not _MISSING
-        case "IN", (operand, *items):
-            return _combination([_comparison(operand, "=", item) for item in items], every=False)
-        case "LIKE", (operand, Literal(str(pattern))):
-            return _likeness(operand, pattern)
-        case name, (left, right):
-            return _comparison(left, name, right)
-    raise AssertionError(test)
-
-
 WHEN_FALSE: Final = "when_false"
 WHEN_UNUSABLE: Final = "when_unusable"
+
+
+@dataclass(frozen=True, slots=True)
+class Unusable:
+    """A value for which a test can only be false: it is missing, or of none of the `wanted` types."""
+
+    placeholder: Placeholder
+    wanted: tuple[str, ...] = ()
+
+
+def is_true(condition: Condition, values: Values) -> bool:
+    """Return whether a condition is true for a message or request; it never raises."""
+    return _judge(condition.test, values) is True
 
 
 def why_false(condition: Condition, values: Values) -> tuple[str, str]:
@@ -106,48 +91,59 @@ def why_false(condition: Condition, values: Values) -> tuple[str, str]:
     condition that is false is `WHEN_FALSE`, and the sentence has the values of its placeholders.
     """
     verdict = _judge(condition.test, values)
-    if isinstance(verdict, str):
-        return WHEN_UNUSABLE, f"WHEN: {verdict}"
+    if isinstance(verdict, Unusable):
+        instead = f", not {' or '.join(verdict.wanted)}" if verdict.wanted else ""
+        return WHEN_UNUSABLE, f"WHEN: {_described(verdict.placeholder, values)}{instead}"
     given = ", ".join(_described(one, values) for one in dict.fromkeys(condition.placeholders))
     return WHEN_FALSE, f"WHEN {on_one_line(condition.source, 1000)} is false: {given or 'it holds no placeholder'}"
 
 
-def _judge(test: Test, values: Values) -> bool | str:
-    """Return whether a test is true, or the fault of the value for which it can only be false."""
-    match test.operation, test.operands:
-        case "AND", _:
+def _judge(test: Test, values: Values) -> bool | Unusable:
+    """Return whether a test is true, or the value for which it can only be false."""
+    match test.operation:
+        case "AND":
             return next((one for one in (_judge(own, values) for own in test.tests) if one is not True), True)
-        case "OR", _:
-            verdicts = [_judge(own, values) for own in test.tests]
-            return True in verdicts or (verdicts[0] if all(isinstance(one, str) for one in verdicts) else False)
-        case "NOT", _:
+        case "OR":
+            return _judge_any(test.tests, values)
+        case "NOT":
             return _judge(test.tests[0], values) is not True
-        case "EXISTS", _:
-            return _compile(test)(values)
-        case "IN", (operand, *items):
-            found, wanted = _getter(operand)(values), [_getter(item)(values) for item in items]
-            if found is not _MISSING and any(_equal(found, one) for one in wanted):
-                return True
-            return _fault(operand, found, wanted, values) or False
-        case "LIKE", (operand, _):
-            return _compile(test)(values) or _fault(operand, _getter(operand)(values), [""], values) or False
-        case name, (left, right):
-            if _compile(test)(values):
-                return True
-            first, second = _getter(left)(values), _getter(right)(values)
-            wanted = [] if name == "!=" else [second]
-            fault = _fault(left, first, wanted, values) if isinstance(left, Placeholder) else None
-            return fault or _fault(right, second, [first] if wanted else [], values) or False
-    raise AssertionError(test)
+    found, *others = [_value(operand, values) for operand in test.operands]
+    match test.operation:
+        case "EXISTS":
+            return found is not _MISSING
+        case "IN":
+            is_true = found is not _MISSING and any(_equal(found, one) for one in others)
+        case "LIKE":
+            is_true = isinstance(found, str) and _pattern(others[0]).fullmatch(found) is not None
+        case name:
+            is_true = found is not _MISSING and others[0] is not _MISSING and OPERATORS[name](found, others[0])
+    return is_true or _unusable(test, found, others) or False
 
 
-def _fault(operand: Operand, found: Any, wanted: Sequence[Any], values: Values) -> str | None:
-    """Return what is wrong with the value of an operand: it is missing, or of no type of those that are wanted."""
-    if isinstance(operand, Literal):
-        return None
-    kinds = list(dict.fromkeys(_kind(one) for one in wanted if one is not _MISSING))
-    if found is _MISSING or (kinds and "null" not in kinds and _kind(found) not in kinds):
-        return _described(operand, values) + ("" if found is _MISSING else f", not {' or '.join(kinds)}")
+def _judge_any(tests: Sequence[Test], values: Values) -> bool | Unusable:
+    """Return whether one of the tests is true; the first unusable value where none can be."""
+    verdicts: list[bool | Unusable] = []
+    for test in tests:
+        verdict = _judge(test, values)
+        if verdict is True:
+            return True
+        verdicts.append(verdict)
+    return False if False in verdicts else verdicts[0]
+
+
+def _unusable(test: Test, found: Any, others: Sequence[Any]) -> Unusable | None:
+    """Return the value of a test that is missing, or of another type than all that it is compared with."""
+    beside = [(test.operands[0], found, others)]
+    if test.operation in OPERATORS:
+        beside.append((test.operands[1], others[0], [found]))
+    for operand, value, wanted in beside:
+        if isinstance(operand, Literal):
+            continue
+        if value is _MISSING:
+            return Unusable(operand)
+        kinds = tuple(dict.fromkeys(_kind(one) for one in wanted if one is not _MISSING))
+        if test.operation != "!=" and kinds and "null" not in kinds and _kind(value) not in kinds:
+            return Unusable(operand, kinds)
     return None
 
 
@@ -164,73 +160,30 @@ def _described(placeholder: Placeholder, values: Values) -> str:
         return f"{{{placeholder.name}}} is nested too deeply"
 
 
-def _combination(tests: Sequence[Predicate], *, every: bool) -> Predicate:
-    """Join tests in their order; by halves, so that a list of thousands does not nest as deeply as it is long."""
-    if len(tests) == 1:
-        return tests[0]
-    half = len(tests) // 2
-    first, rest = _combination(tests[:half], every=every), _combination(tests[half:], every=every)
-    if every:
-        return lambda values: first(values) and rest(values)
-    return lambda values: first(values) or rest(values)
-
-
-def _comparison(left: Operand, name: str, right: Operand) -> Predicate:
-    compare, get_left = OPERATORS[name], _getter(left)
-    if isinstance(right, Literal):
-        fixed = _comparable(right.value)
-
-        def compare_with_literal(values: Values) -> bool:
-            value = get_left(values)
-            return value is not _MISSING and compare(value, fixed)
-
-        return compare_with_literal
-    get_right = _getter(right)
-
-    def compare_values(values: Values) -> bool:
-        value, other = get_left(values), get_right(values)
-        return value is not _MISSING and other is not _MISSING and compare(value, other)
-
-    return compare_values
-
-
-def _likeness(operand: Operand, pattern: str) -> Predicate:
+@lru_cache(maxsize=1024)
+def _pattern(text: str) -> re.Pattern[str]:
     # Each text between two % is found once, so that no payload makes it slow.
-    first, *others = (re.sub("_", ".", re.escape(part)) for part in pattern.split("%"))
+    first, *others = (re.sub("_", ".", re.escape(part)) for part in text.split("%"))
     middle = "".join([f"(?>.*?{part})" for part in others[:-1] if part])
-    whole = f"{first}{middle}.*{others[-1]}" if others else first
-    get, fullmatch = _getter(operand), re.compile(whole, re.DOTALL).fullmatch
-
-    def is_like(values: Values) -> bool:
-        value = get(values)
-        return isinstance(value, str) and fullmatch(value) is not None
-
-    return is_like
+    return re.compile(f"{first}{middle}.*{others[-1]}" if others else first, re.DOTALL)
 
 
-def _getter(operand: Operand) -> _Get:
-    """Return what reads an operand of a message: numbers as int or float, `_MISSING` where there is no value."""
+def _value(operand: Operand, values: Values) -> Any:
+    """Return the value of an operand: numbers as int or float, `_MISSING` where there is none."""
     if isinstance(operand, Literal):
-        fixed = _comparable(operand.value)
-        return lambda _: fixed
-    default: Any = _MISSING if operand.default is None else operand.default
-    if operand.default is not None and operand.root == "json":
-        with contextlib.suppress(ValueError):  # another text is itself
-            default = _comparable(from_json(operand.default))
-
-    def get(values: Values) -> Any:
-        try:
-            value = values.get(operand)
-        except CallError:
-            return default
-        if isinstance(value, JsonNumber):
-            return _number(value)
-        return default if value is None and default is not _MISSING else value
-
-    return get
+        return _comparable(operand.value)
+    value: Any = _MISSING
+    with contextlib.suppress(CallError):
+        value = values.get(operand)
+    if operand.default is not None and (value is None or value is _MISSING):
+        value = operand.default
+        if operand.root == "json":
+            with contextlib.suppress(ValueError):  # another text is itself
+                value = from_json(operand.default)
+    return _comparable(value)
 
 
-def _comparable(value: JsonValue) -> Any:
+def _comparable(value: Any) -> Any:
     return _number(value) if isinstance(value, JsonNumber) else value
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.lot.model import ClientEvent, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, predicate, why_false
+from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, is_true, why_false
 from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, for_all
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
@@ -31,7 +31,7 @@ def condition(text: str) -> Condition:
 
 def holds(text: str, payload: bytes = PAYLOAD.encode(), topic: str = "in") -> bool:
     travelled: Condition = pickle.loads(pickle.dumps(condition(text)))
-    return predicate(travelled)(MessageValues(payload, 1769860800.5, topic=topic))
+    return is_true(travelled, MessageValues(payload, 1769860800.5, topic=topic))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,6 @@ EVERY_TEST = condition(
     ' OR {payload.csv.1} > "x"'
     ' OR {value.json.a|1e400} != {value.json.a|[]} OR {topic.1} LIKE "_%") AND NOT EXISTS {value.json.b}'
 )
-EVERYTHING = predicate(EVERY_TEST)
 
 
 @for_all(st.one_of(JSON_VALUES, TEXTS), TOPICS)
@@ -139,7 +138,7 @@ EVERYTHING = predicate(EVERY_TEST)
 def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
     for payload in (json.dumps({"a": value}), json.dumps(value, ensure_ascii=False), str(value)):
         values = MessageValues(payload.encode("utf-8", "surrogatepass"), 0.0, topic=topic)
-        assert EVERYTHING(values) or why_false(EVERY_TEST, values)
+        assert is_true(EVERY_TEST, values) or why_false(EVERY_TEST, values)
 
 
 @for_all(st.binary(max_size=40))
@@ -148,7 +147,7 @@ def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
 @example(b'{"a": ' + b"[" * 400 + b"]" * 400 + b"}")
 def test_no_bytes_make_a_condition_raise(payload: bytes) -> None:
     values = MessageValues(payload, 0.0, topic="in")
-    assert EVERYTHING(values) or why_false(EVERY_TEST, values)
+    assert is_true(EVERY_TEST, values) or why_false(EVERY_TEST, values)
 
 
 def test_a_hostile_text_does_not_make_like_slow() -> None:
