@@ -1,19 +1,24 @@
-"""A tree to its definitions: those of our type, and faults outside of their blocks. Pure."""
+"""A tree to its definitions: those of our type, and faults outside of their blocks. Pure.
+
+`routes_in` has the settings of routes as they are written, for drawings; it checks no value.
+"""
 
 import contextlib
 import hashlib
 import pickle
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
-from amqtt_rest_bridge.lot.definitions import Definition, is_name, read_blocks, report_open_strings
-from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, RouteNode, parse
+from amqtt_rest_bridge.lot.definitions import HEADERS, Block, Definition, is_name, read_blocks, report_open_strings
+from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, Piece, RouteNode, parse, unescape
 from amqtt_rest_bridge.lot.hints import COMMENT_HINT
-from amqtt_rest_bridge.lot.parameters import ROUTE_TYPE
+from amqtt_rest_bridge.lot.parameters import ROUTE_TYPE, BlockKind
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, question
 
+_QUOTES = "'\""
 _MOST_WORDS = 5  # that are proposed as one name
 _EXAMPLE = f"write DEFINE ROUTE MyRoute WITH TYPE {ROUTE_TYPE}"
 _COMMENT = re.compile(r"//[^\n]*|--[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -85,6 +90,54 @@ class ParsedTexts:
         return pickle.dumps(self._used)
 
 
+@dataclass(frozen=True, slots=True)
+class EventText:
+    """An event: its settings, and its headers in their order."""
+
+    name: str
+    settings: dict[str, str]
+    headers: list[tuple[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class RouteText:
+    """A route: the settings of its REST_API_CONFIG, and its events."""
+
+    name: str
+    config: dict[str, str] = field(default_factory=dict)
+    events: list[EventText] = field(default_factory=list)
+
+
+def routes_in(text: str) -> Iterator[RouteText]:
+    """Yield the routes of type REST_API that can be read to their end; settings have their names in capitals."""
+    for definition in parse_text(text).definitions:
+        if definition.name is None or definition.is_faulty:
+            continue
+        route = RouteText(definition.name)
+        for block in definition.blocks:
+            if block.kind is BlockKind.CONFIG:
+                route.config.update(_settings(block))
+            elif block.kind is BlockKind.EVENT:
+                headers = [(_written([line.name]), _written(line.pieces)) for line in block.headers]
+                route.events.append(EventText(block.name, _settings(block), headers))
+        yield route
+
+
+def _settings(block: Block) -> dict[str, str]:
+    return {name: _written(node.pieces) for name, node in block.settings.items() if name != HEADERS}
+
+
+def _written(pieces: Iterable[Piece]) -> str:
+    """Join strings, words and what GET reads; times keep their blanks."""
+    parts = [
+        f"{{{piece.source.lower()}.{piece.text.strip(_QUOTES)}}}"
+        if piece.source
+        else unescape(piece.text[1:-1] if piece.is_string else piece.text)
+        for piece in pieces
+    ]
+    return "".join(parts)
+
+
 def _read_outside(outside: Junk, report: Report) -> tuple[Fault, ...]:
     """Return a fault for each line that looks like a route of ours; where there is none, report what there is."""
     text = _without_comments(outside.text)
@@ -109,17 +162,14 @@ def _read_outside(outside: Junk, report: Report) -> tuple[Fault, ...]:
 
 def _without_comments(text: str) -> str:
     """Return a text with spaces in the place of comments; one that is never closed is none."""
-    end, at, kept = text.rfind("*/") + 2 if "*/" in text else 0, 0, []
-    while (found := _COMMENT.search(text, at, end)) is not None:
-        behind = found.end() if found[0].startswith("/*") else text.find("\n", found.start())
-        behind = len(text) if behind < 0 else behind
-        kept += [text[at : found.start()], _blank(text[found.start() : behind])]
-        at = behind
-    return "".join([*kept, _LINE_COMMENT.sub(lambda comment: _blank(comment[0]), text[at:])])
+    # Behind the last */ no block comment is looked for: each that is never closed would be followed to the end.
+    closed = text.find("\n", text.rfind("*/")) if "*/" in text else 0
+    closed = len(text) if closed < 0 else closed
+    return _COMMENT.sub(_blank, text[:closed]) + _LINE_COMMENT.sub(_blank, text[closed:])
 
 
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
+def _blank(comment: re.Match[str]) -> str:
+    return re.sub(r"[^\n]", " ", comment[0])
 
 
 def _report_skipped(node: OtherNode, report: Report) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from amqtt_rest_bridge.lot.as_written import EventText, RouteText, routes_in
+from amqtt_rest_bridge.lot.parsed_texts import EventText, RouteText, routes_in
 from template_api.records import Notebook
 from template_api.sources.template import defined_routes, lot_texts, names_read
 

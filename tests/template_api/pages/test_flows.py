@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from markupsafe import Markup
 
 from amqtt_rest_bridge.engine.requests import _trailing, split_base_address
-from amqtt_rest_bridge.lot.as_written import routes_in
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
-from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
+from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts, routes_in
 from amqtt_rest_bridge.lot.sources import read
 from template_api.pages.flows import Flow, drawing, flows
 from template_api.records import Input, Notebook
