@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -15,12 +16,11 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of the durations that people write: `10m`."""
 
 
-def lease_time() -> float:
-    """Return monotonic seconds, alike in all processes of a machine; on Linux they go on while it is suspended."""
-    return time.monotonic() if _SUSPENDED is None else time.clock_gettime(_SUSPENDED)
-
-
 _SUSPENDED: Final = getattr(time, "CLOCK_BOOTTIME", None)
+lease_time: Final[Callable[[], float]] = (
+    time.monotonic if _SUSPENDED is None else partial(time.clock_gettime, _SUSPENDED)
+)
+"""Returns monotonic seconds, alike in all processes of a machine; on Linux they go on while it is suspended."""
 
 
 def rfc3339(timestamp: float) -> str:

@@ -252,7 +252,8 @@ def result_of(
 
 def message_values(message: Message) -> MessageValues:
     """Return the values of a message."""
-    return MessageValues(message.payload, message.timestamp, topic=message.topic, user=message.user)
+    user = () if message.properties is None else message.properties.user
+    return MessageValues(message.payload, message.timestamp, topic=message.topic, user=user)
 
 
 def result_values(message: Message, response: HttpResponse) -> MessageValues:
