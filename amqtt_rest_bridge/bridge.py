@@ -225,13 +225,13 @@ class Program:
         """Note what the broker's side of the plugin counts, and the errors of routes that it has seen."""
         before, self._broker = self._broker, state
         for route, code, message in state.errors:
-            self._outcomes.error(route, code, message)
+            self._outcomes.note_error(route, code, message)
         if state.refusing != before.refusing:
             self.reporter.report_refusing(state.refusing)
 
     def note_unmatched(self, topic: str) -> None:
         """Note a message that concerns no client event."""
-        self._outcomes.unmatched(Message(topic, b"", time.time()))
+        self._outcomes.note_unmatched(Message(topic, b"", time.time()))
 
     async def _watch_unmatched(self) -> None:
         """Note messages that concern no client event, while a caller follows them."""
@@ -342,7 +342,7 @@ class Program:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
                 statistics.note_down(why, time.time())
-                self._outcomes.noted(statistics)
+                self._outcomes.report_health(statistics)
 
     def _settle(self) -> None:
         """Exclude modules and routes, which live until the next reload, from garbage collection.

@@ -197,7 +197,7 @@ class Retries:
             outcome, refusal = Outcome.FAILED, _NOT_PUBLISHED
         request = Request(started, kept.record.method or event.method.value, kept.record.url or "", "", {})
         answer = Response(f"{event.response_status} OK") if refusal is None else refused(refusal)
-        self._outcomes.request_answered(RequestRun(
+        self._outcomes.note_request(RequestRun(
             time.time(), outcome, 0, route, event, request, answer, refusal, None, publication, 0.0, name,
             f"the message of {name} again",
         ))  # fmt: skip

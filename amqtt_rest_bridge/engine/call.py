@@ -141,7 +141,7 @@ class RouteCalls:
 
     def refuse(self, call: Call, failure: CallError) -> None:
         """End a call that was not admitted."""
-        self._outcomes.refused(call, failure, self.statistics)
+        self._outcomes.note_refusal(call, failure, self.statistics)
         if call.hops < MAX_HOPS:
             self._common.failures.put_refusal(call, failure)
         else:  # a loop of routes ends here: a failure payload could start it again
@@ -373,11 +373,11 @@ class RouteCalls:
             when = "retry by the breaker"  # which has its own time between two probes
         else:
             self._clock.later(verdict.seconds, partial(self._queue, call))
-        self._outcomes.attempt_failed(call, verdict, self.statistics, when)
+        self._outcomes.note_failed_attempt(call, verdict, self.statistics, when)
 
     def _send_halves(self, call: Call, verdict: Verdict) -> None:
         """Queue the halves of a batch that was refused. Those of an ORDERED event run one after the other."""
-        self._outcomes.attempt_failed(call, verdict, self.statistics, "its halves are sent")
+        self._outcomes.note_failed_attempt(call, verdict, self.statistics, "its halves are sent")
         second = halve(call)
         self._queue(call)
         if second.line is None:
@@ -397,7 +397,7 @@ class RouteCalls:
             try:
                 await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=mark)
             except PublicationRefusedError as refused:
-                self._outcomes.not_published(call.name, refused)
+                self._outcomes.note_unpublished(call.name, refused)
         self._close(call, None)
         for rider, own in riders:
             self._close(rider, own.publication)
@@ -410,9 +410,9 @@ class RouteCalls:
     def _count_end(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
         """Count a call that has ended and those that it carries; return the latter, each with its verdict."""
         riders = call.event.verdicts_of_riders(call, verdict)
-        self._outcomes.ended(call, verdict, self.statistics)
+        self._outcomes.note_end(call, verdict, self.statistics)
         for rider, own in riders:
-            self._outcomes.ended(rider, own, self.statistics)
+            self._outcomes.note_end(rider, own, self.statistics)
         return riders
 
     def _close(self, call: Call, publication: Publication | None) -> None:
@@ -513,7 +513,7 @@ class RouteCalls:
     def _leave_to_source(self, call: Call) -> None:
         """Forget a call that has not begun, or waits for its next attempt: its source keeps the message."""
         call.event.forget(call)
-        self._outcomes.retried_no_more(call, self.statistics)
+        self._outcomes.forget_retry(call, self.statistics)
         if call.delivery is not None:
             call.delivery.abandon()
         self._free_room(call)
@@ -549,8 +549,8 @@ class RouteCalls:
 
     def _breaker_changed(self, reason: str | None) -> None:
         log.warning("route %s: %s", self.name, reason or "the target answers again, the breaker is closed")
-        self.statistics.note_breaker(reason)
-        self._outcomes.noted(self.statistics)
+        self.statistics.open_breaker = reason
+        self._outcomes.report_health(self.statistics)
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         tasks = self._common.tasks

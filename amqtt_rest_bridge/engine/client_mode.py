@@ -69,7 +69,7 @@ class ClientMode:
         """
         listeners = self._router.by_topic[message.topic]
         if not listeners:
-            self._outcomes.unmatched(message)
+            self._outcomes.note_unmatched(message)
         if delivery is not None:
             delivery.hold()  # a call that ends at once must not acknowledge the message before all events have it
         try:

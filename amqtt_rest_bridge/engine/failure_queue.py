@@ -75,7 +75,7 @@ class FailureQueue:
                 mark = "" if delivery is None else delivery.mark(name)
                 await self._publisher.publish(publication, hops=hops, route=name[0], mark=mark)
             except PublicationRefusedError as refused:
-                self._outcomes.not_published(name, refused)
+                self._outcomes.note_unpublished(name, refused)
             except Exception:
                 log.exception("route %s: a failure was not published", name[0])
             self._bytes -= len(publication.payload)

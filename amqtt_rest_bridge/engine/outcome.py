@@ -152,14 +152,14 @@ class Outcomes:
             own.update(route)
             self.statistics[route.name] = own
 
-    def ended(self, call: Call, verdict: Verdict, statistics: RouteStatistics) -> None:
+    def note_end(self, call: Call, verdict: Verdict, statistics: RouteStatistics) -> None:
         """Note a call that has ended."""
         event, now, failure = call.event, self._clock.time(), verdict.failure
         waited = call.waited(now)
         if event.event.when is not None:
             self._note_when(event.event.name, verdict.skipped, event.masker, statistics)
         if failure is not None:
-            statistics.failure(failure.code.value, failure.message, now, event.run_id(call), call.retry_of)
+            statistics.note_failure(failure.code.value, failure.message, now, event.run_id(call), call.retry_of)
             if log.isEnabledFor(logging.WARNING):
                 log.warning(
                     "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
@@ -167,20 +167,20 @@ class Outcomes:
                     "try" if call.attempted == 1 else "tries", call.took, waited, event.run_id(call), failure.message,
                 )  # fmt: skip
         elif verdict.step is Step.SKIPPED:
-            statistics.skip()
+            statistics.note_skip()
         else:
-            statistics.success(waited, call.took, now, call.retry_of)
+            statistics.note_success(waited, call.took, now, call.retry_of)
             self.quiet.note(
                 logging.INFO, event.name, "%s answered %d in %.0f ms, waited %.0f ms",
                 event.shown_request, verdict.status, 1000 * call.took, 1000 * waited,
                 topic=call.message.topic, run=call.run, kind=str(verdict.status)[:1],
             )  # fmt: skip
-        self.retried_no_more(call, statistics)
+        self.forget_retry(call, statistics)
         if self._records is not None:
             self._record(call, verdict, now, waited)
-        self.noted(statistics)
+        self.report_health(statistics)
 
-    def attempt_failed(self, call: Call, verdict: Verdict, statistics: RouteStatistics, when: str) -> None:
+    def note_failed_attempt(self, call: Call, verdict: Verdict, statistics: RouteStatistics, when: str) -> None:
         """Note a failed attempt that is followed by another one; `when` says when, for the log."""
         event, now, failure = call.event, self._clock.time(), verdict.failure
         if failure is None:
@@ -192,19 +192,19 @@ class Outcomes:
             if one is not call:
                 one.follow(call)
             self._record(one, verdict, now, one.waited(now))
-        statistics.retry(failure.code.value)
+        statistics.note_retry(failure.code.value)
         if event.is_lossless:
-            statistics.error(failure.code.value, failure.message, now, event.run_id(call))
+            statistics.note_error(failure.code.value, failure.message, now, event.run_id(call))
         self.quiet.note(
             logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
             topic=call.message.topic, run=call.run, kind="retry",
         )  # fmt: skip
-        self.noted(statistics)
+        self.report_health(statistics)
 
-    def refused(self, call: Call, failure: CallError, statistics: RouteStatistics) -> None:
+    def note_refusal(self, call: Call, failure: CallError, statistics: RouteStatistics) -> None:
         """Note a message that was not admitted."""
         now = self._clock.time()
-        statistics.refuse(failure.code.value, failure.message, now, call.event.run_id(call), call.retry_of)
+        statistics.note_refusal(failure.code.value, failure.message, now, call.event.run_id(call), call.retry_of)
         self.quiet.note(
             logging.WARNING, call.name, "refused a message on %s: %s", loggable(call.message.topic), failure.message,
             run=call.run,
@@ -215,9 +215,9 @@ class Outcomes:
                 now, Outcome.REFUSED, call.number, call.run, event.route, event.event, call.message,
                 failure=failure, retry_of=call.retry_of,
             ))  # fmt: skip
-        self.noted(statistics)
+        self.report_health(statistics)
 
-    def retried_no_more(self, call: Call, statistics: RouteStatistics) -> None:
+    def forget_retry(self, call: Call, statistics: RouteStatistics) -> None:
         """Stop counting a call as retried, if it was: it has ended or was given up."""
         if call.is_retried:
             call.is_retried = False
@@ -225,12 +225,12 @@ class Outcomes:
             if self._records is not None:
                 self._records.forget_call(call.number)
 
-    def not_published(self, name: EventName, refused: PublicationRefusedError) -> None:
+    def note_unpublished(self, name: EventName, refused: PublicationRefusedError) -> None:
         """Note that the broker has refused a result, or the message of a request: an error of its route."""
         self.quiet.note(logging.ERROR, name, "%s", refused)
-        self.error(name[0], "not_published", str(refused))
+        self.note_error(name[0], "not_published", str(refused))
 
-    def request_answered(self, run: RequestRun) -> None:
+    def note_request(self, run: RequestRun) -> None:
         """Note a request of server mode that has been answered."""
         if self._records is not None:
             self._records.note_request(run)
@@ -250,36 +250,38 @@ class Outcomes:
         if event.when is not None and run.outcome is not Outcome.REFUSED:
             self._note_when(event.name, run.skipped, masker_of(route), statistics)
         if run.outcome is Outcome.SUCCEEDED:
-            statistics.request_served(run.took, run.time, run.retry_of)
+            statistics.note_served_request(run.took, run.time, run.retry_of)
         elif run.outcome is Outcome.SKIPPED:
-            statistics.request_skipped()
+            statistics.note_skipped_request()
         elif run.outcome is Outcome.FAILED and run.refusal is not None:
-            statistics.request_failed(run.refusal.code, run.refusal.message, run.time, run.request.id, run.retry_of)
+            statistics.note_failed_request(
+                run.refusal.code, run.refusal.message, run.time, run.request.id, run.retry_of
+            )
         elif run.outcome is Outcome.REFUSED and run.refusal is not None:
-            statistics.caller_refused(f"{run.answer.status[:3]} {run.refusal.code}")
-        self.noted(statistics)
+            statistics.note_refused_caller(f"{run.answer.status[:3]} {run.refusal.code}")
+        self.report_health(statistics)
 
-    def message_dropped(self, name: EventName, message: Message, failure: CallError) -> None:
+    def note_dropped_message(self, name: EventName, message: Message, failure: CallError) -> None:
         """Note a message that a server event cannot answer with; it counts as an error of the route."""
         topic = loggable(message.topic)
         self.quiet.note(logging.ERROR, name, "dropped a message on %s: %s", topic, failure.message)
-        self.error(name[0], failure.code.value, failure.message, of_server=True)
+        self.note_error(name[0], failure.code.value, failure.message, of_server=True)
 
-    def unmatched(self, message: Message) -> None:
+    def note_unmatched(self, message: Message) -> None:
         """Note a message that concerns no event."""
         if self._records is not None:
             self._records.note_unmatched(message)
 
-    def error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
+    def note_error(self, route: str, code: str, message: str, *, of_server: bool = False) -> None:
         """Note in a route's status an error that ended no call and no request; `of_server`: of server mode."""
         statistics = self.statistics.get(route)
         if statistics is None:
             return
-        note, now = statistics.server_error if of_server else statistics.error, self._clock.time()
+        note, now = statistics.note_server_error if of_server else statistics.note_error, self._clock.time()
         note(code, message, now)
         if self._records is not None and not of_server:
             self._records.note_error(route, code, message, now)
-        self.noted(statistics)
+        self.report_health(statistics)
 
     def _note_when(
         self, event: str, skipped: tuple[str, str] | None, masker: Masker, statistics: RouteStatistics
@@ -293,11 +295,11 @@ class Outcomes:
 
     def _check_whens(self, statistics: RouteStatistics) -> None:
         statistics.check_whens(self._clock.monotonic())
-        self.noted(statistics)
+        self.report_health(statistics)
         if statistics.broken_whens:
             self._clock.later(WHEN_SECONDS, partial(self._check_whens, statistics))
 
-    def noted(self, statistics: RouteStatistics) -> None:
+    def report_health(self, statistics: RouteStatistics) -> None:
         """Report the health of a route if it has changed. Removed routes have no status."""
         if statistics.health_changed() and self.statistics.get(statistics.name) is statistics:
             self._on_health(statistics)

@@ -97,7 +97,7 @@ class ServerMode:
     def refuse(self, message: Message, failure: CallError) -> None:
         """Note a message that can be no answer, in status and log. A read event keeps answering with the one before."""
         for name in asking(self._routes, message.topic, reads=True):
-            self._shared.outcomes.message_dropped(name, message, failure)
+            self._shared.outcomes.note_dropped_message(name, message, failure)
 
     def asking_again(self) -> AbstractContextManager[set[str]]:
         """Return a context manager of the filters whose topics are not all known: its block subscribes them again."""
@@ -150,7 +150,7 @@ class PortApplication:
         self._unmatched.note(self.bound_port, request.method, readable(path), int(answer.status[:3]))
         now, outcome = self._shared.host.clock.time(), outcome_of(refusal.code)
         run = RequestRun(now, outcome, self.bound_port, None, None, request, answer, refusal)
-        self._shared.outcomes.request_answered(run)
+        self._shared.outcomes.note_request(run)
         return answer
 
     def _find(self, request: Request, path: str) -> Answer:

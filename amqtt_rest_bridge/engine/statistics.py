@@ -1,10 +1,11 @@
 """What a route holds, whether it has room for one more message, what has become of all, and its health. Pure.
 
-After each change of it `Outcomes.noted` asks whether the health is another one.
+After each change `Outcomes.report_health` asks whether the health is another one.
 """
 
 from collections import deque
 from collections.abc import Iterable
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -18,10 +19,6 @@ from amqtt_rest_bridge.times import rfc3339
 
 HEALTH_WINDOW: Final = 20
 """Health looks at so many of the last calls of a route, and of its last requests of server mode."""
-WELL: Final = "."
-CALLER_REFUSED: Final = "c"
-NOT_SERVED: Final = "x"
-FAILED: Final = "-"
 WHEN_SECONDS: Final = 60.0
 """A WHEN that could not be used for any message of so many seconds makes its route Yellow ..."""
 _FEWEST: Final = 5  # ... where these were so many messages at least
@@ -47,42 +44,63 @@ class RouteError(NamedTuple):
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
-class _Ended(Struct):
-    """How a message or request has ended; `runs` are the ids of its failed runs, by which a retry finds it."""
+class _End(Enum):
+    """How a message or request has ended."""
 
-    outcome: str
+    WELL = auto()
+    FAILED = auto()
+    REFUSED = auto()  # its caller is at fault
+
+
+class _Ended(Struct):
+    """A message or request that has ended; `runs` are the ids of its failed runs, by which a retry finds it."""
+
+    end: _End
     runs: list[str]
 
 
-_WELL: Final = _Ended(WELL, [])
+_WELL: Final = _Ended(_End.WELL, [])
 
 
 class _Window:
-    """How the last 20 messages, or requests, of a route have ended. They are counted: each message asks for it twice.
+    """How the last 20 messages, or requests, of a route have ended, counted: each message asks for it twice.
 
-    What was sent again takes the place of its failure, so that a message counts once.
+    What was sent again takes the place of its failure, so that a message counts once. `streak` is the number of
+    failures in a row.
     """
 
     def __init__(self) -> None:
         self._last: deque[_Ended] = deque(maxlen=HEALTH_WINDOW)
-        self.counts = dict.fromkeys((WELL, FAILED, CALLER_REFUSED, NOT_SERVED), 0)
+        self._counts = dict.fromkeys(_End, 0)
+        self.streak = 0
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._last)
 
-    def add(self, outcome: str, run: str | None = None, retry_of: str | None = None) -> None:
-        """Note how a run has ended; `run` is its id where it has failed, `retry_of` that of the run it repeats."""
-        self.counts[outcome] += 1
+    @property
+    def failed(self) -> int:
+        """Return how many have failed."""
+        return self._counts[_End.FAILED]
+
+    @property
+    def refused(self) -> int:
+        """Return how many were refused since their callers are at fault."""
+        return self._counts[_End.REFUSED]
+
+    def add(self, end: _End, run: str | None = None, retry_of: str | None = None) -> None:
+        """Note how a run has ended; `run` is its id if it has failed, `retry_of` that of the run it repeats."""
+        self.streak = self.streak + 1 if end is _End.FAILED else 0
+        self._counts[end] += 1
         before = None if retry_of is None else next((one for one in self._last if retry_of in one.runs), None)
         if before is not None:
-            self.counts[before.outcome] -= 1
-            before.outcome = outcome
+            self._counts[before.end] -= 1
+            before.end = end
             before.runs = [*before.runs, *([] if run is None else [run])][-_MOST_RUNS:]
             return
         if len(self._last) == HEALTH_WINDOW:
-            self.counts[self._last[0].outcome] -= 1
-        self._last.append(_WELL if run is None and outcome == WELL else _Ended(outcome, [] if run is None else [run]))
+            self._counts[self._last[0].end] -= 1
+        self._last.append(_WELL if run is None and end is _End.WELL else _Ended(end, [] if run is None else [run]))
 
 
 class _When(Struct):
@@ -234,11 +252,9 @@ class RouteStatistics:
         """Why a WHEN could not be used for any message of the last minute, by event."""
         self._took: deque[float] = deque(maxlen=_LAST)
         self._waited: deque[float] = deque(maxlen=_LAST)
-        self._streak = 0
         self.retrying = 0
-        """Calls of which an attempt has failed and is followed by another one; see `retry`."""
+        """Calls of which an attempt has failed and is followed by another one; see `note_retry`."""
         self._retry_code = ""
-        self._failed_requests = 0  # in a row
         self._refused_callers = 0  # of `refused`
         self._refusal = ""  # of the last of them
         self._connection = "idle"
@@ -246,8 +262,9 @@ class RouteStatistics:
         """When a message or request ended well last (Unix time), None before the first."""
         self._last_error: RouteError | None = None
         self._down: str | None = None  # why its port is not served
-        self._open: str | None = None  # why its breaker is open
-        self._readers = 0
+        self.open_breaker: str | None = None
+        """Why its breaker is open, None while it is closed."""
+        self.open_streams = 0
         self._known_health = self.health
         self._since = now
         self.update(route)
@@ -267,13 +284,15 @@ class RouteStatistics:
         before, self._known_health = self._known_health, self.health
         return self._known_health != before
 
-    def refuse(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
+    def note_refusal(
+        self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
+    ) -> None:
         """Note a message that was not admitted."""
         self._others += 1
         self.refused += 1
         self._error(code, message, now, run, retry_of)
 
-    def success(self, waited: float, took: float, now: float, retry_of: str | None = None) -> None:
+    def note_success(self, waited: float, took: float, now: float, retry_of: str | None = None) -> None:
         """Note a call that ended well: it waited, and its requests took, so many seconds.
 
         `retry_of` is the id of the failed run whose message it has sent again, which counts as a success then.
@@ -283,10 +302,9 @@ class RouteStatistics:
         self._waited.append(waited)
         self.last_success = now
         self._connection = "connected"
-        self._streak = 0
-        self._calls.add(WELL, None, retry_of)
+        self._calls.add(_End.WELL, None, retry_of)
 
-    def skip(self) -> None:
+    def note_skip(self) -> None:
         """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
         self.skipped += 1
 
@@ -307,12 +325,14 @@ class RouteStatistics:
         """Find each WHEN that could not be used for any message of the last minute."""
         self.broken_whens = {event: when.fault for event, when in self._whens.items() if when.is_broken(now)}
 
-    def failure(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
+    def note_failure(
+        self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
+    ) -> None:
         """Note a call that failed."""
         self.failed += 1
         self._error(code, message, now, run, retry_of)
 
-    def retry(self, code: str) -> None:
+    def note_retry(self, code: str) -> None:
         """Note why an attempt has failed that is followed by another one.
 
         Decision: a route is not Green while a message is tried again, which may take minutes without a result. A
@@ -322,7 +342,7 @@ class RouteStatistics:
         self._retry_code = code
         self._note_connection(code)
 
-    def error(self, code: str, message: str, now: float, run: str | None = None) -> None:
+    def note_error(self, code: str, message: str, now: float, run: str | None = None) -> None:
         """Note an error that ended no message, such as a failed attempt of a lossless call.
 
         Decision: each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
@@ -331,7 +351,7 @@ class RouteStatistics:
         self._other_errors += 1
         self._error(code, message, now, run)
 
-    def request_served(self, seconds: float, now: float, retry_of: str | None = None) -> None:
+    def note_served_request(self, seconds: float, now: float, retry_of: str | None = None) -> None:
         """Count a request of server mode that was answered well."""
         self._others += 1
         self.succeeded += 1
@@ -339,17 +359,15 @@ class RouteStatistics:
         self.last_success = now
         if not self._calls_out:
             self._connection = "connected"
-        self._failed_requests = 0
-        self._requests.add(WELL, None, retry_of)
+        self._requests.add(_End.WELL, None, retry_of)
 
-    def request_skipped(self) -> None:
+    def note_skipped_request(self) -> None:
         """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
         self._others += 1
         self.skipped += 1
-        self._failed_requests = 0
-        self._requests.add(WELL)
+        self._requests.add(_End.WELL)
 
-    def caller_refused(self, refusal: str) -> None:
+    def note_refused_caller(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
 
         Decision: that is not a fault of the route. It makes its health Yellow, never Red, counts as no error, and
@@ -359,25 +377,22 @@ class RouteStatistics:
         self.refused += 1
         self._refused_callers += 1
         self._refusal = refusal
-        self._failed_requests = 0
-        self._requests.add(CALLER_REFUSED)
+        self._requests.add(_End.REFUSED)
 
-    def request_failed(
+    def note_failed_request(
         self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
     ) -> None:
         """Count a request that the route could not serve."""
         self._others += 1
         self.failed += 1
         self._last_error = RouteError(now, code, message)
-        self._failed_requests += 1
-        self._requests.add(NOT_SERVED, run, retry_of)
+        self._requests.add(_End.FAILED, run, retry_of)
 
-    def server_error(self, code: str, message: str, now: float) -> None:
+    def note_server_error(self, code: str, message: str, now: float) -> None:
         """Note an error of server mode that ended no request."""
         self._other_errors += 1
         self._last_error = RouteError(now, code, message)
-        self._failed_requests += 1
-        self._requests.add(NOT_SERVED)
+        self._requests.add(_End.FAILED)
 
     def note_down(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
@@ -385,27 +400,18 @@ class RouteStatistics:
             self._last_error = RouteError(now, INTERNAL_ERROR.code, reason)
         self._down = reason
 
-    def note_breaker(self, reason: str | None) -> None:
-        """Note that the breaker of the route is open, or (None) closed."""
-        self._open = reason
-
     @property
     def breaker(self) -> str | None:
         """Return `open` or `closed`, None for a route without BREAKER."""
-        return None if not self._has_breaker else "closed" if self._open is None else "open"
-
-    def note_readers(self, readers: int) -> None:
-        """Note how many streams of the route are open."""
-        self._readers = readers
+        return None if not self._has_breaker else "closed" if self.open_breaker is None else "open"
 
     @property
     def readers(self) -> int | None:
         """Return how many streams of the route are open, None for a route without STREAM."""
-        return self._readers if self._has_stream else None
+        return self.open_streams if self._has_stream else None
 
     def _error(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
-        self._streak += 1
-        self._calls.add(FAILED, run, retry_of)
+        self._calls.add(_End.FAILED, run, retry_of)
         self._note_connection(code)
         self._last_error = RouteError(now, code, message)
 
@@ -422,39 +428,32 @@ class RouteStatistics:
         Calls and requests are looked at each for themselves; the worse counts. With a call that is tried again, or a
         WHEN that cannot be used, Yellow.
         """
-        is_down = self._down is not None or self._open is not None
-        if is_down or self._streak >= _RED_STREAK or self._failed_requests >= _RED_STREAK:
+        calls, requests = self._calls, self._requests
+        is_down = self._down is not None or self.open_breaker is not None
+        if is_down or calls.streak >= _RED_STREAK or requests.streak >= _RED_STREAK:
             return "Red"
-        requests = self._requests.counts
-        is_ill = self._calls.counts[FAILED] or self.retrying or requests[NOT_SERVED] or requests[CALLER_REFUSED]
-        return "Yellow" if is_ill or self.broken_whens else "Green"
+        is_ill = calls.failed or self.retrying or requests.failed or requests.refused or self.broken_whens
+        return "Yellow" if is_ill else "Green"
 
     @property
     def health_reason(self) -> str | None:
         """Return why the health is not Green: what fails, and callers that are refused apart from it."""
-        requests, reasons = self._requests, []
-        failed, not_served, refused = (
-            self._calls.counts[FAILED], requests.counts[NOT_SERVED], requests.counts[CALLER_REFUSED],
-        )  # fmt: skip
-        if self._down is not None:
-            reasons.append(self._down)
-        if self._open is not None:
-            reasons.append(self._open)
-        if failed:
+        calls, requests = self._calls, self._requests
+        reasons = [why for why in (self._down, self.open_breaker) if why is not None]
+        if calls.failed:
             what = "tries failed" if self._counts_tries else "messages failed"
-            reasons.append(f"{what}: {failed} of the last {len(self._calls)}")
+            reasons.append(f"{what}: {calls.failed} of the last {len(calls)}")
         if self.retrying:
             reasons.append(f"messages tried again: {self.retrying}, the last failed try with {self._retry_code}")
         reasons += [
             f"event {event}, each message of the last minute was skipped: {fault}"
             for event, fault in self.broken_whens.items()
         ]
-        if not_served:
-            reasons.append(f"requests failed: {not_served} of the last {len(requests)}")
-        if refused:
-            reasons.append(
-                f"callers refused: {refused} of the last {len(requests)} requests, the last one with {self._refusal}"
-            )
+        if requests.failed:
+            reasons.append(f"requests failed: {requests.failed} of the last {len(requests)}")
+        if refused := requests.refused:
+            last = f"the last one with {self._refusal}"
+            reasons.append(f"callers refused: {refused} of the last {len(requests)} requests, {last}")
         return "; ".join(reasons) or None
 
     def status(self, now: float) -> dict[str, Any]:
@@ -468,7 +467,7 @@ class RouteStatistics:
             "connection": self._connection,
             "breaker": self.breaker,
             "readers": self.readers,
-            "errors": {"total": errors, "consecutive": max(self._streak, self._failed_requests)},
+            "errors": {"total": errors, "consecutive": max(self._calls.streak, self._requests.streak)},
             "messages": {
                 "total": self.admission.admitted + self._others,
                 "succeeded": self.succeeded,

@@ -204,7 +204,7 @@ class _Runs(Outcomes):
 
     last: RequestRun
 
-    def request_answered(self, run: RequestRun) -> None:
+    def note_request(self, run: RequestRun) -> None:
         self.last = run
 
 

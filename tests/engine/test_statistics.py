@@ -17,9 +17,9 @@ def run(one: RouteStatistics, outcomes: str) -> str:
         assert one.admission.admit(0) is None
         one.admission.release(0)
         if outcome == "+":
-            one.success(10.0, 0.01, 101.0)
+            one.note_success(10.0, 0.01, 101.0)
         else:
-            one.failure("timeout", "too slow", 102.0)
+            one.note_failure("timeout", "too slow", 102.0)
     return one.health
 
 
@@ -43,20 +43,20 @@ def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
 def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> None:
     one = statistics()
     for name in "abc":
-        one.failure("timeout", "too slow", 102.0, name)
+        one.note_failure("timeout", "too slow", 102.0, name)
     assert one.health == "Red"
-    one.failure("timeout", "too slow", 103.0, "d", retry_of="a")
+    one.note_failure("timeout", "too slow", 103.0, "d", retry_of="a")
     for retried in "bcd":
         assert one.health_reason is not None
-        one.success(0.0, 0.1, 104.0, retry_of=retried)
+        one.note_success(0.0, 0.1, 104.0, retry_of=retried)
     assert (one.health, one.health_reason, one.status(105.0)["errors"]["consecutive"]) == ("Green", None, 0)
-    one.success(0.0, 0.1, 104.0, retry_of="gone")
+    one.note_success(0.0, 0.1, 104.0, retry_of="gone")
     assert one.health == "Green"
     for name in "xyz":
-        one.request_failed("internal_error", "why", 106.0, name)
+        one.note_failed_request("internal_error", "why", 106.0, name)
     assert one.health == "Red"
     for name in "xyz":
-        one.request_served(0.0, 107.0, retry_of=name)
+        one.note_served_request(0.0, 107.0, retry_of=name)
     assert one.health == "Green"
 
 
@@ -77,7 +77,7 @@ def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> Non
 def test_the_connection_is_failing_only_while_no_server_answers(codes: tuple[str, ...], connection: str) -> None:
     one = statistics()
     for code in codes:
-        one.failure(code, "why", 101.0)
+        one.note_failure(code, "why", 101.0)
     assert one.status(102.0)["connection"] == connection
 
 
@@ -88,9 +88,9 @@ def test_the_status_counts_every_message() -> None:
         assert one.admission.admit(0) is None
     refusal = one.admission.admit(0)
     assert refusal is not None
-    one.refuse(refusal.code, refusal.message, 103.0)
+    one.note_refusal(refusal.code, refusal.message, 103.0)
     one.admission.in_flight = 2
-    one.retry("timeout")
+    one.note_retry("timeout")
     status = one.status(110.5)
     assert status["messages"] == {
         "total": 7,
@@ -118,12 +118,12 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
     assert one.admission.admit(0) is None
     changed = []
     for _ in range(3):
-        one.error("connection_failed", "refused", 102.0)
+        one.note_error("connection_failed", "refused", 102.0)
         changed.append(one.health_changed())
     assert changed == [True, False, True]
     status = one.status(103.0)
     assert (status["health"], status["connection"]) == ("Red", "failing")
     assert status["errors"] == {"total": 3, "consecutive": 3}
     assert (status["messages"]["failed"], status["last_error"]["message"]) == (0, "refused")
-    one.success(0.0, 0.1, 104.0)
+    one.note_success(0.0, 0.1, 104.0)
     assert (one.health, one.status(105.0)["connection"]) == ("Yellow", "connected")

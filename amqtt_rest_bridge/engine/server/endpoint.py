@@ -307,7 +307,7 @@ class ServerEndpoint:
         refusal: Refusal | None,
     ) -> Response:
         clock = self._shared.host.clock
-        self._shared.outcomes.request_answered(
+        self._shared.outcomes.note_request(
             RequestRun(
                 clock.time(), outcome, request.port, self._route, self._event, request.http, answer, refusal,
                 request.skipped, request.publication, clock.monotonic() - request.began, label=self._label,

@@ -255,7 +255,7 @@ class Reads:
     def _count(self, route: str, change: int) -> None:
         self.readers[route] += change
         if (statistics := self._statistics.get(route)) is not None:
-            statistics.note_readers(self.readers[route])
+            statistics.open_streams = self.readers[route]
 
     def end_streams(self, present: Iterable[Route] = ()) -> None:
         """End the streams of events that are not defined like this any more; without routes all, and take no others."""

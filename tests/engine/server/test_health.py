@@ -53,7 +53,7 @@ class Serving:
                 101.0, outcome if refusal is None else outcome_of(refusal.code), 8080, self._route,
                 self._route.server_events[0], request, answer, refusal, took=0.01 * number, label="POST /hook",
             )  # fmt: skip
-            self.broker.statistics.request_answered(run)
+            self.broker.statistics.note_request(run)
         return self.statistics.health
 
 
@@ -111,9 +111,9 @@ def test_a_route_of_both_modes_is_as_bad_as_the_worse(calls: str, answers: str, 
     serving = Serving(both=True)
     for call in calls:
         if call == "+":
-            serving.statistics.success(0.01, 0.01, 101.0)
+            serving.statistics.note_success(0.01, 0.01, 101.0)
         else:
-            serving.statistics.failure("timeout", "too slow", 101.0)
+            serving.statistics.note_failure("timeout", "too slow", 101.0)
     assert serving.serve(answers) == health
     status = serving.statistics.status(102.0)
     reason = status["health_reason"] or ""
