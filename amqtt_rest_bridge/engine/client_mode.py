@@ -50,14 +50,9 @@ class ClientMode:
         self._workers = 1
 
     def offer(
-        self,
-        message: Message,
-        *,
-        hops: int = 0,
-        elsewhere: Collection[EventName] = _NOWHERE,
-        delivery: Delivery | None = None,
-        size: int = 0,
-    ) -> None:
+        self, message: Message, *, hops: int = 0, elsewhere: Collection[EventName] = _NOWHERE,
+        delivery: Delivery | None = None, size: int = 0,
+    ) -> None:  # fmt: skip
         """Offer a message to each event that listens to its topic. Never blocks: its calls run later.
 
         Args:

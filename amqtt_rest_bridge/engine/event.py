@@ -216,17 +216,9 @@ class PreparedEvent:
     """
 
     def __init__(
-        self,
-        route: Route,
-        event: ClientEvent,
-        stages: Iterable[Stage],
-        runs: RunIds,
-        *,
-        max_body_bytes: int,
-        items: "Items | None" = None,
-        client: Sends | None = None,
-        keeps_messages: bool = False,
-    ) -> None:
+        self, route: Route, event: ClientEvent, stages: Iterable[Stage], runs: RunIds, *, max_body_bytes: int,
+        items: "Items | None" = None, client: Sends | None = None, keeps_messages: bool = False,
+    ) -> None:  # fmt: skip
         self.route = route
         self.client = client
         self.event = event

@@ -45,13 +45,13 @@ class Publishes(Protocol):
             publication: What is published.
             hops: Routes that its message has passed through, this one included.
             route: The name of the route that publishes, for the log.
-            wait: Wait for the broker where it is away, and publish again after a reconnect, however long that takes.
+            wait: Wait for the broker while it is away, and publish again after a reconnect, however long that takes.
             mark: Of the message that it ends, see `Delivery.mark`.
 
         Raises:
-            BrokerAwayError: The broker is away, the connection is lost before it acknowledges, or it does not within 10
-                seconds. Without `wait` only.
-            NoRoomError: No room has come within a second. Without `wait` only.
+            BrokerAwayError: Without `wait` only: the broker is away, the connection is lost before it acknowledges, or
+                it does not acknowledge within 10 seconds.
+            NoRoomError: Without `wait` only: there was no room for a second.
             PublicationRefusedError: The broker refuses this publication for good.
         """
         ...
@@ -67,11 +67,8 @@ class Sends(Protocol):
     def send(self, request: HttpRequest, *, turn: Turn | None = None) -> Awaitable[HttpResponse]:
         """Send a request, and what has to follow it: redirects, a request repeated with credentials.
 
-        `turn` is awaited before each request that leaves. REQUEST_TIMEOUT, and `HttpResponse.elapsed`, do not count the
-        time of that wait.
-
-        Raises:
-            CallError: There is no response that can be used.
+        `turn` is awaited before each request that leaves. That wait does not count for REQUEST_TIMEOUT or for
+        `HttpResponse.elapsed`. Raises `CallError` if there is no response that can be used.
         """
         ...
 
@@ -86,36 +83,31 @@ class Connects(Protocol):
     def __call__(self, config: RestApiConfig, server: str) -> Sends:
         """Return what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
 
-        `server` is BASE_ADDRESS or OAUTH2_TOKEN_URL; the latter gets no Digest login.
-
-        Raises:
-            ConfigurationError: The address or a proxy variable cannot be used.
+        `server` is BASE_ADDRESS or OAUTH2_TOKEN_URL; the latter gets no Digest login. Raises `ConfigurationError` if
+        the address or a proxy variable cannot be used.
         """
         ...
 
 
 class Delivery(Protocol):
-    """A message as its source holds it: acknowledged once nothing depends on it any more.
-
-    `is_dropped`: its source has taken it back and will deliver it again, so its calls must not begin any more.
-    `is_bounded`: its source sends no more than routes have room for (Receive Maximum), so that no message is refused,
-    and keeps the others. What has not ended when the bridge ends it delivers to the next one.
-    `has_key`: it was kept for a lossless route, so its calls carry its key, also where a reload has changed the route.
-    """
+    """A message as its source holds it: acknowledged once nothing depends on it any more."""
 
     @property
     def is_dropped(self) -> bool:
-        """Return whether its source has taken it back."""
+        """Return whether its source has taken it back to deliver it again: its calls must not begin any more."""
         ...
 
     @property
     def is_bounded(self) -> bool:
-        """Return whether its source sends no more than routes have room for."""
+        """Return whether its source sends no more than routes have room for (Receive Maximum).
+
+        Then no message is refused. A message whose calls have not ended when the bridge ends is delivered again.
+        """
         ...
 
     @property
     def has_key(self) -> bool:
-        """Return whether calls carry its key by whichever route."""
+        """Return whether it was kept for a lossless route: calls carry its key, also if a reload changed the route."""
         ...
 
     def hold(self) -> None:
@@ -135,9 +127,9 @@ class Delivery(Protocol):
         ...
 
     def mark(self, event: EventName) -> str:
-        """Return what tells its source that a publication ends it for an event, which then does not come again.
+        """Return what tells its source that a publication ends it for an event, for which it does not come again then.
 
-        Empty where calls are repeated after a crash anyway.
+        It is empty if calls are repeated after a crash anyway.
         """
         ...
 
@@ -146,7 +138,7 @@ class Keeps(Protocol):
     """Keeps the keys of DEDUPE_KEY that were seen."""
 
     def answer(self, key: bytes) -> bytes | None:
-        """Return what was kept with a key, None where it was not seen, or too long ago."""
+        """Return what was kept with a key; None if it was not seen, or too long ago."""
         ...
 
     def keep(self, key: bytes, seconds: float, answer: bytes) -> None:
@@ -170,7 +162,7 @@ class Clock(Protocol):
         ...
 
     def monotonic(self) -> float:
-        """Return seconds that nothing sets, and that go on while the machine is suspended, where it can tell."""
+        """Return seconds that nothing sets, and that go on while the machine is suspended, if it can tell."""
         ...
 
     def later(self, seconds: float, action: Callable[[], object]) -> Cancels:

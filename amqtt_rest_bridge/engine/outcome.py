@@ -44,13 +44,13 @@ _OUTCOMES: Final = {
 
 
 class _Line(Struct, gc=False):
-    """A line that was logged less than a second ago: how many were counted since, and the text of the last one."""
+    """The last of the lines of an event that were counted in a second, and how many there were."""
 
-    unlogged: int = 0
-    text: str = ""
-    arguments: tuple[object, ...] = ()
-    topic: str | None = None
-    run: RunKey | None = None
+    text: str
+    arguments: tuple[object, ...]
+    topic: str | None
+    run: RunKey | None
+    count: int = 1
 
 
 class QuietLog:
@@ -59,27 +59,20 @@ class QuietLog:
     def __init__(self, runs: RunIds, clock: Clock) -> None:
         self._runs = runs
         self._clock = clock
-        self._busy: dict[tuple[int, EventName, str], _Line] = {}  # holds an event for a second after its last line
+        # The line to be written next, by level, event and kind; a key stays for a second after its last line.
+        self._next: dict[tuple[int, EventName, str], _Line | None] = {}
 
     def note(
-        self,
-        level: int,
-        name: EventName,
-        text: str,
-        *arguments: object,
-        count: int = 1,
-        topic: str | None = None,
-        run: RunKey | None = None,
-        kind: str = "",
-    ) -> None:
-        """Log `count` messages or requests of an event, now or within a second.
+        self, level: int, name: EventName, text: str, *arguments: object, topic: str | None = None,
+        run: RunKey | None = None, kind: str = "",
+    ) -> None:  # fmt: skip
+        """Log a message or request of an event, now or within a second.
 
         Args:
             level: Of the line; lines of another level are counted apart.
             name: The names of the route and the event.
-            text: What became of the last one, as for `log.log`.
+            text: What became of it, as for `log.log`.
             *arguments: Formatted only when the line is written.
-            count: How many messages or requests.
             topic: Of the message, for the end of the line.
             run: Of the call, for its id at the end of the line.
             kind: Such as the class of a status, 2 for 2xx. Lines of another kind are counted apart.
@@ -87,36 +80,34 @@ class QuietLog:
         if not log.isEnabledFor(level):
             return
         key = level, name, kind
-        line = self._busy.get(key)
-        if line is not None:
-            line.unlogged += count
-            line.text, line.arguments, line.topic, line.run = text, arguments, topic, run
-            return
-        self._busy[key] = _Line()
-        self._write(key, count, _Line(0, text, arguments, topic, run))
-        self._clock.later(_QUIET_SECONDS, lambda: self._second_over(key))
+        if key in self._next:
+            before = self._next[key]
+            self._next[key] = _Line(text, arguments, topic, run, 1 if before is None else before.count + 1)
+        else:
+            self._next[key] = _Line(text, arguments, topic, run)
+            self._write_next(key)
 
     def flush(self) -> None:
         """Write what has only been counted, before the end."""
-        for key, line in self._busy.items():
-            if line.unlogged:
-                self._write(key, line.unlogged, line)
-                line.unlogged = 0
+        for key, line in self._next.items():
+            if line is not None:
+                self._write(key, line)
+                self._next[key] = None
 
-    def _second_over(self, key: tuple[int, EventName, str]) -> None:
-        line = self._busy[key]
-        if not line.unlogged:
-            del self._busy[key]
+    def _write_next(self, key: tuple[int, EventName, str]) -> None:
+        line = self._next[key]
+        if line is None:
+            del self._next[key]
             return
-        self._write(key, line.unlogged, line)
-        line.unlogged = 0
-        self._clock.later(_QUIET_SECONDS, lambda: self._second_over(key))
+        self._write(key, line)
+        self._next[key] = None
+        self._clock.later(_QUIET_SECONDS, partial(self._write_next, key))
 
-    def _write(self, key: tuple[int, EventName, str], count: int, last: _Line) -> None:
+    def _write(self, key: tuple[int, EventName, str], last: _Line) -> None:
         level, (route, event), _ = key
         on = "" if last.topic is None else f", message on {loggable(last.topic)}"
         run = "" if last.run is None else f", run {self._runs.of(last.run, route, event)}"
-        more = f" (the last of {count})" if count > 1 else ""
+        more = f" (the last of {last.count})" if last.count > 1 else ""
         log.log(level, "route %s, event %s: %s%s", route, event, last.text % last.arguments + on + run, more)
 
 

@@ -131,14 +131,9 @@ class RequestTrial:
 
 
 def try_request(
-    routes: Sequence[Route],
-    request: Request,
-    *,
-    now: float,
-    latest: bytes | Mapping[str, bytes] | None = None,
-    reply: bytes | None = None,
-    twice: bool = False,
-) -> RequestTrial:
+    routes: Sequence[Route], request: Request, *, now: float, latest: bytes | Mapping[str, bytes] | None = None,
+    reply: bytes | None = None, twice: bool = False,
+) -> RequestTrial:  # fmt: skip
     """Answer one request, or with `twice` the second of two that are the same.
 
     Args:
@@ -149,38 +144,31 @@ def try_request(
         reply: The message that comes on a REPLY_TOPIC.
         twice: Whether it comes a second time.
     """
-    return asyncio.run(_try_request(routes, request, now, latest, reply, 1 + twice))
 
+    async def answer_requests() -> RequestTrial:
+        broker = _Broker(reply)
+        host = Host(broker, _connect, _Keys(), _Clock(now), lambda: _NO_SECONDS)
+        outcomes = _Runs(host)
+        server = ServerMode(host, outcomes)
+        server.use_routes(routes)
+        broker.publish_to = partial(server.see, retained=False)
+        if isinstance(latest, bytes):
+            for topic_filter in read_filters(routes):
+                server.reads.newest(topic_filter).topics = _AnyTopic(latest)
+        elif latest is not None:
+            for topic, payload in latest.items():
+                server.see(Message(topic, payload, now), retained=True)
+        application = server.application(0)
+        application.use_routes(routes)
+        for _ in range(1 + twice):
+            answer = application.answer(request)
+            response = answer if isinstance(answer, Response) else await answer
+        if response.stream is not None:
+            piece = response.stream.take()
+            response = structs.replace(response, body=piece if isinstance(piece, bytes) else b"", stream=None)
+        return RequestTrial(response, tuple(broker.published), outcomes.last)
 
-async def _try_request(
-    routes: Sequence[Route],
-    request: Request,
-    now: float,
-    latest: bytes | Mapping[str, bytes] | None,
-    reply: bytes | None,
-    count: int,
-) -> RequestTrial:
-    broker = _Broker(reply)
-    host = Host(broker, _connect, _Keys(), _Clock(now), lambda: _NO_SECONDS)
-    outcomes = _Runs(host)
-    server = ServerMode(host, outcomes)
-    server.use_routes(routes)
-    broker.publish_to = partial(server.see, retained=False)
-    if isinstance(latest, bytes):
-        for topic_filter in read_filters(routes):
-            server.reads.newest(topic_filter).topics = _AnyTopic(latest)
-    elif latest is not None:
-        for topic, payload in latest.items():
-            server.see(Message(topic, payload, now), retained=True)
-    application = server.application(0)
-    application.use_routes(routes)
-    for _ in range(count):
-        answer = application.answer(request)
-        response = answer if isinstance(answer, Response) else await answer
-    if response.stream is not None:
-        piece = response.stream.take()
-        response = structs.replace(response, body=piece if isinstance(piece, bytes) else b"", stream=None)
-    return RequestTrial(response, tuple(broker.published), outcomes.last)
+    return asyncio.run(answer_requests())
 
 
 class _Broker:

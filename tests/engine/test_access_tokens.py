@@ -29,7 +29,7 @@ def answer(status: int = 200, **members: object) -> HttpResponse:
 def test_a_token_is_renewed_before_it_expires(seconds: object, good_until: float) -> None:
     tokens = AccessTokens(CONFIG)
     assert tokens.current(0.0) is None
-    assert tokens.take(answer(access_token="t", expires_in=seconds), 100.0, in_body=False) == "t"
+    assert tokens.keep_token(answer(access_token="t", expires_in=seconds), 100.0, in_body=False) == "t"
     assert tokens.current(good_until - 0.001) == "t"
     assert tokens.current(good_until) is None
 
@@ -37,11 +37,11 @@ def test_a_token_is_renewed_before_it_expires(seconds: object, good_until: float
 @pytest.mark.parametrize("seconds", [None, True, "soon", float("nan")])
 def test_a_token_without_a_usable_life_is_good_until_the_first_401(seconds: object) -> None:
     tokens = AccessTokens(CONFIG)
-    tokens.take(answer(access_token="t", expires_in=seconds), 0.0, in_body=False)
+    tokens.keep_token(answer(access_token="t", expires_in=seconds), 0.0, in_body=False)
     assert tokens.current(1e9) == "t"
-    tokens.refuse("another one")
+    tokens.forget_token("another one")
     assert tokens.current(1e9) == "t"
-    tokens.refuse("t")
+    tokens.forget_token("t")
     assert tokens.current(0.0) is None
     assert list(tokens.issued) == ["t"]  # it may be on its way in a request, so it stays masked
 
@@ -56,7 +56,7 @@ def test_credentials_go_as_basic_first_and_into_the_form_where_that_is_refused(s
     form = tokens.request(in_body=True)
     assert not has_own_authorization(form)
     assert form.body == b"grant_type=client_credentials&scope=all&client_id=id&client_secret=hush"
-    tokens.take(answer(access_token="t"), 0.0, in_body=True)
+    tokens.keep_token(answer(access_token="t"), 0.0, in_body=True)
     assert tokens.in_body
     assert not tokens.may_want_form(answer(status))
 
@@ -74,9 +74,9 @@ def test_credentials_go_as_basic_first_and_into_the_form_where_that_is_refused(s
 )
 def test_an_answer_without_a_token_fails_and_keeps_the_one_before(response: HttpResponse, unsent: bool) -> None:
     tokens = AccessTokens(CONFIG)
-    tokens.take(answer(access_token="t"), 0.0, in_body=False)
+    tokens.keep_token(answer(access_token="t"), 0.0, in_body=False)
     with pytest.raises(CallError) as failure:
-        tokens.take(response, 1.0, in_body=False)
+        tokens.keep_token(response, 1.0, in_body=False)
     assert failure.value.unsent is unsent
     assert tokens.current(2.0) == "t"
 

@@ -300,12 +300,8 @@ class ServerEndpoint:
         return self._noted(request, answer, outcome_of(refusal.code), noted)
 
     def _noted(
-        self,
-        request: EventRequest,
-        answer: Response,
-        outcome: Outcome,
-        refusal: Refusal | None,
-    ) -> Response:
+        self, request: EventRequest, answer: Response, outcome: Outcome, refusal: Refusal | None,
+    ) -> Response:  # fmt: skip
         clock = self._shared.host.clock
         self._shared.outcomes.note_request(
             RequestRun(

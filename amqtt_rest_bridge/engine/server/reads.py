@@ -280,13 +280,8 @@ class Reading:
     """
 
     def __init__(
-        self,
-        route: Route,
-        event: ServerEvent,
-        reads: Reads,
-        max_response_bytes: int,
-        monotonic: Callable[[], float],
-    ) -> None:
+        self, route: Route, event: ServerEvent, reads: Reads, max_response_bytes: int, monotonic: Callable[[], float],
+    ) -> None:  # fmt: skip
         self.name: EventName = route.name, event.name
         self.definition: tuple[RestApiConfig, ServerEvent] = route.config, event
         self.reads = reads

@@ -22,18 +22,11 @@ from amqtt_rest_bridge.lot.model import ClientEvent, Route, RunIds
 
 
 def prepare(
-    route: Route,
-    event: ClientEvent,
-    runs: RunIds,
-    *,
-    max_body_bytes: int,
-    client: Sends | None = None,
-    keeps_messages: bool = False,
-    time: Callable[[], float] = lambda: 0.0,
-    monotonic: Callable[[], float] = lambda: 0.0,
-    chance: Callable[[], float] | None = None,
+    route: Route, event: ClientEvent, runs: RunIds, *, max_body_bytes: int, client: Sends | None = None,
+    keeps_messages: bool = False, time: Callable[[], float] = lambda: 0.0,
+    monotonic: Callable[[], float] = lambda: 0.0, chance: Callable[[], float] | None = None,
     claims: Claims | None = None,
-) -> PreparedEvent:
+) -> PreparedEvent:  # fmt: skip
     """Return a prepared event, with a stage for each setting that needs one.
 
     Args:

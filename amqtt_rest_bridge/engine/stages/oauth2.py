@@ -75,7 +75,7 @@ class AccessTokens:
         """
         return response.status in _NOT_ACCEPTED and not self.in_body
 
-    def take(self, response: HttpResponse, started: float, *, in_body: bool) -> str:
+    def keep_token(self, response: HttpResponse, started: float, *, in_body: bool) -> str:
         """Keep the token of an answer to a request that was sent at `started`, and return it.
 
         Raises:
@@ -86,7 +86,7 @@ class AccessTokens:
         self.issued.append(self._token.value)
         return self._token.value
 
-    def refuse(self, token: str) -> None:
+    def forget_token(self, token: str) -> None:
         """Forget a token that the server did not accept."""
         if self._token is not None and self._token.value == token:
             self._token = None
@@ -119,7 +119,7 @@ class AuthorizedClient:
         sent = token = await self._token()
         response = await self._client.send(authorized(request, token), turn=turn)
         if response.status == HTTPStatus.UNAUTHORIZED:
-            self._tokens.refuse(token)
+            self._tokens.forget_token(token)
             took, token = response.elapsed, await self._token()
             response = await self._client.send(authorized(request, token), turn=turn)
             response = replace_dataclass(response, elapsed=took + response.elapsed)
@@ -157,7 +157,7 @@ class AuthorizedClient:
         except CallError as error:
             return unsent(error)
         try:
-            return self._tokens.take(response, started, in_body=in_body)
+            return self._tokens.keep_token(response, started, in_body=in_body)
         except CallError as error:
             return error
 

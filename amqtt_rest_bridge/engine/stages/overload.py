@@ -28,12 +28,9 @@ class RoomQueue:
     """
 
     def __init__(
-        self,
-        admission: Admission,
-        clock: Clock,
-        admit: Callable[[Call], None],
+        self, admission: Admission, clock: Clock, admit: Callable[[Call], None],
         refuse: Callable[[Call, CallError], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._admission = admission
         self._clock = clock
         self._admit = admit
