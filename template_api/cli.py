@@ -157,7 +157,7 @@ def serve_library(
     from template_api.serving import service
 
     logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
-    service.serve(read_settings(settings, os.environ), service.Options(threads, access_log, socket_fd, link_fd))
+    service.serve(read_settings(settings, os.environ), threads, access_log, socket_fd, link_fd)
     return 0
 
 

@@ -148,8 +148,7 @@ class Settings:
 def read_settings(options: Mapping[str, str | bool | None], environment: Mapping[str, str]) -> Settings:
     """Return the settings that options and variables set; an option overrides its variable, an empty one sets none.
 
-    Raises:
-        SettingsError: a value cannot be used; the message names the option or variable of a number.
+    Raises `SettingsError` for a value that cannot be used; the message names the option or variable of a number.
     """
     variables = [variable_of(one) for one in fields(Settings)]
     for name in environment:

@@ -1,7 +1,7 @@
 """From a query string or a JSON body to what is asked for: pure functions, run by the thread that serves the request.
 
-Requests are read by the schema of `parameters`. A cursor is the place where a page ended, with a checksum that holds
-for one search only, so that it cannot be used for another one.
+Requests are read by the schema of `parameters`; what breaks one raises `ApiError`. A cursor is the place where a page
+ended, with a checksum that holds for one search only, so that it cannot be used for another one.
 """
 
 import json
@@ -67,11 +67,7 @@ class Asked:
 
 
 def list_query(query_string: str) -> Asked:
-    """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1).
-
-    Raises:
-        ApiError: a parameter breaks its rule.
-    """
+    """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1)."""
     given, ignored = _parameters(ListParameters, query_string)
     if not given.q.strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
@@ -80,31 +76,19 @@ def list_query(query_string: str) -> Asked:
 
 
 def search_query(query_string: str) -> Asked:
-    """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1).
-
-    Raises:
-        ApiError: `q` is missing or blank, or a parameter breaks its rule.
-    """
+    """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1)."""
     given, ignored = _parameters(SearchParameters, query_string)
     return _asked(given.q, given, given, ignored)
 
 
 def page_query(query_string: str) -> TemplateQuery:
-    """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too.
-
-    Raises:
-        ApiError: a parameter breaks its rule.
-    """
+    """Read the query string of the library page: that of GET /api/templates, whose filters all work without q too."""
     given, _ = _parameters(ListParameters, query_string)
     return replace(_asked(given.q, given, given, ()).wanted, limit=DEFAULT_LIMIT)
 
 
 def suggest_query(query_string: str) -> tuple[str, tuple[str, ...]]:
-    """Return the text of GET /api/suggest and the names that mean nothing there; a blank `q` is an empty text.
-
-    Raises:
-        ApiError: `q` is missing or breaks its rule.
-    """
+    """Return the text of GET /api/suggest and the names that mean nothing there; a blank `q` is an empty text."""
     given, ignored = _parameters(SuggestParameters, query_string)
     return given.q.strip(_BLANKS), ignored
 
@@ -136,11 +120,7 @@ def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B0
 
 
 def body_query(document: Any) -> Asked:
-    """Read the body of POST /api/search.
-
-    Raises:
-        ApiError: a member breaks its rule, or there is no filter of a name in `filters`.
-    """
+    """Read the body of POST /api/search."""
     if not isinstance(document, dict):
         raise ErrorCode.INVALID_BODY.error("the body must be an object")
     filters = document.get("filters")
@@ -164,11 +144,7 @@ def body_query(document: Any) -> Asked:
 
 
 def json_body(body: bytes) -> Any:
-    """Parse a body.
-
-    Raises:
-        ApiError: it is not JSON, or nested too deeply.
-    """
+    """Parse a body."""
     try:
         return msgspec.json.decode(body)
     except RecursionError as exc:
@@ -209,11 +185,7 @@ def cursor_text(wanted: TemplateQuery) -> str:
 
 
 def _place(wanted: TemplateQuery, cursor: str) -> Place:
-    """Return the place that a cursor leads to; a cursor of ours is the only text that decodes to what it encodes.
-
-    Raises:
-        ApiError: it is not a cursor of this search.
-    """
+    """Return the place that a cursor leads to; a cursor of ours is the only text that decodes to what it encodes."""
     try:
         packed = urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))[_CHECKSUM_BYTES:].decode("ascii")
         shown, *keys = packed.split(" ")
@@ -338,9 +310,6 @@ def _microseconds(text: str) -> int:
     """Return a time as microseconds since 1970.
 
     A blank before the zone is a plus sign: that is what it becomes in a query string that does not encode it.
-
-    Raises:
-        ApiError: it is none.
     """
     try:
         moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)

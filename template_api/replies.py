@@ -150,12 +150,7 @@ class ReplyCache:
         self._max_bytes = max_bytes
 
     def reply(self, path: str, asked: str | bytes, make: Callable[[], Reply]) -> Reply:
-        """Return the answer to what is asked at a path, made by `make` unless it is here.
-
-        Raises:
-            DatabaseUnavailableError: the database does not answer.
-            ApiError, IndexNotReadyError: of `make`.
-        """
+        """Return the answer to what is asked at a path, made by `make` unless it is here."""
         edition, key = self._library.edition, (path, asked)
         with self._lock:
             if edition != self._edition:

@@ -112,11 +112,7 @@ class Answers:
         return Reply(encoded(self._library.facets()), _headers(query.unknown_names(req.query_string)))
 
     def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
-        """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks.
-
-        Raises:
-            ApiError: no published template has this id or slug.
-        """
+        """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks."""
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
             shown = id_or_slug[:_SHOWN_LENGTH]
@@ -129,11 +125,7 @@ class Answers:
         return Reply(encoded({"status": "ok"}), kept=False)
 
     def ready(self, req: falcon.Request) -> Reply:
-        """Return the answer of GET /ready.
-
-        Raises:
-            IndexNotReadyError, DatabaseUnavailableError: searches are not answered.
-        """
+        """Return the answer of GET /ready."""
         self._library.check()
         return self.health(req)
 

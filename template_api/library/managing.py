@@ -1,6 +1,7 @@
 """What an operator does with a library: list templates in every state, change the state of one; checks before a start.
 
-Blocks on files and the database.
+Blocks on files and the database. Raises `DatabaseUnavailableError` where that does not answer, `StartError` where it
+cannot be used.
 """
 
 import sqlite3
@@ -35,11 +36,7 @@ def fill_empty_library(
 ) -> Report | None:
     """Import into a library that is empty, or whose first import was cut off; leave any other as it is.
 
-    Returns:
-        What the import did, or None when there was none.
-
-    Raises:
-        StartError, DatabaseUnavailableError: as `import_templates`.
+    Return what the import did, or None when there was none.
     """
     with opened(database_url) as engine:
         with writing(engine) as session:
@@ -60,10 +57,6 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
     """Yield id, slug, title, status, difficulty and date of the templates of a library in any state, or in one.
 
     The newest come first, those without a date last.
-
-    Raises:
-        StartError: the URL cannot be used or the database is of a newer version.
-        DatabaseUnavailableError: the database does not answer.
     """
     t = TemplateRow
     statement = sa.select(*columns(t.id, t.slug, t.title, t.status, t.difficulty, t.published_at))
@@ -77,12 +70,7 @@ def listed_templates(database_url: str, status: Status | None = None) -> Generat
 def set_status(database_url: str, id_or_slug: str, status: Status) -> bool:
     """Change the state of one template; the first time it is published it also gets its date.
 
-    Returns:
-        Whether this changed anything.
-
-    Raises:
-        UnknownTemplateError: no template has this id or slug.
-        DatabaseUnavailableError: the database does not answer.
+    Return whether this changed anything; raise `UnknownTemplateError` when no template has this id or slug.
     """
     with opened(database_url) as engine, writing(engine) as session:
         row = _named(session, id_or_slug)

@@ -87,7 +87,8 @@ class TemplateLibrary:
 
     Raises:
         StartError: the URL cannot be used or the database is of a newer version.
-        DatabaseUnavailableError: the database does not answer.
+        DatabaseUnavailableError: of each method, too: the database does not answer, or did not when it was last asked.
+        IndexNotReadyError: of what searches: a first index is being built.
     """
 
     def __init__(self, database_url: str, pace: Pace | None = None) -> None:
@@ -104,11 +105,7 @@ class TemplateLibrary:
         self.current()
 
     def current(self) -> int:
-        """Return the version of the library in the database, at most about a second old; it grows with every change.
-
-        Raises:
-            DatabaseUnavailableError: the database did not answer when it was last asked.
-        """
+        """Return the version of the library in the database, at most about a second old; it grows with every change."""
         if time.monotonic() - self._checked > self._pace.overdue:
             self._check() if self._followers else self.refresh()
         if self._fault is not None:
@@ -117,11 +114,7 @@ class TemplateLibrary:
 
     @property
     def edition(self) -> tuple[int, int]:
-        """What answers are made from: the library's version, and a number that grows with each state of the index.
-
-        Raises:
-            DatabaseUnavailableError: the database did not answer when it was last asked.
-        """
+        """What answers are made from: the library's version, and a number that grows with each state of the index."""
         return self.current(), self._indexer.edition
 
     def refresh(self) -> None:
@@ -169,12 +162,7 @@ class TemplateLibrary:
         self._engine.dispose()
 
     def find(self, query: TemplateQuery) -> Page:
-        """Return the templates that a query asks for: best first, or newest first when it has no text.
-
-        Raises:
-            IndexNotReadyError: there is a text, and a first index is being built.
-            DatabaseUnavailableError: the database does not answer.
-        """
+        """Return the templates that a query asks for: best first, or newest first when it has no text."""
         self.current()
         if query.is_listed:
             return self._latest(query)
@@ -190,19 +178,12 @@ class TemplateLibrary:
         """Return at most eight templates whose titles complete a text with an unfinished last word.
 
         Beside them is what was read otherwise than typed.
-
-        Raises:
-            IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         keys, corrected = self._ranking().suggest(text, _SUGGESTIONS)
         return Suggestions(tuple(self._summaries(keys).values()), corrected)
 
     def near(self, text: str) -> tuple[Summary, ...]:
-        """Return at most four templates with a word in the title like one of a text that nothing was found for.
-
-        Raises:
-            IndexNotReadyError, DatabaseUnavailableError: as `find`.
-        """
+        """Return at most four templates with a word in the title like one of a text that nothing was found for."""
         return tuple(self._summaries(self._ranking().near(text, _NEAR)).values())
 
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -210,9 +191,6 @@ class TemplateLibrary:
 
         Args:
             query: counts only what it finds, as `facet_counts` does.
-
-        Raises:
-            IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
         with reading(self._engine) as connection:
@@ -231,9 +209,6 @@ class TemplateLibrary:
         """Return how many of the templates that a query finds have each facet, by its kind and id, as `tag_ids:ID`.
 
         Those of a kind that the query filters by are counted without that filter: what choosing another one would find.
-
-        Raises:
-            IndexNotReadyError, DatabaseUnavailableError: as `find`.
         """
         self.current()
         ranking, chosen = self._ranking(), _filters(query)
@@ -246,11 +221,7 @@ class TemplateLibrary:
         return counts
 
     def get(self, id_or_slug: str) -> Template | None:
-        """Return the published template with this UUID or, if there is none, with this slug.
-
-        Raises:
-            DatabaseUnavailableError: the database does not answer.
-        """
+        """Return the published template with this UUID or, if there is none, with this slug."""
         self.current()
         with reading(self._engine) as connection:
             wanted = {"id": id_or_slug.lower(), "slug": id_or_slug}
@@ -264,11 +235,7 @@ class TemplateLibrary:
         return Template(_summary(row), found, inputs)
 
     def check(self) -> None:
-        """Check that searches are answered: the database answers, and the search index is open.
-
-        Raises:
-            IndexNotReadyError, DatabaseUnavailableError: as `find`.
-        """
+        """Check that searches are answered: the database answers, and the search index is open."""
         with reading(self._engine) as connection:
             connection.execute(_VERSION)
         self._ranking()

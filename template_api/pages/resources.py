@@ -26,7 +26,6 @@ from template_api.library import TemplateLibrary
 from template_api.pages import shown
 from template_api.pages.flows import drawing
 from template_api.pages.markup import rendered
-from template_api.pages.operations import operations
 from template_api.records import TemplateQuery
 from template_api.replies import MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import excerpt, marked_text
@@ -87,8 +86,8 @@ class Pages:
     def _docs(self) -> Reply:
         """The page of the API's operations, rendered when it is first asked for."""
         description = query.description()
-        about, shown_operations = description["info"]["description"], list(operations(description, self._base_url))
-        return self._page("docs", about=about, operations=shown_operations, base_url=self._base_url)
+        about, several = description["info"]["description"], list(shown.operations(description, self._base_url))
+        return self._page("docs", about=about, operations=several, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
         """Return the page of the templates that the query parameters ask for."""

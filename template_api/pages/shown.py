@@ -1,10 +1,11 @@
-"""From the library's values to what the pages show: facets with links, cells, the description of the API. Pure."""
+"""From the library's values to what the pages show: facets with links, cells, operations of the API. Pure."""
 
 import json
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl, quote, urlencode
 
 from markupsafe import Markup
 
@@ -14,12 +15,16 @@ from template_api.records import Notebook, TemplateQuery
 
 _MOST_VALUES: Final = 30
 _MOST_RENDERED: Final = 500_000  # characters, 1.5 s of CPU
-_SINGLE: Final = {"categories": ("Category", "category_id"), "difficulties": ("Difficulty", "difficulty")}
-_SEVERAL: Final = {
+_FACETS: Final = {
+    "categories": ("Category", "category_id"),
+    "difficulties": ("Difficulty", "difficulty"),
     "tags": ("Tags", "tag_ids"),
     "routes": ("Route types", "route_ids"),
     "broker_versions": ("Broker versions", "broker_version_ids"),
 }
+
+_BOUNDS: Final = {"minimum": "at least", "maximum": "at most", "maxLength": "longest", "default": "default"}
+_ALWAYS_TRIED: Final = ("q",)  # beside what is required
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,30 +37,24 @@ class FacetValue:
     chosen: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Facet:
-    """What templates are classified by: its commonest values, and those that are chosen."""
-
-    title: str
-    values: Sequence[FacetValue]
-
-
 def facets(
     known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], wanted: TemplateQuery
-) -> list[Facet]:
-    """Return the facets with links from a page that shows the results of `wanted`; `counts` are of these results.
+) -> dict[str, Sequence[FacetValue]]:
+    """Return the facets by their titles, with links from a page that shows the results of `wanted`.
+
+    `counts` are of these results. A facet has its commonest values, and those that are chosen.
 
     Decision: a value that would leave nothing is not offered; one that is chosen is, so that it can be taken out.
     """
-    found: list[Facet] = []
-    for group, (title, member) in {**_SINGLE, **_SEVERAL}.items():
+    found: dict[str, Sequence[FacetValue]] = {}
+    for group, (title, member) in _FACETS.items():
         values = [
             _value(each, counts.get(f"{member}:{each['id']}", 0), member, wanted) for each in known.get(group, ())
         ]
         values = sorted((value for value in values if value.count or value.chosen), key=lambda value: -value.count)
         shown = [value for number, value in enumerate(values) if number < _MOST_VALUES or value.chosen]
         if shown:
-            found.append(Facet(title, shown))
+            found[title] = shown
     return found
 
 
@@ -111,3 +110,78 @@ def _text(value: object) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the operations of an OpenAPI description, in its order: their members, and what the page makes of them.
+
+    These are `method` and `path`; `body`, an example of its JSON body, and `schema` of that, both empty without one;
+    `curl`, the command that makes the request that is tried; `answer`, an example of it. A parameter has `allowed`,
+    `choices` where all that is allowed is a closed set, and `value`, what it is tried with.
+    """
+    for path, methods in description["paths"].items():
+        for method, given in methods.items():
+            operation = _resolved(description, given)
+            parameters = list(map(_parameter, operation.get("parameters", ())))
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            body = _json(content["example"]) if content else ""
+            yield operation | {
+                "method": method.upper(),
+                "path": path,
+                "parameters": parameters,
+                "body": body,
+                "schema": _json(content["schema"]) if content else "",
+                "curl": _curl(f"{base_url}{path}", parameters, body),
+                "answer": _answer(operation["responses"]["200"]["content"]),
+            }
+
+
+def _parameter(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    schema, example = given["schema"], _word(given.get("example", ""))
+    allowed = [schema.get("format") or schema["type"], *([" | ".join(schema["enum"])] if "enum" in schema else [])]
+    allowed += [f"{label} {_word(schema[name])}" for name, label in _BOUNDS.items() if name in schema]
+    return {
+        "required": False,
+        **given,
+        "allowed": ", ".join(allowed),
+        "choices": ["true", "false"] if schema["type"] == "boolean" else schema.get("enum", []),
+        "example": example,
+        "value": example if given.get("required") or given["name"] in _ALWAYS_TRIED else "",
+    }
+
+
+def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
+    """Return the command that makes the request that is tried; the page's script writes it alike."""
+    for each in parameters:
+        url = url.replace(f"{{{each['name']}}}", quote(each["value"], safe="")) if each["in"] == "path" else url
+    query = urlencode([(each["name"], each["value"]) for each in parameters if each["in"] == "query" and each["value"]])
+    address = shlex.quote(f"{url}?{query}" if query else url)
+    return f"curl {address}" + (f" -H 'Content-Type: application/json' -d {shlex.quote(body)}" if body else "")
+
+
+def _answer(content: Mapping[str, Any]) -> Markup:
+    media_type, shown = next(iter(content.items()))
+    example = shown["example"]
+    return Markup.escape(example) if isinstance(example, str) else highlighted(_json(example), media_type[-4:])
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _resolved(description: Mapping[str, Any], value: Any) -> Any:
+    """Return a part of the description with what its references lead to in their place."""
+    if isinstance(value, list):
+        return [_resolved(description, each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" not in value:
+        return {name: _resolved(description, each) for name, each in value.items()}
+    target: Any = description
+    for name in value["$ref"].removeprefix("#/").split("/"):
+        target = target[name]
+    return _resolved(description, target)
+
+
+def _word(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

@@ -22,17 +22,11 @@ _SHORTEST_OF_COMPOUND: Final = 4
 _ENDINGS: Final = ("", "s", "n", "en", "es", "e")  # of a German noun, also as the first part of a compound
 
 
-class Origin(StrEnum):
-    """Where a term that is searched for a word of the query comes from."""
-
-    TYPED = "typed"
-    CORRECTED = "corrected"
-    DOUBTED = "doubted"
-    SYNONYM = "synonym"
+Origin = StrEnum("Origin", ["TYPED", "CORRECTED", "DOUBTED", "SYNONYM"])
+"""Where a term that is searched for a word of the query comes from."""
 
 
-# What a term counts by its origin. A corrected word counts a little less than one found as typed, so that of two equal
-# templates the exact one is first.
+# What a term counts by its origin: of two equal templates the exact one is first.
 _WEIGHTS: Final = {Origin.TYPED: 1.0, Origin.CORRECTED: 0.9, Origin.DOUBTED: 0.7, Origin.SYNONYM: 0.6}
 
 

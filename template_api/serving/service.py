@@ -14,9 +14,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
 from contextlib import ExitStack, closing
-from dataclasses import dataclass
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from typing import Any
@@ -54,22 +52,21 @@ _LIMITS: dict[str, Any] = {
 _ONE_WRITE: dict[str, Any] = {"send_bytes": 65536} if hasattr(Adjustments, "send_bytes") else {}
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """Options of one process: threads, access log, and the descriptors from its supervisor."""
-
-    threads: int = DEFAULT_THREADS
-    access_log: str | None = None
-    socket_fd: int | None = None
-    link_fd: int | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.threads <= MOST_THREADS:
-            raise SettingsError(f"--threads must be a whole number from 1 to {MOST_THREADS}, not {self.threads}")
-
-
-def serve(settings: Settings, options: Options) -> None:
+def serve(
+    settings: Settings,
+    threads: int = DEFAULT_THREADS,
+    access_log: str | None = None,
+    socket_fd: int | None = None,
+    link_fd: int | None = None,
+) -> None:
     """Serve the API until a signal or the supervisor ends it.
+
+    Args:
+        settings: of the API.
+        threads: how many requests are answered at once.
+        access_log: the file of the access log, `-` for standard output.
+        socket_fd: the listening socket of a supervisor.
+        link_fd: the link to it.
 
     Raises:
         SettingsError: a setting cannot be used.
@@ -77,14 +74,22 @@ def serve(settings: Settings, options: Options) -> None:
         DatabaseUnavailableError: the database does not answer.
         SystemExit: one of these, after the supervisor, which logs it, was informed.
     """
+    if not 1 <= threads <= MOST_THREADS:
+        raise SettingsError(f"--threads must be a whole number from 1 to {MOST_THREADS}, not {threads}")
     with ExitStack() as opened:
         link = None
-        if options.link_fd is not None:
-            link = _Link(opened.enter_context(socket.socket(fileno=options.link_fd)))
+        if link_fd is not None:
+            link = _Link(opened.enter_context(socket.socket(fileno=link_fd)))
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # those to the process group; the supervisor stops this process
         try:
-            server = _server(settings, options, opened, link.send_busy if link is not None else lambda: None)
+            if socket_fd is not None:
+                listening = opened.enter_context(socket.socket(fileno=socket_fd))
+            else:
+                listening = opened.enter_context(listening_socket(settings.host, settings.port))
+            logger = _access_logger(access_log, opened)
+            library = opened.enter_context(closing(_open_library(settings, link)))
+            server = _server(settings, library, logger, listening, threads)
         except TemplateApiError as exc:
             if link is None:
                 raise
@@ -104,13 +109,9 @@ def serve(settings: Settings, options: Options) -> None:
 
 
 def wsgi_server(app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, **limits: Any) -> Any:
-    """Return waitress with this application on a listening socket; its `run` serves until `SystemExit`.
+    """Return waitress with an application on a bound socket; its `run` serves until `SystemExit`.
 
-    Args:
-        app: the application.
-        listening: a bound socket.
-        threads: how many requests are answered at once.
-        limits: in place of those above, as waitress names them.
+    `limits` are taken in place of those above, as waitress names them.
     """
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread
     with warnings.catch_warnings():
@@ -119,23 +120,18 @@ def wsgi_server(app: Any, listening: socket.socket, threads: int = DEFAULT_THREA
         return waitress.create_server(app, sockets=[listening], threads=threads, **settings)
 
 
-def _server(settings: Settings, options: Options, opened: ExitStack, report_busy: Callable[[], None]) -> Any:
-    """Return the server, ready to run; what it needs is closed with `opened`."""
-    if options.socket_fd is not None:
-        listening = opened.enter_context(socket.socket(fileno=options.socket_fd))
-    else:
-        listening = opened.enter_context(listening_socket(settings.host, settings.port))
-    access_log = _access_logger(options.access_log, opened)
-    library = opened.enter_context(closing(_open_library(settings, report_busy)))
-    port = listening.getsockname()[1]
+def _server(
+    settings: Settings, library: TemplateLibrary, logger: logging.Logger | None, listening: socket.socket, threads: int
+) -> Any:
+    """Return the server, ready to run."""
     # A request takes the interpreter lock some ten times and waits so long each time for the thread that indexes: with
     # Python's 5 ms, the p99 of searches is three times as long while 1,000 changed templates are indexed.
     sys.setswitchinterval(_SWITCH_SECONDS)
     app = create_app(
-        library, settings.public_url(port), access_log,
+        library, settings.public_url(listening.getsockname()[1]), logger,
         log_empty_searches=settings.log_empty_searches, playground=settings.playground,
     )  # fmt: skip
-    server = wsgi_server(app, listening, options.threads)
+    server = wsgi_server(app, listening, threads)
     library.follow()
     # What is there now lives as long as this process: 68,000 objects, for which each full round of the garbage
     # collector would hold the interpreter lock for 20 ms.
@@ -144,7 +140,7 @@ def _server(settings: Settings, options: Options, opened: ExitStack, report_busy
     return server
 
 
-def _open_library(settings: Settings, report_busy: Callable[[], None]) -> TemplateLibrary:
+def _open_library(settings: Settings, link: "_Link | None") -> TemplateLibrary:
     """Open the library; import `settings.library` first when it is empty, and report each second that this runs."""
     reported = time.monotonic()
 
@@ -157,7 +153,8 @@ def _open_library(settings: Settings, report_busy: Callable[[], None]) -> Templa
         if time.monotonic() - reported >= _BUSY_SECONDS:
             reported = time.monotonic()
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
-            report_busy()
+            if link is not None:
+                link.send_busy()
 
     if settings.library is not None:
         # Decision: a template that cannot be read is logged and does not keep the others from being served.
