@@ -282,15 +282,15 @@ def test_a_worker_whose_records_do_not_come_back_leaves_its_slots(group: Group, 
     with Target(slowly) as target, Relay(mosquitto.port) as relay:
         room = f"{LOSSLESS} WITH OVERLOAD_CAPACITY 50"
         group.routes(client_route("InOrder", target.port, "in/+", config=room, event=ORDERED, timeout=2))
-        cut = group.start(0, adopt_seconds=3, broker=relay.url).ready()
-        other = group.start(1, adopt_seconds=3).ready()
+        cut = group.start(0, adopt_seconds=2, broker=relay.url).ready()
+        other = group.start(1, adopt_seconds=2).ready()
         other.wrote("slot 1 of group plant is taken here")
         relay.stall(f"plant-{cut.id()}".encode())
         publisher = mosquitto.client("publisher")
-        for first in range(0, 600, 50):
+        for first in range(0, 400, 50):
             publish_all(publisher, ordered_topic, range(first, first + 50))
-            threading.Event().wait(0.8)
-        eventually(are_called(target, 600), "messages are missing", 60)
+            threading.Event().wait(0.7)
+        eventually(are_called(target, 400), "messages are missing", 60)
         eventually(lambda: any("left to others" in line or "was taken by another" in line for line in cut.lines))
         other.wrote("slot 0 of group plant has lost its worker")
         assert not any("lost its connection" in line for line in other.lines)

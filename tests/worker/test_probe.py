@@ -1,9 +1,12 @@
 """`rest-bridge worker --probe`: what a broker lacks is named with what to do, and nothing is left behind."""
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -52,18 +55,29 @@ def test_a_broker_that_has_everything_lacks_nothing_and_is_left_as_it_was() -> N
         eventually(partial(is_empty, broker))
 
 
+OTHERS = ("a queue", "patience")
+
+
+@pytest.fixture(scope="module")
+def probed() -> Iterator[Mapping[str, tuple[FakeBroker, list[Finding]]]]:
+    """Try brokers that lack one thing each, all at the same time, since each makes the probe wait."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack, ThreadPoolExecutor(64) as pool:
+        patch.setattr(tried, "WAIT_SECONDS", 2.0)  # half a second was too little for a starved machine
+        brokers = {name: stack.enter_context(FakeBroker(name)) for name in (*NAMES, *OTHERS)}
+        findings = pool.map(found, [broker.port for broker in brokers.values()])
+        yield {name: (brokers[name], one) for name, one in zip(brokers, findings, strict=True)}
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, probed: Mapping[str, tuple[FakeBroker, list[Finding]]]
 ) -> None:
-    monkeypatch.setattr(tried, "WAIT_SECONDS", 2.0)  # half a second was too little for a starved machine
-    with FakeBroker(name) as broker:
-        findings = found(broker.port)
-        assert lacking(findings) == {name} | ({"redelivery"} if name == "kept sessions" else set())
-        assert all(bool(one.hint) is (one.holds is False) for one in findings)
-        untried = [one.name for one in findings[:-1] if one.holds is None]
-        assert untried == FOLLOWING.get(name, [])
-        eventually(partial(is_empty, broker))
+    broker, findings = probed[name]
+    assert lacking(findings) == {name} | ({"redelivery"} if name == "kept sessions" else set())
+    assert all(bool(one.hint) is (one.holds is False) for one in findings)
+    untried = [one.name for one in findings[:-1] if one.holds is None]
+    assert untried == FOLLOWING.get(name, [])
+    eventually(partial(is_empty, broker))
 
 
 @pytest.mark.parametrize(
@@ -74,11 +88,9 @@ def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
     ],
 )
 def test_what_a_broker_does_to_one_check_is_reported_there_and_the_others_are_tried(
-    lacking: str, name: str, detail: str, monkeypatch: pytest.MonkeyPatch
+    lacking: str, name: str, detail: str, probed: Mapping[str, tuple[FakeBroker, list[Finding]]]
 ) -> None:
-    monkeypatch.setattr(tried, "WAIT_SECONDS", 2.0)
-    with FakeBroker(lacking) as broker:
-        (one,) = (finding for finding in found(broker.port) if finding.holds is False)
+    (one,) = (finding for finding in probed[lacking][1] if finding.holds is False)
     assert one.name == name and re.search(detail, one.detail)
 
 
@@ -111,7 +123,7 @@ def run(folder: Path, broker: str, *arguments: str, **settings: Any) -> "subproc
     (folder / "a.lot").write_text(client_route("Echo", 9, "in"))
     path = folder / "worker.yaml"
     path.write_text(json.dumps({"broker": broker, "group": "plant", "routes": str(folder), **settings}))
-    constants = {"amqtt_rest_bridge.group.probe.WAIT_SECONDS": 4}
+    constants = {"amqtt_rest_bridge.group.probe.WAIT_SECONDS": 2}
     return forked.run(
         forked.REST_BRIDGE, ["worker", "-c", str(path), "--probe", *arguments], folder, constants=constants
     )

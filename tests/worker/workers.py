@@ -73,6 +73,10 @@ class Worker(Running):
         return self.end()
 
 
+SOON: Mapping[str, object] = {"amqtt_rest_bridge.group.leases.GONE_SECONDS": 1.0}
+"""The slots of a worker that was killed are free after a second, not three."""
+
+
 class Group:
     """The workers of a group, all with one folder of routes."""
 
@@ -109,8 +113,9 @@ class Group:
         path = self.folder / f"worker-{slot}.yaml"
         path.write_text(json.dumps(configuration))
         module, environment = (REST_BRIDGE, None) if crash is None else crash.of(REST_BRIDGE)
+        soon = {**SOON, **(constants or {})}
         worker = Worker(
-            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=constants)
+            Forked(module, ["worker", "-c", str(path)], self.folder, environment=environment, constants=soon)
         )
         self.workers.append(worker)
         return worker
