@@ -22,7 +22,7 @@ def test_one_field_of_a_polled_api_is_published(hosting: Hosting) -> None:
         target.answer = lambda _: (200, json.dumps({"eur": target.arrived.qsize()}).encode())
         with hosting(POLL.format(url=target.url)) as host:
             client = host.client("price", "$schedule/#")
-            assert client.messages(3) == [("price", str(number).encode()) for number in (1, 2, 3)]
+            assert client.messages(2) == [("price", b"1"), ("price", b"2")]
             client.publish("x", b"")
         assert target.request().path == "/price/Price"
 

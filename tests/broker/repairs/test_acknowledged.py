@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import logging
 import re
 import signal
@@ -113,18 +114,18 @@ def publish_acknowledged(wire: Wire, payloads: list[bytes], topic: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "flooders"),
+    ("qos", "count", "flooders"),
     [
-        pytest.param(100, 0, id="100"),
-        pytest.param(100, 1, id="100 beside a flood"),
-        pytest.param(500, 0, id="500", marks=pytest.mark.long),
-        pytest.param(5000, 0, id="5000", marks=pytest.mark.long),
-        pytest.param(500, 1, id="500 beside a flood", marks=pytest.mark.long),
-        pytest.param(5000, 1, id="5000 beside a flood", marks=pytest.mark.long),
+        pytest.param(1, 100, 0, id="1-100"),
+        pytest.param(2, 100, 0, id="2-100"),
+        pytest.param(1, 100, 1, id="1-100 beside a flood"),
+        *(
+            pytest.param(qos, count, flooders, id=f"{qos}-{count}-{flooders}", marks=pytest.mark.long)
+            for qos, count, flooders in [(2, 100, 1), *itertools.product((1, 2), (500, 5000), (0, 1))]
+        ),
     ],
 )
 @pytest.mark.parametrize("end", End)
-@pytest.mark.parametrize("qos", [1, 2])
 def test_acknowledged_messages_reach_routes_and_subscribers_in_order(
     host: Host, target: Recorder, qos: int, end: End, count: int, flooders: int
 ) -> None:
