@@ -38,7 +38,7 @@ from amqtt_rest_bridge.http.tls import TlsOptions, check_files
 from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, RunIds
 from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, usable_routes
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
 from amqtt_rest_bridge.processes.supervisor import Supervisor
@@ -59,7 +59,7 @@ _SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
 _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
-MakePlace = Callable[[Publisher, ClientMode, ServerMode, Supervisor], "Alone | Member"]
+MakePlace = Callable[[MqttPublisher, ClientMode, ServerMode, Supervisor], "Alone | Member"]
 """Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last.
 
 A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`; in
@@ -84,7 +84,7 @@ class Program:
     def __init__(
         self,
         settings: Settings,
-        publisher: Publisher,
+        publisher: MqttPublisher,
         make_place: MakePlace,
         *,
         run_loader: RunLoader = run_loader,

@@ -22,7 +22,7 @@ from amqtt_rest_bridge.bridge import MakePlace, Program, check_routes
 from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
 from amqtt_rest_bridge.group.alone import Alone
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
 from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
 from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
@@ -53,7 +53,8 @@ class BridgeTasks:
 
     def __init__(self, settings: Settings, address: PrivateAddress, run_loader: RunLoader = run_loader) -> None:
         self.program = program = Program(
-            settings, Publisher(is_private=True), _place(settings, address), run_loader=run_loader, owns_process=False
+            settings, MqttPublisher(is_private=True), _place(settings, address), run_loader=run_loader,
+            owns_process=False,
         )  # fmt: skip
         """The bridge."""
         self._starting: asyncio.Future[None] | None = None
@@ -185,7 +186,7 @@ class BridgeProcess:
         pids = {"main": os.getppid(), "bridge-0": os.getpid()}
         settings, place = self._start.settings, _place(self._start.settings, self._start.address)
         self._program = program = Program(
-            settings, Publisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
+            settings, MqttPublisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
             pids=pids,
         )  # fmt: skip
         if self._start.first is None:

@@ -9,7 +9,7 @@ from typing import cast
 from amqtt_rest_bridge.bridge import Program
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.group.member import Member
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address
 from amqtt_rest_bridge.processes.reload import reloading_on_sighup
 from amqtt_rest_bridge.processes.supervisor import Signals
@@ -37,7 +37,7 @@ async def serve(
         BridgeError: It cannot start, or it ended without a signal; nothing is left running.
     """
     signals.attach(asyncio.get_running_loop())
-    program = Program(settings, Publisher(), partial(Member, settings, broker))
+    program = Program(settings, MqttPublisher(), partial(Member, settings, broker))
     signalled = asyncio.ensure_future(signals.wait())
     starting = asyncio.ensure_future(_started(program))
     try:

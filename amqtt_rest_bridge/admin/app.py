@@ -47,12 +47,12 @@ from amqtt_rest_bridge.admin.retries import Retries
 from amqtt_rest_bridge.admin.runs import Runs
 from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
-from amqtt_rest_bridge.http.connection import Limits
+from amqtt_rest_bridge.http.connection import PortLimits
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Request,
     Response,
-    Stream,
+    ResponseStream,
     refuse,
     refused,
     takes_gzip,
@@ -67,7 +67,7 @@ from amqtt_rest_bridge.site.playground import Playground, Trial, trial_of
 from amqtt_rest_bridge.topics import check_topic_filter
 
 _FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
-_LIMITS: Final = Limits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
+_LIMITS: Final = PortLimits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
 _BODY_BYTES: Final = 65_536  # of 1,000 ids
 _FORM_BYTES: Final = 1 << 20  # of a playground
 
@@ -259,7 +259,7 @@ class AdminPort:
     def _follow_changes(self, request: Request) -> Response:
         routes = frozenset(query_members(request).get("route", ()))
 
-        def begin() -> Stream | None:
+        def begin() -> ResponseStream | None:
             follower = self._records.followers.follow("pages", routes)
             if follower is None:
                 return None
@@ -287,7 +287,7 @@ class AdminPort:
         return refused(NOT_FOUND, SAFE)
 
 
-def _stream(request: Request, begin: Callable[[], Stream | None]) -> Response:
+def _stream(request: Request, begin: Callable[[], ResponseStream | None]) -> Response:
     """Return server-sent events; refuse when there are too many already."""
     is_head = request.method == "HEAD"
     stream = None if is_head else begin()

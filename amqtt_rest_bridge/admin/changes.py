@@ -14,7 +14,7 @@ from amqtt_rest_bridge.admin.rows import Row, rows, summary
 
 
 class Changes:
-    """See `http.exchange.Stream`.
+    """See `http.exchange.ResponseStream`.
 
     Args:
         figures: Of all routes.

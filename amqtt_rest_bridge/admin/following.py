@@ -30,7 +30,7 @@ def event(name: str | None, value: object) -> bytes:
 
 
 class Follower:
-    """A stream of the records that one caller wants; see `http.exchange.Stream`.
+    """A stream of the records that one caller wants; see `http.exchange.ResponseStream`.
 
     Args:
         kind: "caller", or "pages" of a browser.

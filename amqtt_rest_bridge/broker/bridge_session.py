@@ -23,11 +23,11 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
-from amqtt_rest_bridge.mqtt import packets, served
-from amqtt_rest_bridge.mqtt.packets import Disconnect
+from amqtt_rest_bridge.mqtt import packets, private
+from amqtt_rest_bridge.mqtt.packets import Disconnect, PacketError, write_properties
 from amqtt_rest_bridge.mqtt.private import AGAIN, GATHERED_SECONDS, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
-from amqtt_rest_bridge.mqtt.wire import PacketError, Property, write_properties
+from amqtt_rest_bridge.mqtt.standard import Property
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ _MOST_WRITTEN_BYTES: Final = 64 << 10  # ... and their bytes; the last one may e
 _MOST_PACKETS: Final = 32  # taken in one iteration of the loop, which has clients to serve
 
 
-class Subscription(Struct, eq=False):
+class EventSubscription(Struct, eq=False):
     """What a session wants.
 
     Args:
@@ -63,7 +63,7 @@ class Subscription(Struct, eq=False):
         """Return what it is known by: its event, or else its session and filter."""
         return (self.session.client_id, self.topic_filter) if self.name is None else ("event", *self.name)
 
-    def is_like(self, other: "Subscription") -> bool:
+    def is_like(self, other: "EventSubscription") -> bool:
         """Return whether it asks for nothing else than another one."""
         mine, its = ((one.session, one.topic_filter, one.identifier, one.name, one.lossless) for one in (self, other))
         return mine == its
@@ -73,7 +73,7 @@ class Receiver(NamedTuple):
     """A session that receives the messages of a topic, and the subscriptions by which it does."""
 
     session: "BridgeSession"
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[EventSubscription, ...]
 
 
 class Entry(Struct, eq=False):
@@ -91,7 +91,7 @@ class Entry(Struct, eq=False):
     """
 
     message: Message | None
-    subscriptions: tuple[Subscription, ...]
+    subscriptions: tuple[EventSubscription, ...]
     hops: int = 0
     key: str | None = None
     refused: str | None = None
@@ -126,8 +126,8 @@ class BridgeSession:
         self.is_kept = is_kept
         self.connection: BridgeConnection | None = None
         """The present connection."""
-        self.subscriptions: dict[tuple[str, ...], Subscription] = {}
-        """What it has subscribed, by `Subscription.key`."""
+        self.subscriptions: dict[tuple[str, ...], EventSubscription] = {}
+        """What it has subscribed, by `EventSubscription.key`."""
         self.waiting: deque[Entry] = deque()
         """Messages that are to be sent, in order."""
         self.waiting_bytes = 0
@@ -284,11 +284,11 @@ class BridgeSession:
 
     # Other subscriptions.
 
-    def forget(self, subscription: Subscription) -> None:
+    def forget(self, subscription: EventSubscription) -> None:
         """Forget the messages on disk that wait for a subscription."""
         self._keep(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
-    def hand_over(self, subscription: Subscription, wanted: Subscription) -> None:
+    def hand_over(self, subscription: EventSubscription, wanted: EventSubscription) -> None:
         """Move the messages that wait for a subscription to the one, of another session, that takes its place.
 
         Those on disk are forgotten here: `Lossless` puts them there.
@@ -364,7 +364,7 @@ class BridgeConnection(asyncio.Protocol):
         self.is_leaving = False
         """Whether the bridge has said that it ends the connection."""
         self._endpoint = endpoint
-        self._decoder = served.decoder()
+        self._decoder = private.decoder()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_due = False  # to be written at the end of this iteration

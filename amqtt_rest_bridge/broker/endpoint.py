@@ -31,16 +31,16 @@ from amqtt_rest_bridge.broker.bridge_session import (
     BridgeConnection,
     BridgeSession,
     Entry,
+    EventSubscription,
     Receiver,
-    Subscription,
     written,
 )  # fmt: skip
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, message_at
 from amqtt_rest_bridge.broker.messages import Publisher
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
-from amqtt_rest_bridge.mqtt import packets, served, wire
-from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish
+from amqtt_rest_bridge.mqtt import packets, private, standard
+from amqtt_rest_bridge.mqtt.packets import Acknowledged, Disconnect, Publish, protocol_error
 from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
     ENDPOINT_TOPICS,
@@ -56,7 +56,7 @@ from amqtt_rest_bridge.mqtt.private import (
     PrivateAddress,
 )
 from amqtt_rest_bridge.mqtt.publisher import HOPS
-from amqtt_rest_bridge.mqtt.wire import Code, Property, protocol_error
+from amqtt_rest_bridge.mqtt.standard import Code, Property
 from amqtt_rest_bridge.sizes import size_text
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import TopicIndex, loggable
@@ -107,14 +107,16 @@ class Endpoint:
         self._lossless = lossless
         self._sessions: dict[str, BridgeSession] = {}
         self._keys: set[str] = set()  # of messages on disk that are in flight
-        self._by_key: dict[tuple[str, ...], Subscription] = {}
-        self._index: TopicIndex[Subscription] | None = None
-        self._events: TopicIndex[Subscription] | None = None  # where the bridge wants to know of all other messages
+        self._by_key: dict[tuple[str, ...], EventSubscription] = {}
+        self._index: TopicIndex[EventSubscription] | None = None
+        self._events: TopicIndex[EventSubscription] | None = (
+            None  # where the bridge wants to know of all other messages
+        )
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
         self._own: BridgeSession | None = None  # the session that said it is ready
         self._heard = False
-        self._wants_retained: list[tuple[Subscription, Callable[[], None]]] = []  # each with what answers it
+        self._wants_retained: list[tuple[EventSubscription, Callable[[], None]]] = []  # each with what answers it
         self._looking: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._drops = LineLimit(_QUIET_SECONDS)
@@ -228,7 +230,7 @@ class Endpoint:
         """Take a packet of the bridge; raises `PacketError` for one that may not come."""
         self._heard = True
         session = self._connections[connection]
-        if isinstance(packet, served.Connect):
+        if isinstance(packet, private.ConnectPacket):
             self._connect(connection, packet)
         elif session is None:
             raise protocol_error("another packet before CONNECT")
@@ -236,15 +238,15 @@ class Endpoint:
             match packet:
                 case Publish():
                     self._publish(connection, packet)
-                case Acknowledged(kind=wire.PUBACK, packet_id=packet_id):
+                case Acknowledged(kind=standard.PUBACK, packet_id=packet_id):
                     session.acknowledged(packet_id)
-                case served.Subscribe():
-                    self._subscribe(session, packet, lambda: connection.write(served.suback(packet.packet_id)))
-                case served.Unsubscribe():
+                case private.Subscribe():
+                    self._subscribe(session, packet, lambda: connection.write(private.suback(packet.packet_id)))
+                case private.Unsubscribe():
                     self._unsubscribe(session, _key_of(session, packet))
-                    connection.write(served.unsuback(packet.packet_id))
-                case served.Pingreq():
-                    connection.write(served.pingresp())
+                    connection.write(private.unsuback(packet.packet_id))
+                case private.Pingreq():
+                    connection.write(private.pingresp())
                 case Disconnect():
                     pass
                 case _:
@@ -268,11 +270,11 @@ class Endpoint:
 
     # What the packets mean.
 
-    def _connect(self, connection: BridgeConnection, packet: served.Connect) -> None:
+    def _connect(self, connection: BridgeConnection, packet: private.ConnectPacket) -> None:
         if self.address.password is not None and not secrets.compare_digest(
             self.address.password, packet.password or ""
         ):
-            connection.write(served.refusal(Code.BAD_USER_NAME_OR_PASSWORD))
+            connection.write(private.refusal(Code.BAD_USER_NAME_OR_PASSWORD))
             connection.is_leaving = True
             return
         session = self._sessions.get(packet.client_id)
@@ -285,16 +287,18 @@ class Endpoint:
             session.disconnected()
             before.abort()
         self._connections[connection] = session
-        connection.write(served.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
+        connection.write(private.connack(session_present=is_there, receive_maximum=_RECEIVE_MAXIMUM))
         session.connected(connection, packet.receive_maximum)
 
-    def _subscribe(self, session: BridgeSession, packet: served.Subscribe, answer: Callable[[], None]) -> None:
+    def _subscribe(self, session: BridgeSession, packet: private.Subscribe, answer: Callable[[], None]) -> None:
         """Subscribe, and answer; behind retained messages where they are wanted, so that they are known by then."""
         if not packet.retained:
             answer()
         key = _key_of(session, packet)
         name = (key[1], key[2]) if len(key) == 3 else None
-        wanted = Subscription(session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS))
+        wanted = EventSubscription(
+            session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS)
+        )
         before = self._by_key.get(key)
         if before is not None and wanted.is_like(before):
             wanted = before
@@ -328,7 +332,7 @@ class Endpoint:
 
     def _publish(self, connection: BridgeConnection, packet: Publish) -> None:
         packet_id = packet.packet_id or 0
-        acknowledgement = packets.acknowledgement(wire.PUBACK, packet_id)
+        acknowledgement = packets.acknowledgement(standard.PUBACK, packet_id)
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
         if (
             packet.topic == READY_TOPIC and OWN in user
@@ -379,7 +383,7 @@ class Endpoint:
             self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
             events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
             self._events = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
-        by_session: dict[BridgeSession, list[Subscription]] = {}
+        by_session: dict[BridgeSession, list[EventSubscription]] = {}
         for subscription in self._index[topic]:
             by_session.setdefault(subscription.session, []).append(subscription)
         receivers = tuple([Receiver(session, tuple(found)) for session, found in by_session.items()])
@@ -477,13 +481,13 @@ class _Numbers:
         self.sent_at = 0.0
 
 
-def _key_of(session: BridgeSession, packet: served.Subscribe | served.Unsubscribe) -> tuple[str, ...]:
+def _key_of(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:
     """Return what a subscription is known by: its event, or else its session and filter."""
     route = packet.user.get(ROUTE)
     return (session.client_id, packet.topic_filter) if route is None else ("event", route, packet.user[EVENT])
 
 
-def _lossless_event(name: EventName, wanted: Subscription) -> LosslessEvent:
+def _lossless_event(name: EventName, wanted: EventSubscription) -> LosslessEvent:
     most, most_bytes, batch_size, batch_seconds = (wanted.lossless or "").split()
     return LosslessEvent(*name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
 

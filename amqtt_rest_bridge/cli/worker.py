@@ -18,11 +18,10 @@ from amqtt_rest_bridge.cli import count
 from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, configure
 from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
+from amqtt_rest_bridge.mqtt.packets import of_text
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
-from amqtt_rest_bridge.mqtt.wire import of_text
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.settings import (
-    ADMIN_VARIABLE,
     PASSWORD_VARIABLE,
     SettingFault,
     WorkerSettings,
@@ -150,7 +149,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
 
-    variables = [PASSWORD_VARIABLE, ADMIN_VARIABLE, *map(variable_of, _TEXTS)]
+    variables = [PASSWORD_VARIABLE, *map(variable_of, _TEXTS)]
     for name in os.environ:
         if name.startswith("REST_BRIDGE_") and name not in variables and (meant := did_you_mean(name, variables)):
             log.warning("the variable %s sets nothing: %s", name, meant)

@@ -20,7 +20,16 @@ from amqtt_rest_bridge.engine.server.replies import Replies
 from amqtt_rest_bridge.engine.server.request import EndpointTable, EventRequest, Methods, readable
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http.exchange import Answer, Headers, RefusedError, Request, Response, path_of, refuse, refused
+from amqtt_rest_bridge.http.exchange import (
+    Answer,
+    Headers,
+    Request,
+    RequestRefusedError,
+    Response,
+    path_of,
+    refuse,
+    refused,
+)
 from amqtt_rest_bridge.lot.model import Message, Route
 from amqtt_rest_bridge.lot.route_set import asking, read_filters, reply_filters
 
@@ -145,7 +154,7 @@ class PortApplication:
         path = path_of(request.target)
         try:
             return self._find(request, path)
-        except RefusedError as failure:  # no endpoint took the request
+        except RequestRefusedError as failure:  # no endpoint took the request
             refusal, answer = failure.refusal, refused(failure.refusal)
         self._unmatched.note(self.bound_port, request.method, readable(path), int(answer.status[:3]))
         now, outcome = self._shared.host.clock.time(), outcome_of(refusal.code)
@@ -160,7 +169,7 @@ class PortApplication:
             return payload_answer(TopicPayload(self._description))
         methods = self._table.find(path)
         if methods is None:
-            raise RefusedError(request.refusal or refuse(NOT_FOUND, "No endpoint has this path"))
+            raise RequestRefusedError(request.refusal or refuse(NOT_FOUND, "No endpoint has this path"))
         match = methods.by_method.get(request.method)
         if match is None:
             return self._answer_other_method(request, path, methods)
@@ -170,7 +179,7 @@ class PortApplication:
         """Answer OPTIONS, including preflights (Fetch, CORS protocol), and refuse methods that have no event."""
         if request.method != "OPTIONS":
             message, allow = "The endpoint does not take this method", (("Allow", methods.allow),)
-            raise RefusedError(refuse(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}"))
+            raise RequestRefusedError(refuse(METHOD_NOT_ALLOWED, message, allow, hint=f"Use one of: {methods.allow}"))
         origin = request.headers.get("origin")
         asked = methods.by_method.get(request.headers.get("access-control-request-method", ""))
         if origin is None or asked is None or asked.target.cors is None:
@@ -178,7 +187,7 @@ class PortApplication:
         wanted = request.headers.get("access-control-request-headers")
         try:
             return _options_answer(methods.allow, asked.target.cors.preflight_headers(origin, methods.allow, wanted))
-        except RefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
+        except RequestRefusedError as failure:  # the page sends no request then, so its endpoint has refused it here
             return asked.target.failed(self._request(request, path, asked.parameters), failure)
 
     def _request(self, request: Request, path: str, parameters: Mapping[str, str]) -> EventRequest:

@@ -33,8 +33,8 @@ from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
 from amqtt_rest_bridge.group.own_session import Watches, WatchSubscriptions
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import carried
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents, failure_of
+from amqtt_rest_bridge.mqtt.intake import carried
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
@@ -45,10 +45,10 @@ from amqtt_rest_bridge.mqtt.private import (
     UNMATCHED_TOPIC,
     BrokerState,
 )
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes
@@ -56,10 +56,10 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
 
-COMMANDS_SESSION: Final = Session("commands", 86_400, RECEIVE_MAXIMUM)
+COMMANDS_SESSION: Final = ClientSession("commands", 86_400, RECEIVE_MAXIMUM)
 """Takes commands."""
 _MAIN: Final = "main"
-_OWN: Final = Session("own", 0, 1024)
+_OWN: Final = ClientSession("own", 0, 1024)
 _KEPT_SECONDS: Final = 86_400  # the endpoint keeps a session for as long as the broker runs
 _MOST_RECEIVED: Final = 65_535
 _MOST_LOSSLESS: Final = 1024  # messages of a lossless route that the bridge holds; the others wait on disk
@@ -152,7 +152,7 @@ class PrivateOwnSession:
     def __init__(
         self,
         broker: Callable[[], Address],
-        publisher: Publisher,
+        publisher: MqttPublisher,
         watches: PrivateWatches,
     ) -> None:
         self.program: UsesBroker | None = None
@@ -214,7 +214,7 @@ class Alone:
         self,
         coreflux: Coreflux | None,
         broker: Callable[[], Address],
-        publisher: Publisher,
+        publisher: MqttPublisher,
         calls: RunsEvents,
         watches: PrivateWatches,
         supervisor: Supervisor,
@@ -391,7 +391,7 @@ class Alone:
             yield self.commands.client
 
     def _open(self, client_id: str, receive_maximum: int) -> None:
-        session = Session(client_id, _KEPT_SECONDS, receive_maximum)
+        session = ClientSession(client_id, _KEPT_SECONDS, receive_maximum)
         intake = self._intakes[client_id] = EventIntake(
             self._broker, session, self._calls, self._identifiers.names, is_lossless=client_id != _MAIN
         )

@@ -16,9 +16,9 @@ from amqtt_rest_bridge.errors import PublicationRefusedError
 from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from amqtt_rest_bridge.system import own_version
@@ -47,7 +47,7 @@ class MqttCommands:
     """
 
     def __init__(
-        self, live: Coreflux, session: Session, broker: Callable[[], Address], publisher: Publisher,
+        self, live: Coreflux, session: ClientSession, broker: Callable[[], Address], publisher: MqttPublisher,
         routes: RunsRoutes, gate: Callable[[], Awaitable[object]] | None = None,
     ) -> None:  # fmt: skip
         self._users = ", ".join(live.users)
@@ -141,9 +141,9 @@ class MqttCommands:
         return True
 
 
-def group_session(settings: WorkerSettings) -> Session:
+def group_session(settings: WorkerSettings) -> ClientSession:
     """Return the session of a group. Commands wait there for as long as a slot may wait for its next holder."""
-    return Session(f"{settings.group}-commands", math.ceil(2 * settings.adopt_seconds), RECEIVE_MAXIMUM)
+    return ClientSession(f"{settings.group}-commands", math.ceil(2 * settings.adopt_seconds), RECEIVE_MAXIMUM)
 
 
 def _version() -> Publication:

@@ -29,9 +29,8 @@ from amqtt_rest_bridge.group.records import worker_status_topic
 from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.lot.route_set import route_set_hash
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
-from amqtt_rest_bridge.mqtt.intake import Intake
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import WorkerSettings
@@ -79,7 +78,7 @@ class Member:
     """
 
     def __init__(
-        self, settings: WorkerSettings, broker: Callable[[], Address], publisher: Publisher, calls: RunsCalls,
+        self, settings: WorkerSettings, broker: Callable[[], Address], publisher: MqttPublisher, calls: RunsCalls,
         watches: Watches, supervisor: Supervisor,
     ) -> None:  # fmt: skip
         self.leases = Leases(

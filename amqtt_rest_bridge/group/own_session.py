@@ -14,13 +14,12 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.records import lease_topic, presence_topic
 from amqtt_rest_bridge.lot.model import Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import carried, size_of
-from amqtt_rest_bridge.mqtt.intake import Feed
+from amqtt_rest_bridge.mqtt.intake import Feed, carried, size_of
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
-from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from amqtt_rest_bridge.times import lease_time
 
 _RECEIVE_MAXIMUM: Final = 1024
@@ -103,12 +102,12 @@ class OwnSession:
         broker: Callable[[], Address],
         group: str,
         leases: Leases,
-        publisher: Publisher,
+        publisher: MqttPublisher,
         watches: Watches,
         on_record: Callable[[], None],
     ) -> None:
         self._presence = leases.farewell()
-        session = Session(
+        session = ClientSession(
             f"{group}-{leases.worker}", 0, _RECEIVE_MAXIMUM, Will(self._presence.topic, self._presence.payload)
         )
         self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)

@@ -21,8 +21,8 @@ from amqtt_rest_bridge.lot.model import ClientEvent, Route, ServerEvent
 from amqtt_rest_bridge.lot.route_set import read_filters, reply_filters
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import NO_PROPERTIES, REASONS, Properties, Property
+from amqtt_rest_bridge.mqtt.standard import NO_PROPERTIES, REASONS, Properties, Property
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, NoAnswerError, Subscription
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE, WorkerSettings
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.topics import schedule_topic
@@ -37,7 +37,7 @@ _BESIDE_PAYLOAD: Final = 4096  # bytes of a packet: its topic and properties
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class ProbeFinding:
     """What a check has found. `holds` is None where nothing was tried; `hint` is what to do where it does not hold."""
 
     name: str
@@ -53,7 +53,7 @@ class _LacksError(BridgeError):
 class _Client:
     """A connection, and the messages that have come on it; none is acknowledged by itself."""
 
-    def __init__(self, address: Address, session: Session) -> None:
+    def __init__(self, address: Address, session: ClientSession) -> None:
         self.connection = MqttConnection(address, session, lambda _, message: self.messages.put_nowait(message))
         self.messages: asyncio.Queue[Publish] = asyncio.Queue()
 
@@ -127,7 +127,7 @@ class _Probe:
             self._kept.add(client_id)
         if will is not None:
             self._retained.add(will.topic)
-        client = _Client(self._address, Session(client_id, kept, receive_maximum, will))
+        client = _Client(self._address, ClientSession(client_id, kept, receive_maximum, will))
         self._opened.append(client.connection)
         await client.connection.open()
         return client
@@ -160,7 +160,7 @@ class _Probe:
             await connection.disconnect()
         with contextlib.suppress(BridgeError):
             for client_id in self._kept:
-                kept = MqttConnection(self._address, Session(client_id, 0, 1), lambda *_: None)
+                kept = MqttConnection(self._address, ClientSession(client_id, 0, 1), lambda *_: None)
                 await kept.open()
                 await kept.disconnect()
             if self._retained:
@@ -170,24 +170,24 @@ class _Probe:
                 await last.connection.disconnect()
 
 
-async def probe(address: Address, settings: WorkerSettings, routes: Iterable[Route]) -> list[Finding]:
+async def probe(address: Address, settings: WorkerSettings, routes: Iterable[Route]) -> list[ProbeFinding]:
     """Try on a broker what a worker with these settings and routes needs; takes some seconds, a minute at most."""
     under_test = _Probe(address, settings, routes)
-    findings: list[Finding] = []
+    findings: list[ProbeFinding] = []
     try:
         for name, hint, check in _CHECKS if settings.coreflux is None else [*_CHECKS, _COMMANDS]:
             if not all(one.holds for one in findings[:2]):  # without these two nothing can be tried
-                findings.append(Finding(name, None, "not tried"))
+                findings.append(ProbeFinding(name, None, "not tried"))
                 continue
             try:
                 if findings and not under_test.publisher.connection.is_open:  # the check before has said why
                     under_test.publisher = await under_test.open("publisher")
-                findings.append(Finding(name, True, await check(under_test)))
+                findings.append(ProbeFinding(name, True, await check(under_test)))
             except BridgeError as error:
-                findings.append(Finding(name, False, str(error), hint))
+                findings.append(ProbeFinding(name, False, str(error), hint))
     finally:
         await under_test.remove()
-    return [*findings, Finding("DESTINATION_TOPICs", None, f"not tried: {_destinations(under_test.routes)}")]
+    return [*findings, ProbeFinding("DESTINATION_TOPICs", None, f"not tried: {_destinations(under_test.routes)}")]
 
 
 async def _mqtt_5(probe: _Probe) -> str:

@@ -14,7 +14,7 @@ from typing import Final
 
 from amqtt_rest_bridge.lot.model import EventName, OverloadPolicy, Route
 from amqtt_rest_bridge.mqtt.intake import Capacity, Feed, Intake, Offer
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import WorkerSettings
 from amqtt_rest_bridge.topics import schedule_topic
@@ -195,7 +195,7 @@ class Slot:
 
     def _open(self, name: str, wanted: SessionPlan, events: frozenset[EventName]) -> None:
         settings = self._settings
-        session = Session(client_id(settings.group, self.number, name), settings.session_expiry, wanted.most)
+        session = ClientSession(client_id(settings.group, self.number, name), settings.session_expiry, wanted.most)
         intake = Intake(
             self._broker, session, self._offer, self.number, settings.slots, self._capacities.of(name, wanted),
             gate=self._gate, keeps_unserved=lambda: self._capacities.keeps_unserved,

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.http.exchange import (
     Request,
     RequestReader,
     Response,
-    Stream,
+    ResponseStream,
     internal_error,
     overloaded,
     refused,
@@ -56,7 +56,7 @@ class TakesTurns(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class PortLimits:
     """The limits of a port, in seconds and counts.
 
     `connections` None means half of the process's file descriptors, 4,096 at most.
@@ -81,7 +81,7 @@ class Port:
     """
 
     def __init__(
-        self, app: Application, limits: Limits, max_body_bytes: int, access_log: AccessLog | None = None
+        self, app: Application, limits: PortLimits, max_body_bytes: int, access_log: AccessLog | None = None
     ) -> None:
         self.app = app
         self.limits = limits
@@ -501,7 +501,9 @@ def _let_go(response: Response) -> None:
 class _StreamSender:
     """The stream of a connection: its next piece leaves once the one before has."""
 
-    def __init__(self, stream: Stream, connection: Connection, transport: asyncio.Transport, port: Port) -> None:
+    def __init__(
+        self, stream: ResponseStream, connection: Connection, transport: asyncio.Transport, port: Port
+    ) -> None:
         self._stream = stream
         self._connection = connection
         self._transport = transport

@@ -101,7 +101,7 @@ class Request(Struct, frozen=True):
     caller: Caller = Caller()
 
 
-class Stream(Protocol):
+class ResponseStream(Protocol):
     """A body that comes piece by piece, such as server-sent events.
 
     The next piece is taken once the one before has left, so a caller that does not read holds one piece here.
@@ -132,7 +132,7 @@ class Response(Struct, frozen=True):
     body: bytes = b""
     code: str | None = None
     labels: Labels = ()
-    stream: Stream | None = None
+    stream: ResponseStream | None = None
 
 
 Answer = Response | Coroutine[Any, Any, Response]
@@ -207,7 +207,7 @@ def _date(second: int) -> bytes:
 # Error answers: by the catalogue's rows, and those of the server itself.
 
 
-class RefusedError(BridgeError):
+class RequestRefusedError(BridgeError):
     """A request gets an error answer."""
 
     def __init__(self, refusal: Refusal) -> None:

@@ -32,7 +32,7 @@ from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.catalogue import PORT_CLOSED
 from amqtt_rest_bridge.errors import ConfigurationError, InUseError
 from amqtt_rest_bridge.http.access_log import AccessLog
-from amqtt_rest_bridge.http.connection import Connection, Limits, Port
+from amqtt_rest_bridge.http.connection import Connection, Port, PortLimits
 from amqtt_rest_bridge.http.exchange import (
     RETRY_AFTER,
     Application,
@@ -45,7 +45,7 @@ from amqtt_rest_bridge.http.exchange import (
 )
 from amqtt_rest_bridge.http.server_tls import TlsFiles, TlsTransport
 
-__all__ = ["HttpServer", "Limits", "TlsFiles"]
+__all__ = ["HttpServer", "PortLimits", "TlsFiles"]
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ class HttpServer:
         tls: with them the port speaks HTTPS and nothing else.
         max_body_bytes: larger bodies are answered with 413 as soon as that is known.
         access_log: gets a line for every answer; stays the caller's.
-        limits: see `Limits`; its defaults without.
+        limits: see `PortLimits`; its defaults without.
 
     Raises:
         ConfigurationError: the TLS files cannot be used.
@@ -92,12 +92,12 @@ class HttpServer:
         tls: TlsFiles | None = None,
         max_body_bytes: int = 262_144,
         access_log: AccessLog | None = None,
-        limits: Limits | None = None,
+        limits: PortLimits | None = None,
     ) -> None:
         self._tls = tls
         self._context = tls.load() if tls is not None else None
         self.bound_port: int = sock.getsockname()[1]
-        self._port = Port(app, limits or Limits(), max_body_bytes, access_log)
+        self._port = Port(app, limits or PortLimits(), max_body_bytes, access_log)
         self._most = self._port.limits.connections or min(
             _MOST_CONNECTIONS, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
         )

@@ -18,18 +18,11 @@ from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, cast
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.mqtt import packets, wire
-from amqtt_rest_bridge.mqtt.packets import MQTT_5, Acknowledged, Answered, Connack, Disconnect, Publish
+from amqtt_rest_bridge.mqtt import packets, standard, values
+from amqtt_rest_bridge.mqtt.packets import PacketError, Publish, protocol_error
 from amqtt_rest_bridge.mqtt.private import GATHERED_SECONDS
-from amqtt_rest_bridge.mqtt.values import (
-    Address,
-    BrokerError,
-    NoAnswerError,
-    Session,
-    Subscription,
-    why_not_connected,
-)
-from amqtt_rest_bridge.mqtt.wire import REASONS, Code, PacketError, Properties, Property, protocol_error
+from amqtt_rest_bridge.mqtt.standard import MQTT_5, REASONS, Code, Properties, Property
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, NoAnswerError, Subscription
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -63,7 +56,11 @@ class MqttConnection(asyncio.Protocol):
     """
 
     def __init__(
-        self, address: Address, session: Session, on_message: OnMessage, on_writable: Callable[[], None] = lambda: None
+        self,
+        address: Address,
+        session: ClientSession,
+        on_message: OnMessage,
+        on_writable: Callable[[], None] = lambda: None,
     ) -> None:
         self.session_present = False
         """Whether the broker had kept the session."""
@@ -71,9 +68,9 @@ class MqttConnection(asyncio.Protocol):
         """How many publications the broker takes before it has acknowledged one."""
         self.session_expiry = session.expiry
         """Seconds for which the broker keeps the session: as asked for, or less."""
-        self.maximum_packet_size = packets.LARGEST_PACKET
+        self.maximum_packet_size = standard.LARGEST_PACKET
         """Bytes of the largest packet that the broker takes; it ends the connection at a larger one."""
-        self.properties: Properties = wire.NO_PROPERTIES
+        self.properties: Properties = standard.NO_PROPERTIES
         """Those of CONNACK."""
         self.has_refused_packet = False
         """Whether the broker has ended the connection for a packet that it was sent; it does not say for which."""
@@ -83,7 +80,7 @@ class MqttConnection(asyncio.Protocol):
         self._on_writable = on_writable
         self._decoder = packets.Decoder(session.level, any_topic=address.is_private)
         self._is_5 = session.level == MQTT_5
-        self._no_properties = wire.NO_PROPERTIES if self._is_5 else None  # of packets that have none
+        self._no_properties = standard.NO_PROPERTIES if self._is_5 else None  # of packets that have none
         self._loop = asyncio.get_running_loop()
         self._connected: asyncio.Future[None] = self._loop.create_future()
         self._ended: asyncio.Future[str] = self._loop.create_future()
@@ -140,7 +137,7 @@ class MqttConnection(asyncio.Protocol):
         except TimeoutError as error:
             raise BrokerError(f"cannot reach the broker {shown}: no answer within {CONNECT_SECONDS:.0f} s") from error
         except (OSError, ValueError) as error:
-            raise BrokerError(f"cannot reach the broker {shown}: {why_not_connected(error)}") from error
+            raise BrokerError(f"cannot reach the broker {shown}: {values.why_not_connected(error)}") from error
         self._write(connect)
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -171,7 +168,7 @@ class MqttConnection(asyncio.Protocol):
 
     def publish(
         self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
-        properties: Properties | bytes = wire.NO_PROPERTIES,
+        properties: Properties | bytes = standard.NO_PROPERTIES,
     ) -> None:  # fmt: skip
         """Publish; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
 
@@ -191,10 +188,10 @@ class MqttConnection(asyncio.Protocol):
             raise BrokerError(str(error)) from error
         if len(packet) > self.maximum_packet_size:
             raise BrokerError(f"a packet of {len(packet)} bytes; the broker takes {self.maximum_packet_size} at most")
-        self._published[packet_id] = wire.PUBREC if qos == 2 else wire.PUBACK, published
+        self._published[packet_id] = standard.PUBREC if qos == 2 else standard.PUBACK, published
         self._write(packet)
         if not qos:
-            self._loop.call_soon(self._on_published, wire.PUBACK, packet_id, 0)
+            self._loop.call_soon(self._on_published, standard.PUBACK, packet_id, 0)
 
     def acknowledge(self, packet_id: int) -> None:
         """Send PUBACK; nothing when the connection has ended, since the broker sends the message again."""
@@ -206,7 +203,7 @@ class MqttConnection(asyncio.Protocol):
             self._write(_PUBACK + packet_id.to_bytes(2, "big"), is_urgent=is_urgent)
         elif qos == 2:  # sections 4.3.3 and 4.9: it counts until PUBCOMP
             self._unacknowledged[packet_id] = 0
-            self._write(packets.acknowledgement(wire.PUBREC, packet_id))
+            self._write(packets.acknowledgement(standard.PUBREC, packet_id))
 
     def pause(self) -> None:
         """Leave what comes unread, so that the broker cannot send more; PUBACK is sent all the same."""
@@ -329,8 +326,8 @@ class MqttConnection(asyncio.Protocol):
                 properties[Property.SUBSCRIPTION_IDENTIFIER] = (wanted.identifier,)
         packet_id = self._free_id()
         packet = packets.subscribe(packet_id, wanted.topic_filter, options, properties)
-        code = (await self._asked(packet_id, wire.SUBACK, packet))[0]
-        if code >= wire.FAILURE:
+        code = (await self._asked(packet_id, standard.SUBACK, packet))[0]
+        if code >= standard.FAILURE:
             raise BrokerError(f"the broker refuses to subscribe {wanted.topic_filter}: {REASONS[code]}", code)
         if self._is_5 and code < wanted.qos:  # messages would be lost without a word
             raise BrokerError(
@@ -341,7 +338,7 @@ class MqttConnection(asyncio.Protocol):
     async def _unsubscribe(self, unwanted: Subscription) -> None:
         packet_id = self._free_id()
         packet = packets.unsubscribe(packet_id, [unwanted.topic_filter], self._properties_of(unwanted))
-        await self._asked(packet_id, wire.UNSUBACK, packet)
+        await self._asked(packet_id, standard.UNSUBACK, packet)
 
     def _properties_of(self, subscription: Subscription) -> dict[Property, Any] | None:
         """Return the user properties of a subscription as those of a packet; None with MQTT 3.1.1."""
@@ -389,7 +386,7 @@ class MqttConnection(asyncio.Protocol):
                 return answer.result()
             if not self._is_large_packet_coming(before, CONNECT_SECONDS):  # which the answer would be behind
                 # The identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1).
-                asked = wire.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
+                asked = standard.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
                 raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
 
     def _is_large_packet_coming(self, before: int, seconds: float) -> bool:
@@ -471,45 +468,47 @@ class MqttConnection(asyncio.Protocol):
             log.exception("a message on %s was not looked at", loggable(packet.topic))
 
     def _on_other(self, packet: packets.Packet) -> None:
-        if isinstance(packet, Connack) == self._connected.done():
+        if isinstance(packet, packets.Connack) == self._connected.done():
             raise protocol_error("CONNACK twice" if self._connected.done() else "another packet before CONNACK")
         match packet:
-            case Acknowledged(kind=wire.PUBREL):
+            case packets.Acknowledged(kind=standard.PUBREL):
                 self._unacknowledged.pop(packet.packet_id, None)
-                self._write(packets.acknowledgement(wire.PUBCOMP, packet.packet_id))
-            case Acknowledged():
+                self._write(packets.acknowledgement(standard.PUBCOMP, packet.packet_id))
+            case packets.Acknowledged():
                 self._on_published(packet.kind, packet.packet_id, packet.code)
-            case Answered():
+            case packets.Answered():
                 kind, answer = self._answers.pop(packet.packet_id, (0, None))
                 if answer is None or kind != packet.kind or len(packet.codes) > 1:
                     raise protocol_error(f"an answer to nothing that was asked, packet identifier {packet.packet_id}")
                 if not answer.done():
                     answer.set_result(packet.codes)
-            case Connack():
+            case packets.Connack():
                 self._on_connack(packet)
-            case Disconnect():
-                self.has_refused_packet = packet.code in wire.REFUSES_PACKET
+            case packets.Disconnect():
+                self.has_refused_packet = packet.code in standard.REFUSES_PACKET
                 why = packet.properties.get(Property.REASON_STRING)
                 self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
 
     def _on_published(self, kind: int, packet_id: int, code: int) -> None:
         """Take an acknowledgement of what was published; with QoS 2 PUBREC and PUBCOMP (section 4.3.3)."""
-        awaited, published = self._published.get(packet_id, (wire.PUBACK, None))
+        awaited, published = self._published.get(packet_id, (standard.PUBACK, None))
         if kind != awaited:
-            raise protocol_error(f"{wire.NAMES[kind]} without a publication of QoS {1 if kind == wire.PUBACK else 2}")
+            raise protocol_error(
+                f"{standard.NAMES[kind]} without a publication of QoS {1 if kind == standard.PUBACK else 2}"
+            )
         if published is None or self._ended.done():
             return
-        if kind == wire.PUBREC and code < wire.FAILURE:
-            self._published[packet_id] = wire.PUBCOMP, published
-            self._write(packets.acknowledgement(wire.PUBREL, packet_id))
+        if kind == standard.PUBREC and code < standard.FAILURE:
+            self._published[packet_id] = standard.PUBCOMP, published
+            self._write(packets.acknowledgement(standard.PUBREL, packet_id))
             return
         del self._published[packet_id]
-        published(REASONS[code] if code >= wire.FAILURE else None)
+        published(REASONS[code] if code >= standard.FAILURE else None)
 
-    def _on_connack(self, packet: Connack) -> None:
+    def _on_connack(self, packet: packets.Connack) -> None:
         shown, code = self._address.shown, packet.code
         if code:
-            known = REASONS if self._is_5 else packets.REFUSALS_3_1_1
+            known = REASONS if self._is_5 else standard.REFUSALS_3_1_1
             says = f"the broker {shown} refuses the client: {known.get(code, f'code {code}')}"
             if self._is_5 and code == Code.UNSUPPORTED_PROTOCOL_VERSION:
                 says = f"the broker {shown} does not support MQTT 5"
@@ -522,7 +521,7 @@ class MqttConnection(asyncio.Protocol):
         self.session_present = packet.session_present
         self.receive_maximum = found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM)
         self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
-        self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, packets.LARGEST_PACKET)
+        self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, standard.LARGEST_PACKET)
         # [MQTT-3.2.2-21]; 0 is none. Decision: pings are as frequent then, so that the end of a broker is seen.
         self._keep_alive = min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS)
         self._connected.set_result(None)

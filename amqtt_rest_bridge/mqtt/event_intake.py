@@ -23,12 +23,12 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery, Unacknowledged, hops_of, time_of
+from amqtt_rest_bridge.mqtt.intake import MqttDelivery, Unacknowledged, hops_of, time_of
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import AGAIN, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
-from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable
 
@@ -70,7 +70,7 @@ class EventIntake:
     def __init__(
         self,
         broker: Callable[[], Address],
-        session: Session,
+        session: ClientSession,
         calls: RunsEvents,
         names: Mapping[int, EventName],
         *,

@@ -1,73 +1,221 @@
-"""MQTT control packets as a client writes and reads them. No I/O, no clock; the only state is a buffer of bytes.
+"""MQTT control packets to bytes and back. No I/O, no clock; the only state is a buffer of bytes.
 
-It follows section 3 of MQTT 5.0 (OASIS, 7 March 2019), whose sections are cited, and MQTT 3.1.1 where it differs, which
-is cited by name: there packets have no properties (None), in MQTT 5 they may have none ({}).
+It follows sections 1.5 to 3 of MQTT 5.0 (OASIS, 7 March 2019), whose sections are cited, and MQTT 3.1.1 where it
+differs, which is cited by name: there packets have no properties (None), in MQTT 5 they may have none ({}).
 
-What a server sends is read strictly: whatever the standard calls malformed or a protocol error raises `PacketError`,
-and nothing else is raised, whatever the bytes are. What is written is trusted but for its lengths.
+What the other side sends is read strictly: whatever the standard calls malformed or a protocol error (section 4.13)
+raises `PacketError` with the reason code of section 2.4, and nothing else is raised, whatever the bytes are. What is
+written is trusted but for its lengths.
 """
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Final
 
-from amqtt_rest_bridge.mqtt.wire import (
-    CONNACK,
-    CONNECT,
-    DISCONNECT,
-    FAILURE,
-    LARGEST_LENGTH,
-    NAMES,
-    NO_PROPERTIES,
-    PINGREQ,
-    PINGRESP,
-    PUBACK,
-    PUBCOMP,
-    PUBLISH,
-    PUBREC,
-    PUBREL,
-    SUBACK,
-    SUBSCRIBE,
-    UNSUBACK,
-    UNSUBSCRIBE,
-    Code,
-    PacketError,
-    Properties,
-    Property,
-    byte,
-    malformed,
-    of_binary,
-    of_text,
-    of_variable,
-    protocol_error,
-    read_properties,
-    text,
-    two_bytes,
-    variable,
-    write_properties,
-)
+from amqtt_rest_bridge.errors import BridgeError
+from amqtt_rest_bridge.mqtt import standard
+from amqtt_rest_bridge.mqtt.standard import MQTT_5, NO_PROPERTIES, Code, Properties, Property, PropertyKind
 
-MQTT_3_1_1: Final = 4
-MQTT_5: Final = 5
-"""Protocol levels, section 3.1.2.2."""
-LARGEST_PACKET: Final = LARGEST_LENGTH + 5
-"""Section 2.1.4, in bytes."""
+_LONGEST_TEXT: Final = 65_535
+_LONGEST_USUAL: Final = 128  # bytes of properties that are remembered
+_MOST_READ: Final = 1000  # properties of a packet: one of 20 MB may have four million, which take seconds to look at
 _LARGEST_OTHER: Final = 524_288  # bytes of a packet but PUBLISH: CONNACK, the largest, may have six texts of 64 KiB
-REFUSALS_3_1_1: Final[Mapping[int, str]] = {
-    1: "unacceptable protocol version", 2: "client identifier rejected", 3: "server unavailable",
-    4: "bad user name or password", 5: "not authorized",
-}  # fmt: skip
-"""What CONNACK of MQTT 3.1.1 says, section 3.2.2.3 there."""
+_BY_NUMBER: Final = {int(one): one for one in Property}
+_REPEATED: Final = (Property.USER_PROPERTY, Property.SUBSCRIPTION_IDENTIFIER)
 
-_PUBLISHED: Final = frozenset(bytes.fromhex("00 10 80 83 87 90 91 97 99"))  # sections 3.4.2.1, 3.5.2.1
-_RELEASED: Final = frozenset(bytes.fromhex("00 92"))  # sections 3.6.2.1, 3.7.2.1
-_CODES: Final[Mapping[int, frozenset[int]]] = {  # that a server may send; those of CONNACK only end a connection
-    PUBACK: _PUBLISHED, PUBREC: _PUBLISHED, PUBREL: _RELEASED, PUBCOMP: _RELEASED,
-    SUBACK: frozenset(bytes.fromhex("00 01 02 80 83 87 8F 91 97 9E A1 A2")),  # section 3.9.3
-    UNSUBACK: frozenset(bytes.fromhex("00 11 80 83 87 8F 91")),  # section 3.11.3
-    DISCONNECT: frozenset(bytes.fromhex("00 80 81 82 83 87 89 8B 8D 8E 8F 90")) | frozenset(range(0x93, 0xA3)),
-}  # fmt: skip  # section 3.14.2.1
-_GRANTED_3_1_1: Final = frozenset(bytes.fromhex("00 01 02 80"))  # MQTT 3.1.1 section 3.9.3
+
+class PacketError(BridgeError):
+    """What came is malformed, or may not come now; `code` is the reason code of DISCONNECT."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(f"{message} ({standard.REASONS[code]})")
+        self.code = code
+
+
+def malformed(message: str) -> PacketError:
+    """Return the error of a malformed packet."""
+    return PacketError(Code.MALFORMED_PACKET, message)
+
+
+def protocol_error(message: str) -> PacketError:
+    """Return the error of a packet that is well formed, and not allowed where it came."""
+    return PacketError(Code.PROTOCOL_ERROR, message)
+
+
+# Section 1.5: data representation. Each function reads one value at a place and returns it with the place behind it.
+
+
+def byte(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read a byte, section 1.5.1."""
+    return _whole(data, at, end, 1)
+
+
+def two_bytes(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read a Two Byte Integer, section 1.5.2."""
+    return _whole(data, at, end, 2)
+
+
+def four_bytes(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read a Four Byte Integer, section 1.5.3."""
+    return _whole(data, at, end, 4)
+
+
+def _whole(data: bytes, at: int, end: int, size: int) -> tuple[int, int]:
+    if at + size > end:
+        raise malformed("a packet ends within a number")
+    return int.from_bytes(data[at : at + size], "big"), at + size
+
+
+def variable(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Read a Variable Byte Integer, section 1.5.5, which must be as short as can be."""
+    value = shift = 0
+    for place in range(at, min(end, at + 4)):
+        byte = data[place]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if not byte and shift:
+                raise malformed("a length is written with more bytes than it needs")
+            return value, place + 1
+        shift += 7
+    raise malformed("a length has more than four bytes" if end - at >= 4 else "a packet ends within a length")
+
+
+def _binary(data: bytes, at: int, end: int) -> tuple[bytes, int]:
+    start = at + 2  # of the length's two bytes one may be beyond the end: then the value is too
+    stop = start + int.from_bytes(data[at:start], "big")
+    if stop > end:
+        raise malformed("a packet ends within a text")
+    return data[start:stop], stop
+
+
+def text(data: bytes, at: int, end: int, *, any_text: bool = False) -> tuple[str, int]:
+    """Read a UTF-8 Encoded String, section 1.5.4: well formed, without surrogates; U+0000 is for `any_text` only."""
+    found, at = _binary(data, at, end)
+    try:
+        text = found.decode()
+    except UnicodeDecodeError:
+        raise malformed("a text is not UTF-8") from None
+    if "\0" in text and not any_text:
+        raise malformed("a text holds U+0000")
+    return text, at
+
+
+def _pair(data: bytes, at: int, end: int) -> tuple[tuple[str, str], int]:
+    name, at = text(data, at, end)
+    value, at = text(data, at, end)
+    return (name, value), at
+
+
+def _behind_pair(data: bytes, at: int, end: int) -> int:
+    for _ in range(2):
+        at += 2 + int.from_bytes(data[at : at + 2], "big")
+    if at > end:
+        raise malformed("a packet ends within a text")
+    return at
+
+
+def of_variable(value: int) -> bytes:
+    """Write a Variable Byte Integer; raises `ValueError` when it is too large."""
+    if value < 0x80:
+        return value.to_bytes(1, "big")
+    if value > standard.LARGEST_LENGTH:
+        raise ValueError(f"{value} is more than MQTT can write, {standard.LARGEST_LENGTH}")
+    written = bytearray()
+    while value >= 0x80:
+        written.append(value & 0x7F | 0x80)
+        value >>= 7
+    written.append(value)
+    return bytes(written)
+
+
+def of_binary(value: bytes) -> bytes:
+    """Write Binary Data, section 1.5.6; raises `ValueError` when it is too long."""
+    if len(value) > _LONGEST_TEXT:
+        raise ValueError(f"{len(value)} bytes are more than MQTT can write, {_LONGEST_TEXT}")
+    return len(value).to_bytes(2, "big") + value
+
+
+def of_text(value: str) -> bytes:
+    """Write a UTF-8 Encoded String; raises `ValueError` when it is too long."""
+    return of_binary(value.encode())
+
+
+# Section 2.2.2: properties.
+
+_READ: Final[Mapping[PropertyKind, Callable[[bytes, int, int], tuple[Any, int]]]] = {
+    PropertyKind.BYTE: byte,
+    PropertyKind.TWO_BYTES: two_bytes,
+    PropertyKind.FOUR_BYTES: four_bytes,
+    PropertyKind.VARIABLE: variable,
+    PropertyKind.TEXT: text,
+    PropertyKind.BINARY: _binary,
+    PropertyKind.PAIR: _pair,
+}
+_WRITE: Final[Mapping[PropertyKind, Callable[[Any], bytes]]] = {
+    PropertyKind.BYTE: lambda value: value.to_bytes(1, "big"),
+    PropertyKind.TWO_BYTES: lambda value: value.to_bytes(2, "big"),
+    PropertyKind.FOUR_BYTES: lambda value: value.to_bytes(4, "big"),
+    PropertyKind.VARIABLE: of_variable,
+    PropertyKind.TEXT: of_text,
+    PropertyKind.BINARY: of_binary,
+    PropertyKind.PAIR: lambda pair: of_text(pair[0]) + of_text(pair[1]),
+}
+
+
+def read_properties(data: bytes, at: int, end: int, packet: int) -> tuple[Properties, int]:
+    """Read the properties of a packet, and return the place behind them.
+
+    User properties beyond the first 8 KiB of them, and whatever is behind the first 1,000 properties, are skipped.
+    """
+    length, at = (data[at], at + 1) if at < end and data[at] < 0x80 else variable(data, at, end)
+    stop = at + length
+    if stop > end:
+        raise malformed("a packet ends within its properties")
+    if not length:
+        return NO_PROPERTIES, at
+    read = _read_usual if length <= _LONGEST_USUAL else _read_properties
+    return read(data[at:stop], packet), stop
+
+
+def _read_properties(data: bytes, packet: int) -> Properties:
+    at, stop = 0, len(data)
+    found: dict[Property, Any] = {}
+    left, room = _MOST_READ, standard.MOST_USER_BYTES
+    while left and at < stop:
+        left -= 1
+        name = _BY_NUMBER.get(data[at])
+        if name is None or packet not in name.packets:
+            raise malformed(f"{standard.NAMES[packet]} has no property 0x{data[at]:02X}")
+        start = at + 1
+        if name is Property.USER_PROPERTY:
+            at = _behind_pair(data, start, stop)
+            room -= at - start - 4  # without two lengths
+            if room < 0:
+                continue
+        value, at = _READ[name.kind](data, start, stop)
+        if type(value) is int and not name.least <= value <= name.most:
+            raise protocol_error(f"the property {name.name} is {value}")
+        if name in _REPEATED:
+            found.setdefault(name, []).append(value)
+        elif name in found:
+            raise protocol_error(f"the property {name.name} is there twice")
+        else:
+            found[name] = value
+    return found
+
+
+_read_usual = lru_cache(maxsize=1024)(_read_properties)  # nearly all messages have the same as others
+
+
+def write_properties(properties: Properties) -> bytes:
+    """Return properties with their length."""
+    written = bytearray()
+    for name, value in properties.items():
+        for one in value if name in _REPEATED else (value,):
+            written.append(name)
+            written += _WRITE[name.kind](one)
+    return of_variable(len(written)) + written
 
 
 # Section 3: control packets, as a server sends them.
@@ -199,11 +347,11 @@ class Decoder:
         if first & 0xF0 == 0x30:
             return self._publish(first, data, body, end)
         if first == 0x40 and length == 2 and (packet_id := data[body] << 8 | data[body + 1]):
-            return Acknowledged(PUBACK, packet_id, 0, NO_PROPERTIES)  # as most of them are
+            return Acknowledged(standard.PUBACK, packet_id, 0, NO_PROPERTIES)  # as most of them are
         self._check(first, length)
         packet, at = self._readers[first >> 4](first >> 4, data[body:end], self._level == MQTT_5)
         if at != length:
-            raise malformed(f"{NAMES[first >> 4]} has {length - at} bytes too many")
+            raise malformed(f"{standard.NAMES[first >> 4]} has {length - at} bytes too many")
         return packet
 
     def _keep(self, start: int, wanted: int) -> None:
@@ -222,7 +370,7 @@ class Decoder:
         if qos:
             packet_id, at = read_packet_id(data, at, end)
         if self._level == MQTT_5:
-            properties, at = read_properties(data, at, end, PUBLISH)
+            properties, at = read_properties(data, at, end, standard.PUBLISH)
             if Property.TOPIC_ALIAS in properties:  # this client has not said that it takes any, section 3.3.2.3.4
                 raise PacketError(Code.TOPIC_ALIAS_INVALID, "PUBLISH has a topic alias")
             reply = properties.get(Property.RESPONSE_TOPIC, "")
@@ -235,19 +383,19 @@ class Decoder:
     def _check(self, first: int, length: int) -> None:
         """Check type, flags and length, sections 2.1.2 to 2.1.4, also of a packet that has not come as a whole."""
         kind, flags = first >> 4, first & 0x0F
-        if kind == PUBLISH:
+        if kind == standard.PUBLISH:
             return
-        if kind not in self._readers or (kind == DISCONNECT and self._level != MQTT_5):
-            raise protocol_error(f"a packet of type {NAMES[kind]} does not come from this side")
-        if flags != (2 if kind in (PUBREL, SUBSCRIBE, UNSUBSCRIBE) else 0):
-            raise malformed(f"{NAMES[kind]} has the flags {flags}")
+        if kind not in self._readers or (kind == standard.DISCONNECT and self._level != MQTT_5):
+            raise protocol_error(f"a packet of type {standard.NAMES[kind]} does not come from this side")
+        if flags != (2 if kind in (standard.PUBREL, standard.SUBSCRIBE, standard.UNSUBSCRIBE) else 0):
+            raise malformed(f"{standard.NAMES[kind]} has the flags {flags}")
         if length > _LARGEST_OTHER:
-            raise PacketError(Code.QUOTA_EXCEEDED, f"{NAMES[kind]} has {length} bytes")
+            raise PacketError(Code.QUOTA_EXCEEDED, f"{standard.NAMES[kind]} has {length} bytes")
 
 
 def read_packet_id(data: bytes, at: int, end: int) -> tuple[int, int]:
     """Read a packet identifier."""
-    packet_id, at = two_bytes(data, at, end)
+    packet_id, at = _whole(data, at, end, 2)
     if not packet_id:  # [MQTT-2.2.1-3]
         raise protocol_error("a packet identifier is 0")
     return packet_id, at
@@ -258,8 +406,8 @@ def _reason(kind: int, body: bytes, at: int) -> tuple[int, Properties, int]:
     if at == len(body):
         return 0, NO_PROPERTIES, at
     code, at = byte(body, at, len(body))
-    if code not in _CODES[kind]:
-        raise malformed(f"{NAMES[kind]} has no reason code 0x{code:02X}")
+    if code not in standard.CODES[kind]:
+        raise malformed(f"{standard.NAMES[kind]} has no reason code 0x{code:02X}")
     if at == len(body):
         return code, NO_PROPERTIES, at
     return code, *read_properties(body, at, len(body), kind)
@@ -272,10 +420,10 @@ def _read_connack(_kind: int, body: bytes, is_5: bool) -> tuple[Connack, int]:
     code, at = byte(body, at, len(body))
     properties = NO_PROPERTIES
     if is_5:
-        properties, at = read_properties(body, at, len(body), CONNACK)
+        properties, at = read_properties(body, at, len(body), standard.CONNACK)
     if flags > 1:
         raise malformed(f"CONNACK has the flags {flags}")
-    if code and (flags or (is_5 and code < FAILURE)):
+    if code and (flags or (is_5 and code < standard.FAILURE)):
         raise protocol_error(f"CONNACK has the reason code {code}{' and a session' if flags else ''}")
     return Connack(bool(flags), code, properties), at
 
@@ -294,12 +442,14 @@ def _read_answered(kind: int, body: bytes, is_5: bool) -> tuple[Answered, int]:
     properties = NO_PROPERTIES
     if is_5:
         properties, at = read_properties(body, at, len(body), kind)
-    if not is_5 and kind == UNSUBACK:
+    if not is_5 and kind == standard.UNSUBACK:
         return Answered(kind, packet_id, b"", properties), at
     codes = body[at:]
-    unknown = set(codes) - (_CODES[kind] if is_5 else _GRANTED_3_1_1)
+    unknown = set(codes) - (standard.CODES[kind] if is_5 else standard.GRANTED_3_1_1)
     if unknown or not codes:
-        raise malformed(f"{NAMES[kind]} has {'no reason code' if not codes else f'reason codes {sorted(unknown)}'}")
+        raise malformed(
+            f"{standard.NAMES[kind]} has {'no reason code' if not codes else f'reason codes {sorted(unknown)}'}"
+        )
     return Answered(kind, packet_id, codes, properties), len(body)
 
 
@@ -312,15 +462,15 @@ def read_disconnect(kind: int, body: bytes, _is_5: bool) -> tuple[Disconnect, in
 
 
 _READERS: Final[Mapping[int, Reader]] = {
-    CONNACK: _read_connack,
-    PUBACK: read_acknowledged,
-    PUBREC: read_acknowledged,
-    PUBREL: read_acknowledged,
-    PUBCOMP: read_acknowledged,
-    SUBACK: _read_answered,
-    UNSUBACK: _read_answered,
-    PINGRESP: lambda _kind, _body, _is_5: (Pingresp(), 0),
-    DISCONNECT: read_disconnect,
+    standard.CONNACK: _read_connack,
+    standard.PUBACK: read_acknowledged,
+    standard.PUBREC: read_acknowledged,
+    standard.PUBREL: read_acknowledged,
+    standard.PUBCOMP: read_acknowledged,
+    standard.SUBACK: _read_answered,
+    standard.UNSUBACK: _read_answered,
+    standard.PINGRESP: lambda _kind, _body, _is_5: (Pingresp(), 0),
+    standard.DISCONNECT: read_disconnect,
 }
 
 
@@ -349,14 +499,14 @@ def connect(
 ) -> bytes:  # fmt: skip
     """Write CONNECT, section 3.1; `keep_alive` is in seconds."""
     flags = clean << 1 | (username is not None) << 7 | (password is not None) << 6
-    level = MQTT_3_1_1 if properties is None else MQTT_5
+    level = standard.MQTT_3_1_1 if properties is None else MQTT_5
     payload = [of_text(client_id)]
     if will is not None:
         flags |= 0x04 | 1 << 3 | 0x20
         payload += [_maybe(None if properties is None else {}), of_text(will.topic), of_binary(will.payload)]
     payload += [of_text(text) for text in (username, password) if text is not None]
     head = of_text("MQTT") + bytes([level, flags]) + keep_alive.to_bytes(2, "big")
-    return _packet(CONNECT << 4, head, _maybe(properties), *payload)
+    return _packet(standard.CONNECT << 4, head, _maybe(properties), *payload)
 
 
 def publish(
@@ -365,14 +515,14 @@ def publish(
 ) -> bytes:  # fmt: skip
     """Write PUBLISH, section 3.3; `packet_id` is None with QoS 0. Properties may have been written before."""
     number = b"" if packet_id is None else packet_id.to_bytes(2, "big")
-    first = PUBLISH << 4 | duplicate << 3 | qos << 1 | retain
+    first = standard.PUBLISH << 4 | duplicate << 3 | qos << 1 | retain
     written = properties if isinstance(properties, bytes) else _maybe(properties)
     return _packet(first, of_text(topic), number, written, payload)
 
 
 def acknowledgement(kind: int, packet_id: int, code: int = 0) -> bytes:
     """Write PUBACK, PUBREC, PUBREL or PUBCOMP, sections 3.4 to 3.7; MQTT 3.1.1 has no `code`."""
-    first = bytes([kind << 4 | (2 if kind == PUBREL else 0)])
+    first = bytes([kind << 4 | (2 if kind == standard.PUBREL else 0)])
     if not code:
         return first + b"\x02" + packet_id.to_bytes(2, "big")
     return first + b"\x03" + packet_id.to_bytes(2, "big") + bytes([code])
@@ -381,20 +531,20 @@ def acknowledgement(kind: int, packet_id: int, code: int = 0) -> bytes:
 def subscribe(packet_id: int, topic_filter: str, options: int, properties: Properties | None = None) -> bytes:
     """Write SUBSCRIBE of one topic filter, section 3.8; `options` are those of section 3.8.3.1."""
     number = packet_id.to_bytes(2, "big")
-    return _packet(SUBSCRIBE << 4 | 2, number, _maybe(properties), of_text(topic_filter), bytes([options]))
+    return _packet(standard.SUBSCRIBE << 4 | 2, number, _maybe(properties), of_text(topic_filter), bytes([options]))
 
 
 def unsubscribe(packet_id: int, topic_filters: Iterable[str], properties: Properties | None = None) -> bytes:
     """Write UNSUBSCRIBE, section 3.10."""
     filters = (of_text(topic_filter) for topic_filter in topic_filters)
-    return _packet(UNSUBSCRIBE << 4 | 2, packet_id.to_bytes(2, "big"), _maybe(properties), *filters)
+    return _packet(standard.UNSUBSCRIBE << 4 | 2, packet_id.to_bytes(2, "big"), _maybe(properties), *filters)
 
 
 def pingreq() -> bytes:
     """Write PINGREQ, section 3.12."""
-    return bytes([PINGREQ << 4, 0])
+    return bytes([standard.PINGREQ << 4, 0])
 
 
 def disconnect(code: int = 0) -> bytes:
     """Write DISCONNECT, section 3.14; MQTT 3.1.1 has no `code`."""
-    return bytes([DISCONNECT << 4, 1, code]) if code else bytes([DISCONNECT << 4, 0])
+    return bytes([standard.DISCONNECT << 4, 1, code]) if code else bytes([standard.DISCONNECT << 4, 0])

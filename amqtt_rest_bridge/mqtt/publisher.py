@@ -3,7 +3,7 @@
 All that a worker publishes goes on one connection, with QoS 1 unless an event says another one. A publication counts as
 published with its PUBACK (QoS 2: PUBCOMP); until then it is published again on the next connection. There are three
 exceptions: a request of server mode is not tried again, since its caller gets an error and asks again; what the broker
-refuses is dropped; a publication for which the broker ends connections is dropped too (`Publisher.down`).
+refuses is dropped; a publication for which the broker ends connections is dropped too (`MqttPublisher.down`).
 """
 
 import asyncio
@@ -16,9 +16,10 @@ from typing import Any, Final
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.lot.model import MessageProperties, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.packets import of_text, of_variable, write_properties
 from amqtt_rest_bridge.mqtt.private import ENDS, OWN, QOS
+from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import BrokerError
-from amqtt_rest_bridge.mqtt.wire import Property, of_text, of_variable, write_properties
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import check_topic_name, loggable
 
@@ -66,7 +67,7 @@ class _Sending:
             self.answer.set_exception(error)
 
 
-class Publisher:
+class MqttPublisher:
     """Publishes while there is a connection, and keeps what waits for one.
 
     The queue is bounded by the callers: each caller of `publish` waits for its own publication.

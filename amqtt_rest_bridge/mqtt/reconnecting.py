@@ -10,8 +10,8 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, NoAnswerError, Session
-from amqtt_rest_bridge.mqtt.wire import Code, Properties, Property
+from amqtt_rest_bridge.mqtt.standard import Code, Properties, Property
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, NoAnswerError
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.times import Backoff
 
@@ -48,7 +48,7 @@ class ReconnectingClient:
     def __init__(
         self,
         broker: Callable[[], Address],
-        session: Session,
+        session: ClientSession,
         on_message: OnMessage,
         on_up: Callable[[MqttConnection], Awaitable[None]],
         on_down: Callable[[MqttConnection, str], None] = lambda *_: None,

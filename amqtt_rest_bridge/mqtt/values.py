@@ -11,7 +11,8 @@ from urllib.parse import unquote, urlsplit
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.lot.model import Pairs
-from amqtt_rest_bridge.mqtt.packets import MQTT_5, Will
+from amqtt_rest_bridge.mqtt.packets import Will
+from amqtt_rest_bridge.mqtt.standard import MQTT_5
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """What a broker's URL may begin with, and the port that it means."""
@@ -69,7 +70,7 @@ def why_not_connected(error: OSError | ValueError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class ClientSession:
     """How the broker knows a client: `expiry` seconds it keeps the session, 0: only as long as the connection.
 
     `receive_maximum` messages of QoS 1 may be unacknowledged at once. `level` is the version of MQTT.

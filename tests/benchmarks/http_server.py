@@ -26,8 +26,7 @@ from aiohttp import web
 from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
-from amqtt_rest_bridge.http.server import HttpServer, TlsFiles
-from amqtt_rest_bridge.http.server import Limits as PortLimits
+from amqtt_rest_bridge.http.server import HttpServer, PortLimits, TlsFiles
 from amqtt_rest_bridge.lot.model import Message, Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb

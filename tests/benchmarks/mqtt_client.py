@@ -22,8 +22,8 @@ from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from amqtt_rest_bridge.processes.supervisor import loop_factory
 from tests.benchmarks import rig
 from tests.worker.mosquitto import Mosquitto
@@ -55,7 +55,7 @@ async def publishing(port: int) -> float:
         fill()
 
     address = Address("127.0.0.1", port, None, None, None, "mosquitto")
-    connection = MqttConnection(address, Session("publisher", 0, 10), lambda *_: None, fill)
+    connection = MqttConnection(address, ClientSession("publisher", 0, 10), lambda *_: None, fill)
     await connection.open()
     before = time.process_time()
     fill()
@@ -79,7 +79,7 @@ async def receiving(port: int) -> float:
             done.set_result(None)
 
     address = Address("127.0.0.1", port, None, None, None, "mosquitto")
-    connection = MqttConnection(address, Session("subscriber", 0, WINDOW), take)
+    connection = MqttConnection(address, ClientSession("subscriber", 0, WINDOW), take)
     await connection.open()
     await connection.subscribe([Subscription("bench/in", 123_456_789)])
     with rig.process("-m", "tests.benchmarks.mqtt_client", "feed", str(port)):

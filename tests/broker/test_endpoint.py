@@ -19,7 +19,7 @@ from amqtt_rest_bridge.broker.bridge_session import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.catalogue import ROUTE_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
-from amqtt_rest_bridge.mqtt import packets, wire
+from amqtt_rest_bridge.mqtt import packets, standard
 from amqtt_rest_bridge.mqtt.packets import Acknowledged, Connack, Publish
 from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
@@ -33,7 +33,7 @@ from amqtt_rest_bridge.mqtt.private import (
     ROUTE,
     UNMATCHED_TOPIC,
 )
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
 
 
 class Client:
@@ -41,7 +41,7 @@ class Client:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self._decoder = packets.Decoder(packets.MQTT_5)
+        self._decoder = packets.Decoder(standard.MQTT_5)
         self._number = 0
 
     async def next(self) -> Any:
@@ -70,7 +70,7 @@ class Client:
         before = []
         while isinstance(packet := await self.next(), Publish):
             before.append(packet)
-        assert packet.kind == wire.SUBACK
+        assert packet.kind == standard.SUBACK
         return before
 
     async def unsubscribe(self, topic_filter: str, name: EventName | None = None) -> None:
@@ -79,7 +79,7 @@ class Client:
         user = [] if name is None else [(ROUTE, name[0]), (EVENT, name[1])]
         properties = {Property.USER_PROPERTY: user}
         self.write(packets.unsubscribe(self._number, [topic_filter], properties))
-        assert (await self.next()).kind == wire.UNSUBACK
+        assert (await self.next()).kind == standard.UNSUBACK
 
     async def messages(self, count: int) -> list[Publish]:
         """Read so many messages."""
@@ -87,7 +87,7 @@ class Client:
 
     def acknowledge(self, message: Publish) -> None:
         """Send PUBACK."""
-        self.write(packets.acknowledgement(wire.PUBACK, message.packet_id or 0))
+        self.write(packets.acknowledgement(standard.PUBACK, message.packet_id or 0))
 
     async def publish(self, topic: str, payload: bytes = b"", **user: str) -> Any:
         """Publish, and return the next packet."""

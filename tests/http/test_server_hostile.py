@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.http.server import Limits
+from amqtt_rest_bridge.http.server import PortLimits
 from amqtt_rest_bridge.lot.model import Publication
 from tests.support.http_ports import PATIENCE, Raw, certificate, error_code_of, get, hook_route, post, served
 from tests.support.waiting import eventually
@@ -165,7 +165,7 @@ def test_a_caller_that_goes_on_sending_still_gets_the_refusal() -> None:
     ],
 )
 def test_a_slow_sender_is_cut_off_and_others_are_served_meanwhile(partial: bytes) -> None:
-    with served(limits=Limits(slow_seconds=0.3)) as hooks, hooks.connect() as slow:
+    with served(limits=PortLimits(slow_seconds=0.3)) as hooks, hooks.connect() as slow:
         slow.send(partial)
         assert hooks.ask(post()).status == 200
         answer = slow.answer()
@@ -175,7 +175,7 @@ def test_a_slow_sender_is_cut_off_and_others_are_served_meanwhile(partial: bytes
 
 
 def test_dripping_bytes_does_not_help_a_slow_sender() -> None:
-    with served(limits=Limits(slow_seconds=0.3)) as hooks, hooks.connect() as slow:
+    with served(limits=PortLimits(slow_seconds=0.3)) as hooks, hooks.connect() as slow:
         slow.send(HEAD + b"Content-Length: 100000\r\n\r\n"[:-2])
         slow.sock.settimeout(0.02)
         answer = b""
@@ -189,14 +189,14 @@ def test_dripping_bytes_does_not_help_a_slow_sender() -> None:
 
 
 def test_an_idle_connection_is_closed_after_a_while_without_an_answer() -> None:
-    with served(limits=Limits(idle_seconds=0.2)) as hooks, hooks.connect() as fresh, hooks.connect() as used:
+    with served(limits=PortLimits(idle_seconds=0.2)) as hooks, hooks.connect() as fresh, hooks.connect() as used:
         assert used.ask(post()).status == 200
         assert fresh.is_closed_by_peer()
         assert used.is_closed_by_peer()
 
 
 def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
-    with served(limits=Limits(slow_seconds=0.3)) as hooks:
+    with served(limits=PortLimits(slow_seconds=0.3)) as hooks:
         hooks.broker.changed("last", b"x" * 10_000_000)
         with socket.socket() as sock:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -209,7 +209,7 @@ def test_a_caller_that_does_not_take_its_answer_is_let_go() -> None:
 
 
 def test_a_caller_that_sends_on_after_the_refusal_is_cut_off() -> None:
-    with served(limits=Limits(slow_seconds=1.0, linger_seconds=0.1)) as hooks, hooks.connect() as raw:
+    with served(limits=PortLimits(slow_seconds=1.0, linger_seconds=0.1)) as hooks, hooks.connect() as raw:
         assert raw.ask(HEAD + b"Content-Length: 1000000\r\n\r\n").status == 413
         with pytest.raises((BrokenPipeError, ConnectionResetError)):
             while True:
@@ -241,7 +241,7 @@ def test_many_requests_in_one_piece_delay_no_other_caller() -> None:
 def test_a_handshake_that_stalls_delays_no_other_caller_and_ends(tmp_path: Path) -> None:
     files = certificate(tmp_path)
     context = ssl.create_default_context(cafile=files.certfile)
-    with served(tls=files, limits=Limits(slow_seconds=0.5)) as hooks:
+    with served(tls=files, limits=PortLimits(slow_seconds=0.5)) as hooks:
         stalled = Raw(hooks.port).send(b"\x16\x03\x01\x02\x00")  # the start of a ClientHello
         silent = Raw(hooks.port)
         with hooks.connect(context) as raw:

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from amqtt_rest_bridge.http.exchange import Request, Response
-from amqtt_rest_bridge.http.server import Limits
+from amqtt_rest_bridge.http.server import PortLimits
 from tests.support.http_ports import Raw, error_code_of, get, hook_route, post, served, serving
 from tests.support.server_mode import event, payload, route
 from tests.support.waiting import eventually
@@ -217,7 +217,7 @@ def test_requests_of_one_reply_topic_wait_for_their_turn_and_delay_no_other() ->
 
 
 def test_more_waiting_requests_than_allowed_are_answered_at_once() -> None:
-    with served(limits=Limits(waiting=1)) as hooks, hooks.connect() as first:
+    with served(limits=PortLimits(waiting=1)) as hooks, hooks.connect() as first:
         first.send(post("/ask"))
         reply = hooks.waiting()
         second = hooks.ask(post("/ask"))

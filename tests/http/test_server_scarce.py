@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.http.server import Limits
+from amqtt_rest_bridge.http.server import PortLimits
 from tests.support.http_ports import Raw, error_code_of, post, served
 from tests.support.waiting import eventually
 
@@ -16,7 +16,7 @@ HEAD = b"POST /hook HTTP/1.1\r\nHost: localhost\r\n"
 
 @pytest.mark.parametrize("count", [300, pytest.param(1000, marks=pytest.mark.long)])
 def test_idle_connections_are_kept_and_others_served_beside_them(count: int) -> None:
-    with served(limits=Limits(connections=2000)) as hooks, contextlib.ExitStack() as connections:
+    with served(limits=PortLimits(connections=2000)) as hooks, contextlib.ExitStack() as connections:
         idle = [connections.enter_context(Raw(hooks.port)) for _ in range(count)]
         with hooks.connect() as raw:
             assert [raw.ask(post()).status for _ in range(50)] == [200] * 50
@@ -24,7 +24,7 @@ def test_idle_connections_are_kept_and_others_served_beside_them(count: int) -> 
 
 
 def test_with_too_many_connections_the_longest_idle_makes_room() -> None:
-    with served(limits=Limits(connections=3)) as hooks:
+    with served(limits=PortLimits(connections=3)) as hooks:
         connections = [Raw(hooks.port) for _ in range(3)]
         for raw in connections:
             assert raw.ask(post()).status == 200
@@ -36,7 +36,7 @@ def test_with_too_many_connections_the_longest_idle_makes_room() -> None:
 
 
 def test_with_too_many_busy_connections_a_new_one_is_refused_with_the_reason() -> None:
-    with served(limits=Limits(connections=1)) as hooks, hooks.connect() as busy:
+    with served(limits=PortLimits(connections=1)) as hooks, hooks.connect() as busy:
         busy.send(HEAD)
         eventually(lambda: bool(hooks.connections))
         with hooks.connect() as second:
@@ -46,7 +46,7 @@ def test_with_too_many_busy_connections_a_new_one_is_refused_with_the_reason() -
 
 
 def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room() -> None:
-    limits = Limits(connections=2, patience_seconds=0.0)
+    limits = PortLimits(connections=2, patience_seconds=0.0)
     with served(limits=limits) as hooks, hooks.connect() as slow, hooks.connect() as slower:
         slower.send(HEAD)
         slow.send(HEAD)
@@ -57,9 +57,9 @@ def test_with_too_many_connections_one_that_keeps_us_waiting_makes_room() -> Non
 
 OUT_OF_DESCRIPTORS = """
 import resource, sys
-from amqtt_rest_bridge.http.server import Limits
+from amqtt_rest_bridge.http.server import PortLimits
 from tests.support.http_ports import served
-with served(limits=Limits(connections=1000)) as hooks:
+with served(limits=PortLimits(connections=1000)) as hooks:
     print(hooks.port, flush=True)
     resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
     sys.stdin.read()

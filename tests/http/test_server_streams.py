@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.http.exchange import Request, Response
-from amqtt_rest_bridge.http.server import Limits
+from amqtt_rest_bridge.http.server import PortLimits
 from tests.support.http_ports import PATIENCE, Raw, RunningServer, get, serving
 from tests.support.waiting import eventually
 
@@ -101,7 +101,7 @@ def exactly(raw: Raw, count: int) -> bytes:
 
 
 @contextmanager
-def streaming(limits: Limits | None = None, kind: type[Pieces] = Pieces) -> Iterator[Port]:
+def streaming(limits: PortLimits | None = None, kind: type[Pieces] = Pieces) -> Iterator[Port]:
     app = Streaming(kind)
     with serving(app, limits=limits) as server:
         yield Port(server.bound_port, app, server)
@@ -180,7 +180,7 @@ def test_a_caller_that_does_not_read_holds_one_piece_and_delays_no_other() -> No
 
 
 def test_a_caller_that_takes_nothing_for_the_time_given_is_closed() -> None:
-    with streaming(Limits(slow_seconds=0.2)) as port:
+    with streaming(PortLimits(slow_seconds=0.2)) as port:
         raw, stream = port.open()
         with raw:
             stream.put(*itertools.repeat(PIECE, 1000))
@@ -188,7 +188,7 @@ def test_a_caller_that_takes_nothing_for_the_time_given_is_closed() -> None:
 
 
 def test_a_quiet_stream_is_not_idle_and_what_its_caller_sends_is_ignored() -> None:
-    with streaming(Limits(idle_seconds=0.05)) as port:
+    with streaming(PortLimits(idle_seconds=0.05)) as port:
         raw, stream = port.open()
         with raw, Raw(port.port) as other:
             assert other.ask(get("/")).body == b"at once"

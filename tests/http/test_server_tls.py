@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.server import Limits, TlsFiles
+from amqtt_rest_bridge.http.server import PortLimits, TlsFiles
 from tests.support.http_ports import Raw, certificate, get, post, served
 from tests.support.waiting import eventually
 
@@ -196,7 +196,7 @@ def test_unusable_files_are_a_configuration_error_that_names_them(tmp_path: Path
 
 
 def test_a_tls_port_has_no_answer_for_one_connection_too_many(files: TlsFiles) -> None:
-    with served(tls=files, limits=Limits(connections=1)) as hooks, Raw(hooks.port) as first:
+    with served(tls=files, limits=PortLimits(connections=1)) as hooks, Raw(hooks.port) as first:
         first.send(b"\x16\x03\x01")
         with Raw(hooks.port) as second:
             assert second.is_closed_by_peer()

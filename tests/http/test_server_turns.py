@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from amqtt_rest_bridge.http import connection as turns
-from amqtt_rest_bridge.http.connection import Limits, Port
+from amqtt_rest_bridge.http.connection import Port, PortLimits
 from amqtt_rest_bridge.http.exchange import Request, Response
 
 
@@ -40,7 +40,7 @@ def test_a_turn_has_a_bound_for_each_kind_of_callers_and_those_that_wait_come_in
 ) -> None:
     clock, done, iterations = Clock(), list[str](), list[list[str]]()
     monkeypatch.setattr(turns, "time", clock)
-    port = Port(NoApplication(), Limits(), 1000)
+    port = Port(NoApplication(), PortLimits(), 1000)
     for number in range(4):
         port.streaming.append(Work(f"stream {number}", clock, 0.3, done))
         port.handshakes.append(Work(f"handshake {number}", clock, 1.0, done))
@@ -67,7 +67,7 @@ def test_a_turn_has_a_bound_for_each_kind_of_callers_and_those_that_wait_come_in
 def test_what_is_queued_again_during_a_turn_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
     clock, done = Clock(), list[str]()
     monkeypatch.setattr(turns, "time", clock)
-    port, names = Port(NoApplication(), Limits(), 1000), itertools.count()
+    port, names = Port(NoApplication(), PortLimits(), 1000), itertools.count()
 
     class Again(Work):
         def take_turn(self) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.http.server import Limits, TlsFiles
+from amqtt_rest_bridge.http.server import PortLimits, TlsFiles
 from tests.support.http_ports import Raw, Served, error_code_of, get, post, served
 from tests.support.http_target import CERTIFICATES
 from tests.support.waiting import eventually
@@ -26,7 +26,7 @@ events = pytest.mark.parametrize(
 
 @contextlib.contextmanager
 def port(
-    *, tls: bool = False, limits: Limits | None = None, payload: bytes = PAYLOAD
+    *, tls: bool = False, limits: PortLimits | None = None, payload: bytes = PAYLOAD
 ) -> Iterator[tuple[Served, ssl.SSLContext | None]]:
     """A port whose /last has a large payload and whose /ask gets large replies, each an object of its own."""
     context = ssl.create_default_context(cafile=str(CERTIFICATES / "authority.pem")) if tls else None
@@ -87,7 +87,7 @@ def test_behind_an_unread_answer_heads_conditions_and_continues_are_answered_too
 def test_one_that_reads_nothing_for_the_time_given_is_closed(
     tls: bool, request_bytes: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with port(tls=tls, limits=Limits(slow_seconds=0.3)) as (hooks, context), hooks.connect(context) as unread:
+    with port(tls=tls, limits=PortLimits(slow_seconds=0.3)) as (hooks, context), hooks.connect(context) as unread:
         unread.send(request_bytes * BURST)
         eventually(lambda: "did not read" in caplog.text)
         assert not hooks.connections
@@ -109,7 +109,7 @@ def test_a_port_stops_although_a_caller_does_not_read() -> None:
 
 
 def test_with_too_many_connections_one_that_does_not_read_makes_room() -> None:
-    with port(limits=Limits(connections=1, patience_seconds=0.0)) as (hooks, _), hooks.connect() as unread:
+    with port(limits=PortLimits(connections=1, patience_seconds=0.0)) as (hooks, _), hooks.connect() as unread:
         unread.send(get("/last") * BURST)
         eventually(lambda: hooks.ask(post()).status == 200)  # the system's buffers fill up before
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Self
 
 from amqtt_rest_bridge.lot.model import EventName
-from amqtt_rest_bridge.mqtt import packets, wire
+from amqtt_rest_bridge.mqtt import packets, standard
 from amqtt_rest_bridge.mqtt.private import EVENT, ROUTE, PrivateAddress
+from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.mqtt.wire import Property
 
 
 class PrivateEndpoint:
@@ -80,14 +80,14 @@ class PrivateEndpoint:
             data, asked = data + more, 0
             while len(data) >= 2:
                 try:
-                    length, at = wire.variable(data, 1, len(data))
-                except wire.PacketError:
+                    length, at = packets.variable(data, 1, len(data))
+                except packets.PacketError:
                     break
                 if len(data) < at + length:
                     break
                 kind, body, data = data[0] >> 4, data[at : at + length], data[at + length :]
-                asked += kind == wire.SUBSCRIBE
-                if kind == wire.CONNECT:
+                asked += kind == standard.SUBSCRIBE
+                if kind == standard.CONNECT:
                     client_id = self._connect(body, writer)
                 else:
                     self._take(kind, body, client_id, writer)
@@ -95,8 +95,8 @@ class PrivateEndpoint:
         writer.close()
 
     def _connect(self, body: bytes, writer: asyncio.StreamWriter) -> str:
-        found, at = wire.read_properties(body, 10, len(body), wire.CONNECT)
-        client_id, _ = wire.text(body, at, len(body))
+        found, at = packets.read_properties(body, 10, len(body), standard.CONNECT)
+        client_id, _ = packets.text(body, at, len(body))
         is_kept = bool(found.get(Property.SESSION_EXPIRY_INTERVAL)) and client_id in self.connects
         self.connects.append(client_id)
         self._writers[client_id] = writer
@@ -105,29 +105,29 @@ class PrivateEndpoint:
 
     def _take(self, kind: int, body: bytes, client_id: str, writer: asyncio.StreamWriter) -> None:
         match kind:
-            case wire.DISCONNECT:
+            case standard.DISCONNECT:
                 writer.close()
-            case wire.SUBSCRIBE:
+            case standard.SUBSCRIBE:
                 name, user, found, _ = self._subscription(body, kind)
                 self.subscriptions[client_id][name] = user
                 self.identifiers[name] = next(iter(found.get(Property.SUBSCRIPTION_IDENTIFIER, [0])))
                 writer.write(b"\x90\x04" + body[:2] + b"\x00\x01")
-            case wire.UNSUBSCRIBE:
+            case standard.UNSUBSCRIBE:
                 name, *_ = self._subscription(body, kind)
                 self.subscriptions[client_id].pop(name, None)
                 writer.write(b"\xb0\x04" + body[:2] + b"\x00\x00")
-            case wire.PUBACK:
+            case standard.PUBACK:
                 self.acknowledged.append((client_id, int.from_bytes(body[:2], "big")))
-            case wire.PUBLISH:
-                topic, at = wire.text(body, 0, len(body))
+            case standard.PUBLISH:
+                topic, at = packets.text(body, 0, len(body))
                 packet_id = body[at : at + 2]
-                found, at = wire.read_properties(body, at + 2, len(body), kind)
+                found, at = packets.read_properties(body, at + 2, len(body), kind)
                 self.published.append((topic, body[at:], dict(found.get(Property.USER_PROPERTY, ()))))
                 writer.write(b"\x40\x02" + packet_id)
 
-    def _subscription(self, body: bytes, kind: int) -> tuple[EventName | str, dict[str, str], wire.Properties, int]:
-        found, at = wire.read_properties(body, 2, len(body), kind)
-        topic_filter, at = wire.text(body, at, len(body))
+    def _subscription(self, body: bytes, kind: int) -> tuple[EventName | str, dict[str, str], standard.Properties, int]:
+        found, at = packets.read_properties(body, 2, len(body), kind)
+        topic_filter, at = packets.text(body, at, len(body))
         user = dict(found.get(Property.USER_PROPERTY, ()))
         name = (user.pop(ROUTE), user.pop(EVENT)) if ROUTE in user else topic_filter
         return name, user | {"filter": topic_filter}, found, at

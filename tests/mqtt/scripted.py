@@ -6,14 +6,15 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, Publish, publish
-from amqtt_rest_bridge.mqtt.values import Address, Session
+from amqtt_rest_bridge.mqtt.packets import Publish, publish
+from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession
 from amqtt_rest_bridge.processes.supervisor import loop_factory
 from tests.support.http_target import Peer, Script, Target
 
 CONNACK = bytes.fromhex("2003 0000 00")
-SESSION = Session("client", 3600, 2)
-OLD = Session("client", 0, 0, level=MQTT_3_1_1)
+SESSION = ClientSession("client", 3600, 2)
+OLD = ClientSession("client", 0, 0, level=MQTT_3_1_1)
 LOOPS = pytest.mark.parametrize("factory", [asyncio.new_event_loop, loop_factory()], ids=["asyncio", "installed"])
 
 

@@ -16,7 +16,7 @@ from amqtt_rest_bridge.group import alone as module
 from amqtt_rest_bridge.group.alone import Alone, Identifiers, sessions_of
 from amqtt_rest_bridge.lot.model import Message, Publication, Route
 from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, UNMATCHED_TOPIC, BrokerState
-from amqtt_rest_bridge.mqtt.publisher import HOPS, Publisher
+from amqtt_rest_bridge.mqtt.publisher import HOPS, MqttPublisher
 from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux
 from tests.engine.host import parsed, text
@@ -63,7 +63,7 @@ class Bridge:
         self.unmatched: list[str] = []
         self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
         self.calls.present = {E}
-        self.publisher, self.supervisor = Publisher(is_private=True), Supervisor(lambda _: None)
+        self.publisher, self.supervisor = MqttPublisher(is_private=True), Supervisor(lambda _: None)
         self.alone = Alone(
             coreflux, lambda: endpoint.address, self.publisher, self.calls, self.watched, self.supervisor
         )
@@ -194,7 +194,7 @@ def test_its_own_publications_are_marked_and_those_of_routes_are_not(tmp_path: P
 
 def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
     async def use(bridge: Bridge) -> None:
-        publisher, connection = Publisher(), bridge.alone.own.client.connection
+        publisher, connection = MqttPublisher(), bridge.alone.own.client.connection
         assert connection is not None
         publisher.up(connection)
         publisher.announce(Publication("status", b""))

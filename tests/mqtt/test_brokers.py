@@ -10,8 +10,8 @@ from websockets.typing import Subprotocol
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
-from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
 from tests.mqtt.scripted import OLD, Taken
 from tests.support.embedded_broker import ANONYMOUS, Host
 from tests.support.http_target import Target, answering
@@ -30,11 +30,11 @@ def test_mosquitto_passes_on_what_is_published_with_its_properties_and_keeps_the
     async def use(port: int) -> None:
         address = Address("127.0.0.1", port, None, None, None, "mosquitto")
         taken: asyncio.Queue[Publish] = asyncio.Queue()
-        reader = MqttConnection(address, Session("reader", 60, 10), lambda _, one: taken.put_nowait(one))
+        reader = MqttConnection(address, ClientSession("reader", 60, 10), lambda _, one: taken.put_nowait(one))
         await reader.open()
         assert not reader.session_present
         await reader.subscribe([Subscription("in/#", 300), Subscription("in/+", 7)])
-        writer = MqttConnection(address, Session("writer", 0, 10), lambda *_: None)
+        writer = MqttConnection(address, ClientSession("writer", 0, 10), lambda *_: None)
         await writer.open()
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         writer.publish("in/ü", b"x", done.set_result, properties=PROPERTIES)
@@ -50,7 +50,7 @@ def test_mosquitto_passes_on_what_is_published_with_its_properties_and_keeps_the
         await reader.unsubscribe([Subscription("in/#")])
         await reader.disconnect()
         assert await reader.ended() == "the connection was lost"
-        again = MqttConnection(address, Session("reader", 60, 10), lambda _, one: taken.put_nowait(one))
+        again = MqttConnection(address, ClientSession("reader", 60, 10), lambda _, one: taken.put_nowait(one))
         await again.open()
         assert again.session_present
         assert (await taken.get()).duplicate  # it was not acknowledged
@@ -67,10 +67,10 @@ def test_a_session_whose_client_takes_less_than_before_gets_all_of_its_messages(
     async def use(port: int) -> None:
         address = Address("127.0.0.1", port, None, None, None, "mosquitto")
         taken = Taken()
-        reader = MqttConnection(address, Session("reader", 60, 10), taken)
+        reader = MqttConnection(address, ClientSession("reader", 60, 10), taken)
         await reader.open()
         await reader.subscribe([Subscription("in", 1)])
-        writer = MqttConnection(address, Session("writer", 0, 10), lambda *_: None)
+        writer = MqttConnection(address, ClientSession("writer", 0, 10), lambda *_: None)
         await writer.open()
         for number in range(30):
             writer.publish("in", b"%d" % number, lambda _: None)
@@ -85,7 +85,7 @@ def test_a_session_whose_client_takes_less_than_before_gets_all_of_its_messages(
             if len(again) == 30:
                 done.set()
 
-        smaller = MqttConnection(address, Session("reader", 60, 2), take)
+        smaller = MqttConnection(address, ClientSession("reader", 60, 2), take)
         await smaller.open()
         await done.wait()
         assert again == [b"%d" % number for number in range(30)]

@@ -13,15 +13,15 @@ import pytest
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, Will, acknowledgement, publish
+from amqtt_rest_bridge.mqtt.standard import DISCONNECT, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
 from amqtt_rest_bridge.mqtt.values import (
     Address,
     BrokerError,
+    ClientSession,
     NoAnswerError,
-    Session,
     Subscription,
     why_not_connected,
 )
-from amqtt_rest_bridge.mqtt.wire import DISCONNECT, NAMES, PINGRESP, PUBACK, PUBREC, SUBACK
 from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run
 from tests.support.http_target import Peer, Script, silent
 from tests.support.waiting import SECONDS
@@ -126,14 +126,16 @@ def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
 BEFORE_CONNACK = [
     pytest.param(message(b"x", 1), SESSION, r"PUBLISH before CONNACK \(Protocol error\)", id="PUBLISH"),
     pytest.param(b"\xd0\x00", SESSION, "another packet before CONNACK", id="PINGRESP"),
-    pytest.param(bytes.fromhex("2003 0100 00"), Session("a", 0, 9), "a session that was not asked for", id="session"),
+    pytest.param(
+        bytes.fromhex("2003 0100 00"), ClientSession("a", 0, 9), "a session that was not asked for", id="session"
+    ),
     pytest.param(b"HTTP/1.1 400 Bad Request\r\n\r\n", SESSION, "does not allow", id="HTTP"),
     pytest.param(b"", SESSION, "closed the connection without an answer to CONNECT", id="nothing"),
 ]
 
 
 @pytest.mark.parametrize(("data", "session", "why"), BEFORE_CONNACK)
-def test_what_answers_connect_with_something_else_is_refused(data: bytes, session: Session, why: str) -> None:
+def test_what_answers_connect_with_something_else_is_refused(data: bytes, session: ClientSession, why: str) -> None:
     async def use(address: Address) -> None:
         connection = MqttConnection(address, session, lambda *_: None)
         with pytest.raises(NoAnswerError, match=why):
@@ -209,7 +211,7 @@ def test_connect_has_what_the_session_and_the_address_say() -> None:
 
     async def use(address: Address) -> None:
         address = Address(address.host, address.port, "u", "p", None, "it")
-        session = Session("client", 60, 5, Will("w", b"gone"))
+        session = ClientSession("client", 60, 5, Will("w", b"gone"))
         connection = MqttConnection(address, session, lambda *_: None)
         await connection.open()
         assert (connection.receive_maximum, connection.session_expiry) == (65_535, 60)
@@ -243,7 +245,7 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
             reset.wait(SECONDS)  # the loop sees messages and reset together
             received.append(message.payload)
 
-        connection = MqttConnection(address, Session("client", 3600, 100), receive)
+        connection = MqttConnection(address, ClientSession("client", 3600, 100), receive)
         await connection.open()
         assert await connection.ended() == "the connection was lost"
         assert received == [b"%d" % number for number in range(1, 100)]

@@ -11,10 +11,10 @@ from amqtt_rest_bridge.broker.bridge_session import written
 from amqtt_rest_bridge.catalogue import DISK_FULL, MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake
+from amqtt_rest_bridge.mqtt.intake import MqttDelivery
 from amqtt_rest_bridge.mqtt.private import EVENT, LOSSLESS, ROUTE
-from amqtt_rest_bridge.mqtt.values import Session, Subscription
+from amqtt_rest_bridge.mqtt.values import ClientSession, Subscription
 from tests.mqtt.private_endpoint import PrivateEndpoint, until
 
 A, B, GONE = ("R", "A"), ("R", "B"), ("R", "Gone")
@@ -66,7 +66,7 @@ def subscriptions(*names: EventName, is_lossless: bool = False) -> dict[EventNam
 class Rig:
     def __init__(self, endpoint: PrivateEndpoint, client_id: str, *, is_lossless: bool) -> None:
         self.endpoint, self.calls = endpoint, Calls()
-        session = Session(client_id, 60, 100)
+        session = ClientSession(client_id, 60, 100)
         self.intake = EventIntake(lambda: endpoint.address, session, self.calls, NAMES, is_lossless=is_lossless)
         self.intake.prepare(subscriptions(A, B, is_lossless=is_lossless), {A, B})
         self.running: asyncio.Task[None] | None = None

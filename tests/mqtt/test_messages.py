@@ -8,8 +8,8 @@ import pytest
 
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, acknowledgement, publish
+from amqtt_rest_bridge.mqtt.standard import PUBCOMP, PUBREC, PUBREL
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Subscription
-from amqtt_rest_bridge.mqtt.wire import PUBCOMP, PUBREC, PUBREL
 from tests.mqtt.scripted import CONNACK, LOOPS, SESSION, Taken, message, read, run
 from tests.support.http_target import Peer
 from tests.support.waiting import SECONDS

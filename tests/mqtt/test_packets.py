@@ -1,6 +1,5 @@
 """The bytes of MQTT packets: what is written, what is read, and that nothing else is."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -8,21 +7,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paho.mqtt.properties import Properties as PahoProperties
 
-from amqtt_rest_bridge.mqtt import packets, wire
+from amqtt_rest_bridge.mqtt import packets, standard
 from amqtt_rest_bridge.mqtt.packets import (
-    MQTT_3_1_1,
-    MQTT_5,
     Acknowledged,
     Answered,
     Connack,
     Decoder,
     Disconnect,
     Packet,
+    PacketError,
     Pingresp,
     Publish,
     Will,
 )
-from amqtt_rest_bridge.mqtt.wire import Code, PacketError, Property
+from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1, MQTT_5, Code, Property, PropertyKind
 
 LEVELS = (MQTT_3_1_1, MQTT_5)
 P = Property
@@ -73,18 +71,21 @@ SAMPLES = [
         }),
         id="PUBLISH-with-properties",
     ),
-    pytest.param("40 02 0007", MQTT_5, Acknowledged(wire.PUBACK, 7, 0, {}), id="PUBACK"),
-    pytest.param("40 03 0007 97", MQTT_5, Acknowledged(wire.PUBACK, 7, 0x97, {}), id="PUBACK-code"),
+    pytest.param("40 02 0007", MQTT_5, Acknowledged(standard.PUBACK, 7, 0, {}), id="PUBACK"),
+    pytest.param("40 03 0007 97", MQTT_5, Acknowledged(standard.PUBACK, 7, 0x97, {}), id="PUBACK-code"),
     pytest.param(
-        "40 08 0007 00 04 1F 0001 61", MQTT_5, Acknowledged(wire.PUBACK, 7, 0, {P.REASON_STRING: "a"}), id="PUBACK-why"
+        "40 08 0007 00 04 1F 0001 61",
+        MQTT_5,
+        Acknowledged(standard.PUBACK, 7, 0, {P.REASON_STRING: "a"}),
+        id="PUBACK-why",
     ),
-    pytest.param("50 02 0007", MQTT_3_1_1, Acknowledged(wire.PUBREC, 7, 0, {}), id="PUBREC"),
-    pytest.param("62 02 0007", MQTT_5, Acknowledged(wire.PUBREL, 7, 0, {}), id="PUBREL"),
-    pytest.param("70 04 0007 92 00", MQTT_5, Acknowledged(wire.PUBCOMP, 7, 0x92, {}), id="PUBCOMP"),
-    pytest.param("90 05 0007 00 01 80", MQTT_5, Answered(wire.SUBACK, 7, b"\x01\x80", {}), id="SUBACK"),
-    pytest.param("90 03 0007 80", MQTT_3_1_1, Answered(wire.SUBACK, 7, b"\x80", {}), id="SUBACK-3.1.1"),
-    pytest.param("B0 04 0007 00 11", MQTT_5, Answered(wire.UNSUBACK, 7, b"\x11", {}), id="UNSUBACK"),
-    pytest.param("B0 02 0007", MQTT_3_1_1, Answered(wire.UNSUBACK, 7, b"", {}), id="UNSUBACK-3.1.1"),
+    pytest.param("50 02 0007", MQTT_3_1_1, Acknowledged(standard.PUBREC, 7, 0, {}), id="PUBREC"),
+    pytest.param("62 02 0007", MQTT_5, Acknowledged(standard.PUBREL, 7, 0, {}), id="PUBREL"),
+    pytest.param("70 04 0007 92 00", MQTT_5, Acknowledged(standard.PUBCOMP, 7, 0x92, {}), id="PUBCOMP"),
+    pytest.param("90 05 0007 00 01 80", MQTT_5, Answered(standard.SUBACK, 7, b"\x01\x80", {}), id="SUBACK"),
+    pytest.param("90 03 0007 80", MQTT_3_1_1, Answered(standard.SUBACK, 7, b"\x80", {}), id="SUBACK-3.1.1"),
+    pytest.param("B0 04 0007 00 11", MQTT_5, Answered(standard.UNSUBACK, 7, b"\x11", {}), id="UNSUBACK"),
+    pytest.param("B0 02 0007", MQTT_3_1_1, Answered(standard.UNSUBACK, 7, b"", {}), id="UNSUBACK-3.1.1"),
     pytest.param("D0 00", MQTT_5, Pingresp(), id="PINGRESP"),
     pytest.param("E0 00", MQTT_5, Disconnect(0, {}), id="DISCONNECT"),
     pytest.param("E0 01 8E", MQTT_5, Disconnect(0x8E, {}), id="DISCONNECT-code"),
@@ -99,9 +100,9 @@ def test_a_packet_is_read(data: str, level: int, packet: Packet) -> None:
 
 @pytest.mark.parametrize(("data", "level", "packet"), SAMPLES)
 def test_a_packet_may_come_in_any_two_pieces_with_others_around_it(data: str, level: int, packet: Packet) -> None:
-    around = packets.acknowledgement(wire.PUBACK, 1)
+    around = packets.acknowledgement(standard.PUBACK, 1)
     stream = around + bytes.fromhex(data) + around
-    one = Acknowledged(wire.PUBACK, 1, 0, {})
+    one = Acknowledged(standard.PUBACK, 1, 0, {})
     for split in range(len(stream) + 1):
         decoder = Decoder(level)
         found: list[Packet] = []
@@ -192,7 +193,7 @@ def is_harmless(data: bytes, level: int) -> None:
     try:
         read(data, level)
     except PacketError as error:
-        assert error.code in wire.REASONS and "\n" not in str(error)
+        assert error.code in standard.REASONS and "\n" not in str(error)
 
 
 def with_length(data: bytes) -> bytes:
@@ -227,72 +228,74 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=
 
 def values(name: Property) -> st.SearchStrategy[Any]:
     """Return what a property may be."""
-    whole: dict[Callable[..., Any], int] = {wire.byte: 255, wire.two_bytes: 65_535, wire.four_bytes: 4_294_967_295}
-    read = name.kind.read
-    if read in whole:
-        return st.integers(name.least, min(name.most, whole[read]))
+    whole = {PropertyKind.BYTE: 255, PropertyKind.TWO_BYTES: 65_535, PropertyKind.FOUR_BYTES: 4_294_967_295}
+    if name.kind in whole:
+        return st.integers(name.least, min(name.most, whole[name.kind]))
     if name is Property.SUBSCRIPTION_IDENTIFIER:
-        return st.lists(st.integers(1, wire.LARGEST_LENGTH), min_size=1, max_size=3)
+        return st.lists(st.integers(1, standard.LARGEST_LENGTH), min_size=1, max_size=3)
     if name is Property.USER_PROPERTY:
         return st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=3)
-    return TEXTS if read is wire.text else st.binary(max_size=20)
+    return TEXTS if name.kind is PropertyKind.TEXT else st.binary(max_size=20)
 
 
 ANY_PROPERTIES = st.fixed_dictionaries({}, optional={name: values(name) for name in Property})
 
 
 @settings(deadline=None)
-@given(ANY_PROPERTIES, st.sampled_from(range(wire.CONNECT, wire.WILL + 1)))
+@given(ANY_PROPERTIES, st.sampled_from(range(standard.CONNECT, standard.WILL + 1)))
 def test_properties_are_read_as_they_were_written_in_the_packets_that_may_have_them(
     properties: dict[Property, Any], packet: int
 ) -> None:
     own = {name: value for name, value in properties.items() if packet in name.packets}
-    data = wire.write_properties(own)
-    assert wire.read_properties(b"?" + data + b"?", 1, len(data) + 1, packet) == (own, len(data) + 1)
+    data = packets.write_properties(own)
+    assert packets.read_properties(b"?" + data + b"?", 1, len(data) + 1, packet) == (own, len(data) + 1)
     for name in set(properties) - set(own):
-        data = wire.write_properties({name: properties[name]})
+        data = packets.write_properties({name: properties[name]})
         with pytest.raises(PacketError, match=f"has no property 0x{name:02X}"):
-            wire.read_properties(data, 0, len(data), packet)
+            packets.read_properties(data, 0, len(data), packet)
 
 
 def test_user_properties_behind_the_first_8_kib_are_skipped_and_other_properties_behind_them_are_read() -> None:
     pairs = [("a", "x" * 8000), ("b", "y" * 8000), ("c", "z")]
-    data = wire.write_properties({P.USER_PROPERTY: pairs, P.CORRELATION_DATA: b"1"})
-    found, end = wire.read_properties(data, 0, len(data), wire.PUBLISH)
+    data = packets.write_properties({P.USER_PROPERTY: pairs, P.CORRELATION_DATA: b"1"})
+    found, end = packets.read_properties(data, 0, len(data), standard.PUBLISH)
     assert (found, end) == ({P.USER_PROPERTY: pairs[:1], P.CORRELATION_DATA: b"1"}, len(data))
-    cut = wire.write_properties({P.USER_PROPERTY: pairs})[:-1]
-    cut = wire.of_variable(len(cut) - 2) + cut[2:]
+    cut = packets.write_properties({P.USER_PROPERTY: pairs})[:-1]
+    cut = packets.of_variable(len(cut) - 2) + cut[2:]
     with pytest.raises(PacketError, match="a packet ends within a text"):
-        wire.read_properties(cut, 0, len(cut), wire.PUBLISH)
+        packets.read_properties(cut, 0, len(cut), standard.PUBLISH)
 
 
 @settings(deadline=None)
-@given(ANY_PROPERTIES, st.sampled_from([wire.CONNACK, wire.PUBLISH, wire.SUBACK, wire.DISCONNECT, wire.CONNECT]))
+@given(
+    ANY_PROPERTIES,
+    st.sampled_from([standard.CONNACK, standard.PUBLISH, standard.SUBACK, standard.DISCONNECT, standard.CONNECT]),
+)
 def test_properties_are_those_of_another_implementation(properties: dict[Property, Any], packet: int) -> None:
     if P.MAXIMUM_PACKET_SIZE in properties:  # paho writes none that a packet cannot have
-        properties[P.MAXIMUM_PACKET_SIZE] = min(properties[P.MAXIMUM_PACKET_SIZE], wire.LARGEST_LENGTH)
+        properties[P.MAXIMUM_PACKET_SIZE] = min(properties[P.MAXIMUM_PACKET_SIZE], standard.LARGEST_LENGTH)
     theirs = PahoProperties(packet)  # type: ignore[no-untyped-call]
     for name, value in properties.items():
         if packet in name.packets:
             called = "".join(word.capitalize() for word in name.name.split("_")).replace("Qos", "QoS")
-            many = name in (Property.USER_PROPERTY, Property.SUBSCRIPTION_IDENTIFIER) and packet != wire.SUBSCRIBE
+            many = name in (Property.USER_PROPERTY, Property.SUBSCRIPTION_IDENTIFIER) and packet != standard.SUBSCRIBE
             for one in value if many else [value]:
                 setattr(theirs, called, one)
     data = theirs.pack()  # type: ignore[no-untyped-call]
-    found, end = wire.read_properties(data, 0, len(data), packet)
+    found, end = packets.read_properties(data, 0, len(data), packet)
     assert end == len(data)
     assert found == {name: value for name, value in properties.items() if packet in name.packets}
 
 
 @pytest.mark.parametrize("name", [one for one in Property if one not in (P.USER_PROPERTY, P.SUBSCRIPTION_IDENTIFIER)])
 def test_a_property_is_there_once(name: Property) -> None:
-    value: Any = "a" if name.kind.read is wire.text else 1
+    value: Any = "a" if name.kind is PropertyKind.TEXT else 1
     value = b"a" if name in (P.CORRELATION_DATA, P.AUTHENTICATION_DATA) else value
-    once = wire.write_properties({name: value})[1:]
+    once = packets.write_properties({name: value})[1:]
     packet = next(iter(name.packets))
-    twice = wire.of_variable(2 * len(once)) + once + once
+    twice = packets.of_variable(2 * len(once)) + once + once
     with pytest.raises(PacketError) as raised:
-        wire.read_properties(twice, 0, len(twice), packet)
+        packets.read_properties(twice, 0, len(twice), packet)
     assert raised.value.code == Code.PROTOCOL_ERROR
 
 
@@ -312,7 +315,9 @@ def test_a_message_is_read_as_it_was_written(
     packet_id = number if qos else None
     duplicate = duplicate and qos > 0
     own: dict[Property, Any] = {
-        name: value for name, value in properties.items() if wire.PUBLISH in name.packets and name is not P.TOPIC_ALIAS
+        name: value
+        for name, value in properties.items()
+        if standard.PUBLISH in name.packets and name is not P.TOPIC_ALIAS
     }
     if set(own.get(P.RESPONSE_TOPIC, "")) & set("+#") or level == MQTT_3_1_1:
         own = {}
@@ -323,11 +328,11 @@ def test_a_message_is_read_as_it_was_written(
     assert read(data, level) == [Publish(topic, payload, qos, retain, duplicate, packet_id, own)]
 
 
-@pytest.mark.parametrize("kind", [wire.PUBACK, wire.PUBREC, wire.PUBREL, wire.PUBCOMP])
+@pytest.mark.parametrize("kind", [standard.PUBACK, standard.PUBREC, standard.PUBREL, standard.PUBCOMP])
 def test_an_acknowledgement_is_read_as_it_was_written(kind: int) -> None:
     for packet_id in (1, 255, 256, 65_535):
         assert read(packets.acknowledgement(kind, packet_id)) == [Acknowledged(kind, packet_id, 0, {})]
-        code = 0x92 if kind in (wire.PUBREL, wire.PUBCOMP) else 0x10
+        code = 0x92 if kind in (standard.PUBREL, standard.PUBCOMP) else 0x10
         assert read(packets.acknowledgement(kind, packet_id, code)) == [Acknowledged(kind, packet_id, code, {})]
 
 
@@ -360,10 +365,10 @@ def test_a_packet_is_written(data: bytes, expected: str) -> None:
     assert data.hex() == bytes.fromhex(expected).hex()
 
 
-@pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, wire.LARGEST_LENGTH])
+@pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2_097_151, 2_097_152, standard.LARGEST_LENGTH])
 def test_a_length_has_as_many_bytes_as_it_needs(value: int) -> None:
-    data = wire.of_variable(value)
-    assert wire.variable(data, 0, len(data)) == (value, len(data))
+    data = packets.of_variable(value)
+    assert packets.variable(data, 0, len(data)) == (value, len(data))
     assert len(data) == 1 + (value > 127) + (value > 16_383) + (value > 2_097_151)
 
 
@@ -371,4 +376,4 @@ def test_what_is_too_long_for_mqtt_is_not_written() -> None:
     with pytest.raises(ValueError, match="65536 bytes are more than MQTT can write"):
         packets.publish("a" * 65_536, b"", None, qos=0)
     with pytest.raises(ValueError, match="is more than MQTT can write"):
-        wire.of_variable(wire.LARGEST_LENGTH + 1)
+        packets.of_variable(standard.LARGEST_LENGTH + 1)

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from amqtt_rest_bridge.bridge import Program
 from amqtt_rest_bridge.group.member import Member
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
 from tests.support.forked import await_server, run_loader
@@ -115,7 +115,7 @@ class Host:
         assert address is not None
         make = partial(Member, settings, lambda: address)
         # An interpreter takes half a second to start.
-        program = Program(settings, Publisher(), make, run_loader=run_loader)
+        program = Program(settings, MqttPublisher(), make, run_loader=run_loader)
         try:
             await program.load()
             await program.start()

@@ -269,7 +269,7 @@ def serving(app: Application, sock: socket.socket | None = None, **settings: Any
 def served(
     *routes: Route,
     tls: TlsFiles | None = None,
-    limits: http.Limits | None = None,
+    limits: http.PortLimits | None = None,
     max_body_bytes: int = 1000,
     access_log: AccessLog | None = None,
     clock: VirtualClock | None = None,

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from amqtt_rest_bridge.mqtt import packets, wire
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt import packets, standard
+from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.topics import filter_matches
 
 NOT_AUTHORIZED = 0x87
@@ -82,9 +82,9 @@ class FakeBroker:
                         break
                 body = await reader.readexactly(length)
                 match first >> 4:
-                    case wire.CONNECT:
+                    case standard.CONNECT:
                         client_id = self._connect(body, writer)
-                    case wire.DISCONNECT:
+                    case standard.DISCONNECT:
                         is_graceful = True
                         return
                     case kind:
@@ -107,12 +107,12 @@ class FakeBroker:
 
     def _connect(self, body: bytes, writer: asyncio.StreamWriter) -> str:
         flags = body[7]
-        found, at = wire.read_properties(body, 10, len(body), wire.CONNECT)
-        client_id, at = wire.text(body, at, len(body))
+        found, at = packets.read_properties(body, 10, len(body), standard.CONNECT)
+        client_id, at = packets.text(body, at, len(body))
         will = None
         if flags & 0x04:
-            topic, at = wire.text(body, at + 1, len(body))
-            payload, at = wire.text(body, at, len(body))
+            topic, at = packets.text(body, at + 1, len(body))
+            payload, at = packets.text(body, at, len(body))
             will = topic, payload.encode()
         before = self.sessions.get(client_id)
         if before is not None and before.writer is not None and self.lacking != "takeover of a client id":
@@ -130,42 +130,42 @@ class FakeBroker:
             {Property.MAXIMUM_PACKET_SIZE: LEAST_PACKET} if self.lacking == "large messages" else {}
         )
         code = 0x84 if self.lacking == "MQTT 5" else 0
-        self._write(writer, wire.CONNACK << 4, bytes([present, code]) + wire.write_properties(says))
+        self._write(writer, standard.CONNACK << 4, bytes([present, code]) + packets.write_properties(says))
         self._flush(session)
         return client_id
 
     def _take(self, kind: int, first: int, body: bytes, session: Kept, writer: asyncio.StreamWriter) -> None:
         number = body[:2]
-        if kind == wire.PUBLISH:
-            topic, at = wire.text(body, 0, len(body))
+        if kind == standard.PUBLISH:
+            topic, at = packets.text(body, 0, len(body))
             number = body[at : at + 2]
-            found, at = wire.read_properties(body, at + 2, len(body), wire.PUBLISH)
+            found, at = packets.read_properties(body, at + 2, len(body), standard.PUBLISH)
             of_broker = topic.startswith("$SYS/")
             allowed = self.lacking != ("commands (coreflux)" if of_broker else "topics of the group")
             session.published += 1
             if self.lacking == "patience" and session.published > MOST_PUBLISHED:  # as NanoMQ 0.25 ends a publisher
                 writer.transport.abort()
                 return
-            self._write(writer, wire.PUBACK << 4, number + (b"" if allowed else bytes([NOT_AUTHORIZED])))
+            self._write(writer, standard.PUBACK << 4, number + (b"" if allowed else bytes([NOT_AUTHORIZED])))
             if allowed:
                 self._publish(topic, body[at:], dict(found), retain=bool(first & 1))
-        elif kind == wire.PUBACK:
+        elif kind == standard.PUBACK:
             session.messages.pop(int.from_bytes(number, "big"), None)
             session.sent.discard(int.from_bytes(number, "big"))
             self._flush(session)
-        elif kind == wire.SUBSCRIBE:
-            found, at = wire.read_properties(body, 2, len(body), wire.SUBSCRIBE)
-            topic_filter, at = wire.text(body, at, len(body))
+        elif kind == standard.SUBSCRIBE:
+            found, at = packets.read_properties(body, 2, len(body), standard.SUBSCRIBE)
+            topic_filter, at = packets.text(body, at, len(body))
             refused = self.lacking == "SOURCE_TOPICs" and topic_filter.endswith("in/+")
-            self._write(writer, wire.SUBACK << 4, number + bytes([0, NOT_AUTHORIZED if refused else 1]))
+            self._write(writer, standard.SUBACK << 4, number + bytes([0, NOT_AUTHORIZED if refused else 1]))
             session.filters[topic_filter] = next(iter(found.get(Property.SUBSCRIPTION_IDENTIFIER, ())), None)
             if not body[at] & 0x20:  # retain handling
                 for topic, payload in self.retained.items():
                     if filter_matches(topic_filter, topic):
-                        self._write(writer, wire.PUBLISH << 4 | 1, wire.of_text(topic) + b"\0" + payload)
-        elif kind == wire.UNSUBSCRIBE:
-            session.filters.pop(wire.text(body, 3, len(body))[0], None)
-            self._write(writer, wire.UNSUBACK << 4, number + b"\0\0")
+                        self._write(writer, standard.PUBLISH << 4 | 1, packets.of_text(topic) + b"\0" + payload)
+        elif kind == standard.UNSUBSCRIBE:
+            session.filters.pop(packets.text(body, 3, len(body))[0], None)
+            self._write(writer, standard.UNSUBACK << 4, number + b"\0\0")
 
     def _publish(self, topic: str, payload: bytes, properties: dict[Any, Any], *, retain: bool) -> None:
         if retain and self.lacking != "retained messages":
@@ -202,4 +202,4 @@ class FakeBroker:
                 session.writer.write(packet)
 
     def _write(self, writer: asyncio.StreamWriter, first: int, body: bytes) -> None:
-        writer.write(bytes([first]) + wire.of_variable(len(body)) + body)
+        writer.write(bytes([first]) + packets.of_variable(len(body)) + body)

@@ -3,9 +3,9 @@
 import pytest
 
 from amqtt_rest_bridge.lot.model import MessageProperties, Pairs
-from amqtt_rest_bridge.mqtt.delivery import MOST_BYTES, MOST_PROPERTIES, carried
+from amqtt_rest_bridge.mqtt.intake import MOST_PROPERTIES, carried
 from amqtt_rest_bridge.mqtt.publisher import HOPS
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import MOST_USER_BYTES, Property
 
 
 @pytest.mark.parametrize(
@@ -13,8 +13,8 @@ from amqtt_rest_bridge.mqtt.wire import Property
     [
         pytest.param((("a", "1"), ("a", "2")), 2, id="a name twice"),
         pytest.param((("a", ""),) * (MOST_PROPERTIES + 1), MOST_PROPERTIES, id="too many"),
-        pytest.param((("a", "b" * (MOST_BYTES - 1)), ("", ""), ("c", ""), ("", "")), 2, id="too long together"),
-        pytest.param((("a", "ü" * (MOST_BYTES // 2)), ("c", "d")), 0, id="one that is too long as UTF-8"),
+        pytest.param((("a", "b" * (MOST_USER_BYTES - 1)), ("", ""), ("c", ""), ("", "")), 2, id="too long together"),
+        pytest.param((("a", "ü" * (MOST_USER_BYTES // 2)), ("c", "d")), 0, id="one that is too long as UTF-8"),
     ],
 )
 def test_the_first_properties_are_carried(user: Pairs, kept: int) -> None:

@@ -13,16 +13,15 @@ from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.own_session import OwnSession
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.delivery import MqttDelivery
-from amqtt_rest_bridge.mqtt.intake import Feed, Intake
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.intake import Feed, Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
-from amqtt_rest_bridge.mqtt.values import Address, Session
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession
 from tests.mqtt.scripted import CONNACK, message, run
 from tests.support.http_target import Peer
 from tests.worker.mosquitto import Mosquitto
 
-SESSION = Session("plant-0", 3600, 100)
+SESSION = ClientSession("plant-0", 3600, 100)
 
 
 class Nothing:
@@ -108,7 +107,7 @@ def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -
     async def use(address: Address) -> None:
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
-        publisher = Publisher()
+        publisher = MqttPublisher()
         publisher.up(connection)
         for _ in range(5):
             publisher.announce(Publication("out", b"x"))
@@ -191,7 +190,7 @@ def test_a_publication_that_ends_each_connection_is_dropped_and_the_others_arriv
                     return
 
     async def use(address: Address) -> None:
-        publisher = Publisher()
+        publisher = MqttPublisher()
         topics = ["poison" if number in (4, 7) else f"out/{number}" for number in range(10)]
         publications = [publisher.publish(Publication(topic, b"x"), hops=0) for topic in topics]
         for _ in range(ends + 1):
@@ -223,7 +222,7 @@ def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_
     """The mark that ends retained records is sent behind them."""
 
     async def use() -> None:
-        publisher = Publisher()
+        publisher = MqttPublisher()
         failures = [publisher.publish(Publication("failures", b"x"), hops=0) for _ in range(20_000)]
         leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=30, version="1", clock=0)
         known = asyncio.Event()
@@ -256,7 +255,7 @@ def test_a_publication_that_does_not_wait_is_given_up_while_the_broker_is_away_o
     async def use(address: Address) -> None:
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
-        publisher = Publisher()
+        publisher = MqttPublisher()
         with pytest.raises(BrokerAwayError, match=r"^the broker is away$"):
             await publisher.publish(Publication("away", b"x"), hops=0, wait=False)
         publisher.up(connection)
@@ -291,7 +290,7 @@ def test_a_publication_whose_caller_is_gone_before_it_was_sent_is_never_sent() -
         peer.wait()
 
     async def use(address: Address) -> None:
-        publisher = Publisher()
+        publisher = MqttPublisher()
         publications = [publisher.publish(Publication(f"out/{number}", b"x"), hops=0) for number in range(3)]
         publications[1].cancel()
         connection = MqttConnection(address, SESSION, lambda *_: None)

@@ -16,13 +16,13 @@ import pytest
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient, lacking_of
-from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
-from amqtt_rest_bridge.mqtt.wire import Property
+from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from tests.worker.ejabberd import PASSWORD, USER, Ejabberd
 from tests.worker.test_start import reason_of, run
 
 pytestmark = pytest.mark.ejabberd
-SESSION = Session("plant-0", 3600, 100)
+SESSION = ClientSession("plant-0", 3600, 100)
 
 
 class Taker:
@@ -51,7 +51,7 @@ class Taker:
 
 
 @contextlib.asynccontextmanager
-async def connected(where: Address, session: Session) -> AsyncIterator[tuple[MqttConnection, Taker]]:
+async def connected(where: Address, session: ClientSession) -> AsyncIterator[tuple[MqttConnection, Taker]]:
     """Connect, and close the socket in the end."""
     taker = Taker()
     connection = MqttConnection(where, session, taker)
@@ -132,7 +132,7 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
     async def use() -> None:
         a, b = (address(cluster, host) for host in cluster.hosts)
         async with contextlib.AsyncExitStack() as stack:
-            publisher, _ = await stack.enter_async_context(connected(b, Session("publisher", 0, 10)))
+            publisher, _ = await stack.enter_async_context(connected(b, ClientSession("publisher", 0, 10)))
             old, at_old = await stack.enter_async_context(connected(a, SESSION))
             await old.subscribe([Subscription("in", 7)])
             await publish(publisher, b"done", b"first", b"second")
@@ -169,10 +169,10 @@ def test_a_client_id_that_connects_at_another_node_takes_the_session_and_what_wa
 def test_retained_messages_reach_new_clients_only_of_the_node_that_took_them(cluster: Ejabberd) -> None:
     async def use() -> None:
         for host in cluster.hosts:
-            async with connected(address(cluster, host), Session(host, 0, 10)) as (publisher, _):
+            async with connected(address(cluster, host), ClientSession(host, 0, 10)) as (publisher, _):
                 await publish(publisher, host.encode(), topic=f"bridge/plant/{host}/online", retain=True)
         for host in cluster.hosts:
-            async with connected(address(cluster, host), Session(host, 0, 10)) as (reader, taker):
+            async with connected(address(cluster, host), ClientSession(host, 0, 10)) as (reader, taker):
                 await reader.subscribe([Subscription("bridge/plant/+/online", 9, True)])
                 assert await taker.acknowledged(1) == [host.encode()]
 
@@ -197,14 +197,14 @@ def test_a_client_of_a_killed_node_goes_on_at_the_other_one_and_only_what_its_se
     async def use() -> None:
         b = address(cluster, cluster.hosts[1])
         at_killed = Taker()
-        session = Session("plant-2", 3600, 100)
+        session = ClientSession("plant-2", 3600, 100)
         client = ReconnectingClient(
             lambda: address(cluster, "nodes.example"), session, at_killed, subscribe, lacking=lacks_more
         )
         await client.open()
         async with (
-            connected(b, Session("publisher", 0, 10)) as (publisher, _),
-            connected(b, Session("plant-3", 3600, 100)) as (other, at_other),
+            connected(b, ClientSession("publisher", 0, 10)) as (publisher, _),
+            connected(b, ClientSession("plant-3", 3600, 100)) as (other, at_other),
         ):
             await subscribe(other)
             await publish(publisher, b"before", topic="killed")

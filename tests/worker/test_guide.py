@@ -9,7 +9,7 @@ import pytest
 
 from amqtt_rest_bridge.__main__ import main as rest_bridge
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.values import Address, Session, Subscription
+from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.documents import ROOT, blocks, page
@@ -33,7 +33,7 @@ def test_the_command_of_the_guide_has_the_broker_forget_a_session_and_its_messag
     async def present() -> bool:
         """Connect with the session's client id, subscribe as its route does, and leave the session to the broker."""
         where = Address("127.0.0.1", mosquitto.port, None, None, None, "mosquitto")
-        connection = MqttConnection(where, Session("plant-0:Orders", 3600, 1), lambda *_: None)
+        connection = MqttConnection(where, ClientSession("plant-0:Orders", 3600, 1), lambda *_: None)
         await connection.open()
         await connection.subscribe([Subscription("$share/plant:Orders/in", 1)])
         await connection.disconnect()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.group import probe as tried
-from amqtt_rest_bridge.group.probe import Finding, probe
+from amqtt_rest_bridge.group.probe import ProbeFinding, probe
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
@@ -29,7 +29,7 @@ NAMES = [*(name for name, _, _ in tried._CHECKS), COMMANDS]
 FOLLOWING = {"MQTT 5": NAMES[1:], "topics of the group": NAMES[2:]}  # what cannot be tried without
 
 
-def found(port: int, **settings: Any) -> list[Finding]:
+def found(port: int, **settings: Any) -> list[ProbeFinding]:
     """Try a broker that answers at once."""
     address = parse_url(f"mqtt://127.0.0.1:{port}")
     assert address is not None
@@ -42,7 +42,7 @@ def is_empty(broker: FakeBroker) -> bool:
     return (broker.sessions, broker.retained) == ({}, {})
 
 
-def lacking(findings: list[Finding]) -> set[str]:
+def lacking(findings: list[ProbeFinding]) -> set[str]:
     return {one.name for one in findings if one.holds is False}
 
 
@@ -51,7 +51,7 @@ def test_a_broker_that_has_everything_lacks_nothing_and_is_left_as_it_was() -> N
         findings = found(broker.port)
         assert [one.name for one in findings] == [*NAMES, "DESTINATION_TOPICs"]
         assert all(one.holds and not one.hint for one in findings[:-1]), findings
-        assert findings[-1] == Finding("DESTINATION_TOPICs", None, "not tried: results/Echo")
+        assert findings[-1] == ProbeFinding("DESTINATION_TOPICs", None, "not tried: results/Echo")
         eventually(partial(is_empty, broker))
 
 
@@ -59,7 +59,7 @@ OTHERS = ("a queue", "patience")
 
 
 @pytest.fixture(scope="module")
-def probed() -> Iterator[Mapping[str, tuple[FakeBroker, list[Finding]]]]:
+def probed() -> Iterator[Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]]:
     """Try brokers that lack one thing each, all at the same time, since each makes the probe wait."""
     with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack, ThreadPoolExecutor(64) as pool:
         patch.setattr(tried, "WAIT_SECONDS", 2.0)  # half a second was too little for a starved machine
@@ -70,7 +70,7 @@ def probed() -> Iterator[Mapping[str, tuple[FakeBroker, list[Finding]]]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
-    name: str, probed: Mapping[str, tuple[FakeBroker, list[Finding]]]
+    name: str, probed: Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]
 ) -> None:
     broker, findings = probed[name]
     assert lacking(findings) == {name} | ({"redelivery"} if name == "kept sessions" else set())
@@ -88,7 +88,7 @@ def test_what_a_broker_lacks_is_named_with_what_to_do_and_nothing_is_left(
     ],
 )
 def test_what_a_broker_does_to_one_check_is_reported_there_and_the_others_are_tried(
-    lacking: str, name: str, detail: str, probed: Mapping[str, tuple[FakeBroker, list[Finding]]]
+    lacking: str, name: str, detail: str, probed: Mapping[str, tuple[FakeBroker, list[ProbeFinding]]]
 ) -> None:
     (one,) = (finding for finding in probed[lacking][1] if finding.holds is False)
     assert one.name == name and re.search(detail, one.detail)

@@ -13,10 +13,10 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from amqtt_rest_bridge.errors import PublicationRefusedError
 from amqtt_rest_bridge.lot.model import Publication
-from amqtt_rest_bridge.mqtt import wire
+from amqtt_rest_bridge.mqtt import standard
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish
-from amqtt_rest_bridge.mqtt.publisher import Publisher
+from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address
 from tests.mqtt.scripted import CONNACK, SESSION, read, run
 from tests.support.asking import ask
@@ -137,7 +137,7 @@ def test_a_worker_publishes_with_the_lower_of_the_setting_and_the_subscription(
 
 
 def sent(payload: bytes, packet_id: int | None, qos: int) -> bytes:
-    properties = {wire.Property.USER_PROPERTY: (("rest-bridge-hops", "0"),)}
+    properties = {standard.Property.USER_PROPERTY: (("rest-bridge-hops", "0"),)}
     return publish("out", payload, packet_id, qos=qos, properties=properties)
 
 
@@ -148,16 +148,16 @@ def test_qos_2_ends_with_pubcomp_and_goes_out_again_on_the_next_connection_befor
         peer.sock.recv(1024)
         peer.send(CONNACK)
         assert read(peer, len(first + second)) == first + second
-        peer.send(acknowledgement(wire.PUBREC, 1) + acknowledgement(wire.PUBREC, 2, 0x97))  # which refuses it
-        assert read(peer, 4) == acknowledgement(wire.PUBREL, 1)
+        peer.send(acknowledgement(standard.PUBREC, 1) + acknowledgement(standard.PUBREC, 2, 0x97))  # which refuses it
+        assert read(peer, 4) == acknowledgement(standard.PUBREL, 1)
         if peer.number == 1:
             peer.reset()
         else:
-            peer.send(acknowledgement(wire.PUBCOMP, 1))
+            peer.send(acknowledgement(standard.PUBCOMP, 1))
             peer.wait()
 
     async def use(address: Address) -> None:
-        publisher = Publisher()
+        publisher = MqttPublisher()
         publications = [publisher.publish(Publication("out", one, qos=2), hops=0) for one in (b"first", b"second")]
         for number in range(2):
             connection = MqttConnection(address, SESSION, lambda *_: None)
@@ -185,7 +185,7 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
         peer.wait()
 
     async def use(address: Address) -> None:
-        publisher = Publisher()
+        publisher = MqttPublisher()
         publications = [publisher.publish(Publication("out", b"x", qos=0), hops=0) for _ in range(2000)]
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
@@ -203,7 +203,7 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
     run(script, use)
 
 
-@pytest.mark.parametrize("kind", [wire.PUBACK, wire.PUBCOMP])
+@pytest.mark.parametrize("kind", [standard.PUBACK, standard.PUBCOMP])
 def test_an_acknowledgement_of_another_step_ends_the_connection(kind: int) -> None:
     def script(peer: Peer) -> None:
         peer.sock.recv(1024)
@@ -216,7 +216,7 @@ def test_an_acknowledgement_of_another_step_ends_the_connection(kind: int) -> No
         connection = MqttConnection(address, SESSION, lambda *_: None)
         await connection.open()
         connection.publish("out", b"x", lambda _: None, qos=2)
-        assert f"{wire.NAMES[kind]} without a publication of QoS" in await connection.ended()
+        assert f"{standard.NAMES[kind]} without a publication of QoS" in await connection.ended()
 
     run(script, use)
 
@@ -227,7 +227,7 @@ def test_a_broker_that_takes_less_gets_less() -> None:
         peer.send(bytes.fromhex("2005 0000 02 2401"))  # Maximum QoS 1
         expected = publish("out", b"x", 1, properties={})
         assert read(peer, len(expected)) == expected
-        peer.send(acknowledgement(wire.PUBACK, 1))
+        peer.send(acknowledgement(standard.PUBACK, 1))
         peer.wait()
 
     async def use(address: Address) -> None:

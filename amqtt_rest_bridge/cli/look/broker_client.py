@@ -22,19 +22,19 @@ from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.lot.model import Pairs, Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.packets import MQTT_3_1_1, MQTT_5, Publish
+from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import TIME, replaying_client_id
+from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1, MQTT_5, Properties, Property
 from amqtt_rest_bridge.mqtt.values import (
     PORTS,
     Address,
     BrokerError,
+    ClientSession,
     NoAnswerError,
-    Session,
     Subscription,
     load_tls,
     parse_url,
 )
-from amqtt_rest_bridge.mqtt.wire import Properties, Property
 from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -103,7 +103,7 @@ class Subscriber:
     """A connection with subscriptions, and the messages that have come."""
 
     def __init__(self, address: Address, level: int = MQTT_3_1_1, client_id: str | None = None) -> None:
-        session = Session(client_id or f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, _MOST_UNREAD, level=level)
+        session = ClientSession(client_id or f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, _MOST_UNREAD, level=level)
         self.connection = MqttConnection(address, session, self._take)
         self.shown = address.shown
         self._messages: asyncio.Queue[Publish | None] = asyncio.Queue()  # None: the connection has ended

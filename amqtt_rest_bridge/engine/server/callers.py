@@ -25,7 +25,7 @@ from amqtt_rest_bridge.catalogue import (
     UNAUTHORIZED,
 )
 from amqtt_rest_bridge.engine.needs import Clock
-from amqtt_rest_bridge.http.exchange import Caller, Headers, Refusal, RefusedError, overloaded, refuse
+from amqtt_rest_bridge.http.exchange import Caller, Headers, Refusal, RequestRefusedError, overloaded, refuse
 from amqtt_rest_bridge.lot.model import RestApiConfig, Signature, SignatureScheme
 from amqtt_rest_bridge.times import LineLimit
 
@@ -44,7 +44,7 @@ _LOG_SECONDS: Final = 60.0
 _OTHERS: Final = "other addresses"
 
 
-class WrongCredentialError(RefusedError):
+class WrongCredentialError(RequestRefusedError):
     """A request is refused for a password, token or signature that it holds; one that holds none was no guess."""
 
 
@@ -80,7 +80,7 @@ class Credentials:
         )  # fmt: skip
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise `RefusedError` (401) unless the caller sent what the route asks for.
+        """Raise `RequestRefusedError` (401) unless the caller sent what the route asks for.
 
         It is a `WrongCredentialError` if a header that may hold a credential came. Hashes of the same length are
         compared, all of them, so that the time of it says nothing.
@@ -93,7 +93,7 @@ class Credentials:
         found = [hmac.compare_digest(password, expected) for expected in self._passwords]
         found += [hmac.compare_digest(token, expected) for token in tokens for expected in self._tokens]
         if not any(found):
-            raise (WrongCredentialError if authorization or own else RefusedError)(self._refusal)
+            raise (WrongCredentialError if authorization or own else RequestRefusedError)(self._refusal)
 
 
 def credentials_for(route: str, config: RestApiConfig) -> Credentials | None:
@@ -111,13 +111,13 @@ class CorsPolicy:
     origins: frozenset[str] | None
 
     def answer_headers(self, origin: str | None) -> Headers:
-        """Return the headers for a request's answer; raises `RefusedError` (403) for an origin that is not listed."""
+        """Return the headers for an answer; raises `RequestRefusedError` (403) for an origin that is not listed."""
         if origin is None:
             return _VARY
         return (*_VARY, *self._allow(origin), _EXPOSE)
 
     def preflight_headers(self, origin: str, methods: str, wanted: str | None) -> Headers:
-        """Return the headers of a preflight's answer; raises `RefusedError` (403) for an origin that is not listed."""
+        """Return the headers for a preflight; raises `RequestRefusedError` (403) for an origin that is not listed."""
         headers = (*_PREFLIGHT_VARY, *self._allow(origin), ("Access-Control-Allow-Methods", methods))
         if wanted and _TOKENS.fullmatch(wanted):
             headers = (*headers, ("Access-Control-Allow-Headers", wanted))
@@ -128,7 +128,7 @@ class CorsPolicy:
             return _ANY_ORIGIN
         if _normal(origin) not in self.origins:
             message = "Pages of this origin may not call this endpoint; nothing was published"
-            raise RefusedError(refuse(ORIGIN_NOT_ALLOWED, message, _VARY))
+            raise RequestRefusedError(refuse(ORIGIN_NOT_ALLOWED, message, _VARY))
         return (("Access-Control-Allow-Origin", origin),)
 
 
@@ -162,7 +162,7 @@ _Signed = tuple[str | None, bytes, list[bytes]]
 """The timestamp (None: the scheme has none), what was signed, and the signatures that were sent."""
 
 Verify = Callable[[Mapping[str, str], bytes, float], None]
-"""Raise `RefusedError` (401) unless the headers (names in lower case) hold the signature of the body at a Unix time."""
+"""Raise `RequestRefusedError` (401) unless the headers, by names in lower case, sign the body at a Unix time."""
 
 
 def verifier_of(signature: Signature) -> Verify:
@@ -185,7 +185,7 @@ def verifier_of(signature: Signature) -> Verify:
             message = f"The {header} header does not hold the {what}"
         # A 401 names a scheme, RFC 9110 section 15.5.2.
         refusal = refuse(row, message, (("WWW-Authenticate", f'HMAC-SHA256 header="{header}"'),))
-        raise (WrongCredentialError if headers.get(header.lower()) else RefusedError)(refusal)
+        raise (WrongCredentialError if headers.get(header.lower()) else RequestRefusedError)(refusal)
 
     return verify
 

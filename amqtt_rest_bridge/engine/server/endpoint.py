@@ -39,7 +39,7 @@ from amqtt_rest_bridge.http.exchange import (
     RETRY_AFTER,
     Answer,
     Refusal,
-    RefusedError,
+    RequestRefusedError,
     Response,
     internal_error,
     overloaded,
@@ -126,12 +126,12 @@ class ServerEndpoint:
         return self._publish(request)
 
     def _admit(self, request: EventRequest) -> None:
-        """Raise `RefusedError` for a request that the event does not take."""
+        """Raise `RequestRefusedError` for a request that the event does not take."""
         http = request.http
         if self.cors is not None:
             request.answer_headers = self.cors.answer_headers(http.headers.get("origin"))
         if http.refusal is not None:
-            raise RefusedError(http.refusal)
+            raise RequestRefusedError(http.refusal)
         if self._credentials is not None:
             self._credentials.check(http.headers)
         request.check_body(self._shared.host.limits.max_body_bytes)
@@ -141,7 +141,7 @@ class ServerEndpoint:
     async def _refuse_late(self, request: EventRequest, refusal: Refusal) -> Response:
         http = request.http
         instead = await self._shared.wrong_credentials.delay(http.remote, request.port, http.caller)
-        return self.failed(request, RefusedError(refusal), instead)
+        return self.failed(request, RequestRefusedError(refusal), instead)
 
     async def _publish(self, request: EventRequest) -> Response:
         """Publish a request, and answer it."""
@@ -153,7 +153,7 @@ class ServerEndpoint:
 
     async def _respond(self, request: EventRequest) -> Response:
         if self._check is not None and (faults := self._check(request.content())):
-            raise RefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
+            raise RequestRefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
         if (when := self._event.when) is not None and not is_true(when, request.values()):
             raise SkippedError(*why_false(when, request.values()))
         key = self._key(request)
@@ -172,7 +172,7 @@ class ServerEndpoint:
         topic = self._topic.source if self._topic.is_constant else request.fill(self._topic)
         payload = request.content() if event.payload is None else request.fill_bytes(event.payload)
         if len(payload) > self._shared.host.limits.max_body_bytes:
-            raise RefusedError(too_large(self._shared.host.limits.max_body_bytes))
+            raise RequestRefusedError(too_large(self._shared.host.limits.max_body_bytes))
         return Publication(topic, payload, event.retain, MessageProperties(trace) if trace else None, event.qos)
 
     def _answer_to(self, request: EventRequest, publication: Publication) -> Response:
@@ -215,7 +215,7 @@ class ServerEndpoint:
                 message = await reply.within(seconds)
             except TimeoutError:
                 text = f"The request was published, but no reply came on {topic} within {seconds:g} seconds"
-                raise RefusedError(refuse(REPLY_TIMEOUT, text)) from None
+                raise RequestRefusedError(refuse(REPLY_TIMEOUT, text)) from None
         return payload_answer(TopicPayload(message.payload), trace_of(message.user))
 
     async def _publish_to_broker(self, publication: Publication) -> None:
@@ -223,13 +223,13 @@ class ServerEndpoint:
             await self._shared.host.publisher.publish(publication, hops=1, route=self._route.name, wait=False)
         except NoRoomError:
             message = "The bridge has more requests than the broker can take; this one was not published"
-            raise RefusedError(overloaded(message)) from None
+            raise RequestRefusedError(overloaded(message)) from None
         except BrokerAwayError:
             message = "The MQTT broker is away or has not acknowledged this request; it may have been published"
-            raise RefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
+            raise RequestRefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
         except PublicationRefusedError as why:
             message = f"The MQTT broker does not take what this request publishes: {why}"
-            raise RefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
+            raise RequestRefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
 
     # DEDUPE_KEY.
 
@@ -269,7 +269,7 @@ class ServerEndpoint:
                 await until(mine, deadline - clock.monotonic(), clock)
             except TimeoutError:
                 message = "A request with the same DEDUPE_KEY has not ended; this one was not published"
-                raise RefusedError(overloaded(message)) from None
+                raise RequestRefusedError(overloaded(message)) from None
         claims[key] = []
 
     # The end.
@@ -290,7 +290,7 @@ class ServerEndpoint:
         if isinstance(failure, SkippedError):
             request.skipped = failure.code, failure.message
             return self._done(request, _IGNORED)
-        if isinstance(failure, RefusedError):
+        if isinstance(failure, RequestRefusedError):
             refusal = noted = failure.refusal
         else:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)

@@ -29,7 +29,7 @@ from amqtt_rest_bridge.http.exchange import (
     RETRY,
     Headers,
     Pulse,
-    RefusedError,
+    RequestRefusedError,
     Response,
     event_of,
     overloaded,
@@ -229,9 +229,9 @@ class Reads:
             raise
 
     def add(self, stream: "Reader") -> None:
-        """Count a stream; raises `RefusedError` (503) when there are too many."""
+        """Count a stream; raises `RequestRefusedError` (503) when there are too many."""
         if not self._takes_streams or len(self._streams) >= MOST_STREAMS:
-            raise RefusedError(overloaded("The bridge has as many streams open as it can serve"))
+            raise RequestRefusedError(overloaded("The bridge has as many streams open as it can serve"))
         self._streams.add(stream)
         self._count(stream.name[0], 1)
 
@@ -366,7 +366,7 @@ class _Topic:
         return topic == self._topic
 
     def answer(self, newest: Newest) -> TopicPayload:
-        """Return its payload; raises `RefusedError` (404) where there is none."""
+        """Return its payload; raises `RequestRefusedError` (404) where there is none."""
         payload = newest.topics.get(self._topic)
         if payload is not None:
             return payload
@@ -374,7 +374,7 @@ class _Topic:
         message = f"No message has been seen on {shown} yet"
         if not newest.is_complete:
             message = f"No message is kept of {shown}: {loggable(newest.topic_filter)} {_TOO_MANY}"
-        raise RefusedError(refuse(NO_MESSAGE, message))
+        raise RequestRefusedError(refuse(NO_MESSAGE, message))
 
     def seen(self, newest: Newest, last_id: str) -> int:
         """Return the number of the change that a caller has seen who names the id of its last event."""
@@ -411,7 +411,7 @@ class _Topics:
         return self._is_all or self._matches(topic) is not None
 
     def answer(self, newest: Newest) -> TopicPayload:
-        """Return the object; raises `RefusedError` (503) where it is too large."""
+        """Return the object; raises `RequestRefusedError` (503) where it is too large."""
         made = self._answer
         if made is None or made[0] != newest.number:
             members = ((topic, one) for topic, one in newest.topics.items() if one and self.concerns(topic))
@@ -456,7 +456,7 @@ class _Topics:
     def _object(self, newest: Newest, members: Iterable[tuple[str, TopicPayload]]) -> str:
         shown = loggable(self._filter)
         if not newest.is_complete:
-            raise RefusedError(refuse(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}"))
+            raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, f"{shown} {_TOO_MANY}"))
         written: list[str] = []
         size = 0
         for topic, one in members:  # of 16 MiB no more is written than may be answered
@@ -469,11 +469,11 @@ class _Topics:
             if len(text.encode()) <= self._largest:
                 return text
         message = f"The messages on {shown} take more than the {self._largest} bytes of max_response_bytes"
-        raise RefusedError(refuse(ANSWER_TOO_LARGE, message))
+        raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, message))
 
 
 class Reader:
-    """The stream of one caller; see `http.exchange.Stream`."""
+    """The stream of one caller; see `http.exchange.ResponseStream`."""
 
     def __init__(self, reading: Reading, topics: _Topic | _Topics, last_id: str) -> None:
         self.name = reading.name
@@ -511,7 +511,7 @@ class Reader:
             return self._pulse.of(first)
         try:
             piece = self.topics.piece(self._reads.newest(self.topic_filter), self._seen)
-        except RefusedError:  # the next request of this caller is answered with it
+        except RequestRefusedError:  # the next request of this caller is answered with it
             return b""
         if piece is None:
             self._reads.sleep(self)

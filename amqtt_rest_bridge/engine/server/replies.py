@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from amqtt_rest_bridge.catalogue import CALLER_LEFT, STOPPED_BEFORE_REPLY
 from amqtt_rest_bridge.engine.needs import Clock
-from amqtt_rest_bridge.http.exchange import Caller, RefusedError, overloaded, refuse
+from amqtt_rest_bridge.http.exchange import Caller, RequestRefusedError, overloaded, refuse
 from amqtt_rest_bridge.lot.model import Message
 
 T = TypeVar("T")
@@ -49,11 +49,11 @@ class AwaitedReply:
             self._future.set_result(message)
 
     async def within(self, seconds: float) -> Message:
-        """Return the reply; raises `TimeoutError`, or `RefusedError` (504) when the bridge shuts down."""
+        """Return the reply; raises `TimeoutError`, or `RequestRefusedError` (504) when the bridge shuts down."""
         message = await until(self._future, seconds, self._clock)
         if message is None:
             text = f"The request was published, but the bridge shut down before a reply came on {self.topic}"
-            raise RefusedError(refuse(STOPPED_BEFORE_REPLY, text))
+            raise RequestRefusedError(refuse(STOPPED_BEFORE_REPLY, text))
         return message
 
 
@@ -100,7 +100,7 @@ class Replies:
     async def turn(self, topic: str, caller: Caller, seconds: float) -> AsyncIterator[None]:
         """Wait until all requests of a topic that came before have been answered; in order of arrival.
 
-        Raises `RefusedError`: 503 where that takes longer than `seconds`, 400 for a caller that leaves before its turn.
+        Raises `RequestRefusedError`: 503 where that takes longer than `seconds`, 400 for a caller that leaves.
         Decision: such a caller loses its turn, for all others would wait until its request is answered. Once it is
         published the turn is kept, whether the caller has left or not: the reply would be taken for the next.
         """
@@ -113,7 +113,7 @@ class Replies:
             if not await _turn_of(mine, seconds, self._clock) or caller.has_left:
                 left = "The caller closed its side of the connection"
                 message = f"{left} before its turn on the reply topic; nothing was published"
-                raise RefusedError(refuse(CALLER_LEFT, message))
+                raise RequestRefusedError(refuse(CALLER_LEFT, message))
             yield
         finally:
             queue.remove(mine)
@@ -134,4 +134,4 @@ async def _turn_of(mine: asyncio.Future[bool], seconds: float, clock: Clock) -> 
         return await until(mine, seconds, clock)
     except TimeoutError:
         message = "The requests that came before on this reply topic have no replies yet; this one was not published"
-        raise RefusedError(overloaded(message)) from None
+        raise RequestRefusedError(overloaded(message)) from None

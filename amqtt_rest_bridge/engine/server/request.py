@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
-from amqtt_rest_bridge.http.exchange import Headers, RefusedError, Request, refuse, too_large
+from amqtt_rest_bridge.http.exchange import Headers, Request, RequestRefusedError, refuse, too_large
 from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.lot.placeholders import PlaceholderText, RequestValues
 
@@ -48,7 +48,7 @@ class EventRequest:
         self._values: RequestValues | None = None
 
     def check_body(self, limit: int) -> None:
-        """Raise `RefusedError` for a body that is not published.
+        """Raise `RequestRefusedError` for a body that is not published.
 
         413 for more than `limit` bytes, 415 for an encoded one (RFC 9110 section 8.4): subscribers could not see how.
         """
@@ -56,9 +56,9 @@ class EventRequest:
         if encoding and encoding.lower() != "identity":
             message = "The request's body has a Content-Encoding"
             accepted = (("Accept-Encoding", "identity"),)
-            raise RefusedError(refuse(catalogue.UNSUPPORTED_MEDIA_TYPE, message, accepted))
+            raise RequestRefusedError(refuse(catalogue.UNSUPPORTED_MEDIA_TYPE, message, accepted))
         if len(self.http.body) > limit:
-            raise RefusedError(too_large(limit))
+            raise RequestRefusedError(too_large(limit))
 
     def drop_body(self) -> None:
         """Hold the body no longer."""
@@ -78,7 +78,7 @@ class EventRequest:
         return json.dumps({**query, **self.parameters}, ensure_ascii=False, separators=(",", ":")).encode()
 
     def values(self) -> RequestValues:
-        """Return what placeholders are filled with; raises `RefusedError` (400)."""
+        """Return what placeholders are filled with; raises `RequestRefusedError` (400)."""
         if self._values is None:
             http = self.http
             self._values = RequestValues(
@@ -94,14 +94,14 @@ class EventRequest:
         return self._values
 
     def fill(self, text: PlaceholderText) -> str:
-        """Fill a topic; raises `RefusedError` (400) where a value is missing or spoils it."""
+        """Fill a topic; raises `RequestRefusedError` (400) where a value is missing or spoils it."""
         try:
             return text.fill(self.values())
         except CallError as failure:
             raise _cannot_fill(failure) from failure
 
     def fill_bytes(self, text: PlaceholderText) -> bytes:
-        """Fill a payload; raises `RefusedError` (400) likewise."""
+        """Fill a payload; raises `RequestRefusedError` (400) likewise."""
         try:
             return text.fill_bytes(self.values())
         except CallError as failure:
@@ -131,13 +131,13 @@ def readable(value: str) -> str:
         return value
 
 
-def _cannot_fill(failure: CallError) -> RefusedError:
-    return RefusedError(refuse(catalogue.INVALID_REQUEST, failure.message, hint=failure.hint))
+def _cannot_fill(failure: CallError) -> RequestRefusedError:
+    return RequestRefusedError(refuse(catalogue.INVALID_REQUEST, failure.message, hint=failure.hint))
 
 
-def _query_refused() -> RefusedError:
+def _query_refused() -> RequestRefusedError:
     message = "The request's query string is not UTF-8 or holds control characters"
-    return RefusedError(refuse(catalogue.BAD_QUERY, message))
+    return RequestRefusedError(refuse(catalogue.BAD_QUERY, message))
 
 
 T = TypeVar("T")
@@ -197,7 +197,7 @@ class EndpointTable(Generic[T]):
     def find(self, path: str) -> Methods[T] | None:
         """Find what exists at a path as sent in the request line, without its query.
 
-        Raises `RefusedError` (400) for a path that cannot be decoded.
+        Raises `RequestRefusedError` (400) for a path that cannot be decoded.
         """
         methods = self._as_written.get(path)
         if methods is not None:
@@ -242,20 +242,20 @@ class _Pattern(Generic[T]):
 
 
 def decode_path(path: str) -> tuple[str, ...]:
-    """Decode a path as sent into its segments; raises `RefusedError` (400) when it is not one."""
+    """Decode a path as sent into its segments; raises `RequestRefusedError` (400) when it is not one."""
     if not path.startswith("/"):
-        raise RefusedError(refuse(catalogue.NOT_A_PATH, "The request's path does not begin with '/'"))
+        raise RequestRefusedError(refuse(catalogue.NOT_A_PATH, "The request's path does not begin with '/'"))
     if "#" in path:
-        raise RefusedError(refuse(catalogue.FRAGMENT, "The request's path holds a fragment"))
+        raise RequestRefusedError(refuse(catalogue.FRAGMENT, "The request's path holds a fragment"))
     if _BAD_ESCAPE.search(path):
         message = "The request's path holds a '%' without two hexadecimal digits"
-        raise RefusedError(refuse(catalogue.BAD_ESCAPE, message))
+        raise RequestRefusedError(refuse(catalogue.BAD_ESCAPE, message))
     try:
         decoded = tuple(_unquote(segment) for segment in path[1:].split("/"))
     except UnicodeError:
-        raise RefusedError(refuse(catalogue.PATH_NOT_UTF_8, "The request's path is not UTF-8")) from None
+        raise RequestRefusedError(refuse(catalogue.PATH_NOT_UTF_8, "The request's path is not UTF-8")) from None
     if _CONTROL.search("".join(decoded)):
-        raise RefusedError(refuse(catalogue.CONTROL_CHARACTER, "The request's path holds a control character"))
+        raise RequestRefusedError(refuse(catalogue.CONTROL_CHARACTER, "The request's path holds a control character"))
     return decoded
 
 

@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from amqtt_rest_bridge.engine.server.callers import TOLERANCE_SECONDS, verifier_of
-from amqtt_rest_bridge.http.exchange import RefusedError
+from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
 from amqtt_rest_bridge.lot.placeholders import Place
 from tests.support.answering import port
@@ -158,7 +158,7 @@ vectors = pytest.mark.parametrize(("scheme", "secret", "time", "body", "headers"
 def is_verified(scheme: SignatureScheme, secret: str, now: float, body: bytes, headers: Mapping[str, str]) -> bool:
     try:
         verifier_of(Signature(secret, scheme=scheme))(headers, body, now)
-    except RefusedError as refused:
+    except RequestRefusedError as refused:
         assert refused.refusal.code == "invalid_signature"
         return False
     return True
@@ -187,10 +187,10 @@ def test_a_refusal_says_whether_the_signature_or_the_clock_is_wrong(
     scheme: SignatureScheme, secret: str, time: int, body: bytes, headers: dict[str, str]
 ) -> None:
     verify = verifier_of(Signature(secret, scheme=scheme))
-    with pytest.raises(RefusedError) as late:
+    with pytest.raises(RequestRefusedError) as late:
         verify(headers, body, time + TOLERANCE_SECONDS + 1)
     assert "clocks" in late.value.refusal.hint
-    with pytest.raises(RefusedError) as wrong:
+    with pytest.raises(RequestRefusedError) as wrong:
         verify(headers, body + b" ", time)
     assert "SIGNATURE_SCHEME" in wrong.value.refusal.hint
 

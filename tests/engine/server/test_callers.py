@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.engine.server.callers import verifier_of
-from amqtt_rest_bridge.http.exchange import RefusedError
+from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from amqtt_rest_bridge.lot.model import Signature
 from tests.support.answering import Answering, port
 from tests.support.server_mode import error_code, event, route
@@ -126,7 +126,7 @@ def test_a_signature_is_read_in_every_form(header: str) -> None:
     ],
 )
 def test_any_other_signature_is_refused(header: str | None) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RequestRefusedError) as caught:
         headers = {} if header is None else {"x-hub-signature-256": header}
         verifier_of(GITHUB)(headers, b"Hello, World!", 0.0)
     assert caught.value.refusal.code == "invalid_signature"

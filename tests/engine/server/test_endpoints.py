@@ -8,7 +8,7 @@ import pytest
 from amqtt_rest_bridge.engine.server import request as endpoints
 from amqtt_rest_bridge.engine.server.request import EndpointTable
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.exchange import RefusedError
+from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from tests.support.answering import Answering, port
 from tests.support.http_ports import get, post, served
 from tests.support.server_mode import REQUEST_ID, error_code, event, payload, route
@@ -150,7 +150,7 @@ def test_a_literal_endpoint_shares_its_path_with_a_pattern_of_another_method() -
     ],
 )
 def test_a_path_that_is_none_is_an_invalid_request(path: str) -> None:
-    with pytest.raises(RefusedError) as caught:
+    with pytest.raises(RequestRefusedError) as caught:
         EndpointTable([("/{any}", "GET", None)]).find(path)
     assert caught.value.refusal.code == "invalid_request"
 

@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.server import reads
 from amqtt_rest_bridge.engine.server.reads import MOST_STREAMS, Newest
-from amqtt_rest_bridge.http.exchange import Response, Stream
+from amqtt_rest_bridge.http.exchange import Response, ResponseStream
 from amqtt_rest_bridge.lot.model import Message
 from tests.support.answering import Answering, port
 from tests.support.server_mode import error_code, event, topic
@@ -224,7 +224,7 @@ def streams(*topics: tuple[str, bytes], source: str = FILTER, **settings: Any) -
     return made
 
 
-def stream_of(made: Answering, **headers: str) -> Stream:
+def stream_of(made: Answering, **headers: str) -> ResponseStream:
     answer = made.begin("GET", "/stream", **headers)
     assert isinstance(answer, Response)
     assert answer.stream is not None
