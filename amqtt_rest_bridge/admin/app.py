@@ -191,7 +191,9 @@ class AdminPort:
                 asked, wanted = page_query_of(query, time.time())
                 return pages.runs(self._records.find(wanted), asked)
             case ["runs", run]:
-                return self._of_run(run, lambda runs: pages.run(runs, is_refused="refused" in query), tries=True)
+                return self._of_run(
+                    run, lambda runs: self._page_of_run(runs, is_refused="refused" in query), tries=True
+                )
             case ["playground"]:
                 return pages.playground(Trial(FIRST_ROUTE), None)
         return pages.asset(path, request.query) or refused(NOT_FOUND, SAFE)
@@ -239,7 +241,13 @@ class AdminPort:
         numbers = await self._figures.now(statuses=True)
         if name not in numbers.routes:
             return refused(NO_ROUTE, SAFE)
-        return self._pages.route(name, numbers, self._records.find(wanted), query)
+        runs = self._records.find(wanted)
+        return self._pages.route(name, numbers, runs, query, self._records.kept.unsent_by_code(name))
+
+    def _page_of_run(self, runs: Runs, *, is_refused: bool) -> Response:
+        run = runs.newest()[0]
+        alike = {} if run.route is None else self._records.kept.unsent_by_code(run.route)
+        return self._pages.run(runs, alike.get(run.code or "", 0), is_refused=is_refused)
 
     async def _try(self, _path: str, request: Request) -> Response:
         """Try a definition, in a process that a thread waits for."""

@@ -127,8 +127,8 @@ class StatusPages:
             is_empty=not arrows,
         )
 
-    def route(self, name: str, numbers: Numbers, runs: Runs, query: PageQuery) -> Response:
-        """Return the page of one route."""
+    def route(self, name: str, numbers: Numbers, runs: Runs, query: PageQuery, alike: Mapping[str, int]) -> Response:
+        """Return the page of one route; `alike` counts failures that can be sent again, by code."""
         route = self.routes[name]
         shown = row(numbers.routes[name], self._samples)
         found = [run_members(one) for one in runs.newest()]
@@ -142,7 +142,7 @@ class StatusPages:
             outcomes=list(Outcome),
             query=query,
             may_retry=self._may_retry,
-            failed_codes=sorted({run["code"] for run in found if run["outcome"] == "failed" and not run["retried_as"]}),
+            alike=alike,
             **self._chart(name, query.range),
         )
 
@@ -166,8 +166,11 @@ class StatusPages:
             names=sorted(self.routes, key=str.lower),
         )
 
-    def run(self, runs: Runs, *, is_refused: bool) -> Response:
-        """Return the page of one run; `is_refused` is whether a retry of it was just refused."""
+    def run(self, runs: Runs, alike: int, *, is_refused: bool) -> Response:
+        """Return the page of one run.
+
+        `alike` counts failures like it that can be sent again, `is_refused` is whether a retry of it was just refused.
+        """
         run = whole_run(runs, self.routes) | run_members(runs.newest()[0])
         again = None if runs.detail is None else runs.detail.again
         route = self.routes.get(run["route"])
@@ -175,6 +178,7 @@ class StatusPages:
         return self._page(
             "run",
             run=run,
+            alike=alike,
             again=None if again is None else run_members(again),
             may_retry=self._may_retry and route is not None,
             is_refused=is_refused,

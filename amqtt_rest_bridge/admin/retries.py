@@ -125,15 +125,8 @@ class Retries:
 
     def _matching(self, wanted: RetryQuery) -> list[str]:
         """Return the failures that are asked for, the oldest first, without those that have been sent again."""
-        found = [
-            kept.record.id
-            for kept in self._records.kept.newest(wanted.route)
-            if kept.record.id is not None
-            and kept.is_failure
-            and kept.record.retried_as is None
-            and (wanted.code is None or kept.record.code == wanted.code)
-        ]
-        return found[:MOST_RUNS][::-1]
+        found = self._records.kept.unsent(wanted.route, wanted.code)
+        return [kept.record.id or "" for kept in found[:MOST_RUNS]][::-1]
 
     def _retry(self, name: str, kept: KeptRun | None) -> str:
         """Send a message again and return the id of the new run; raises `_RefusedError`."""

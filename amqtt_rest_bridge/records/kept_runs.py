@@ -4,6 +4,7 @@ Each route has its last 100 failures, its last 20 successes and the last 20 that
 too large the route that holds the most bytes loses its oldest run, so that no route takes the room of another one.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final
 
@@ -190,6 +191,19 @@ class KeptRuns:
             return reversed(list(self._runs.values()))
         own = [run for (name, _), part in self._parts.items() if name == route for run in part.values()]
         return iter(sorted(own, key=lambda run: run.record.time, reverse=True))
+
+    def unsent(self, route: str | None, code: str | None = None) -> list[KeptRun]:
+        """Return the failures of a route, or all, that have not been sent again, the newest first."""
+        return [
+            run
+            for run in self.newest(route)
+            if run.is_failure and run.record.retried_as is None and code in (None, run.record.code)
+        ]
+
+    def unsent_by_code(self, route: str) -> dict[str, int]:
+        """Return how many failures of a route can be sent again, by code: their messages are kept."""
+        codes = Counter(run.record.code or "" for run in self.unsent(route) if run.payload is not None)
+        return dict(sorted(codes.items()))
 
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
         return self._parts.setdefault((run.record.route or "", run.outcome), {})

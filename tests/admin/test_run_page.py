@@ -308,8 +308,12 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         target.answer = lambda _: (200, b"{}")
         page.open(url(host))
         page.wait("document.querySelector('[data-problems] .count')?.innerText === '5 ×'")
-        click(page, "[data-problems] .actions a", "Retry all like this")
-        click(page, "form.inline button", "5 sent again.")
+        click(page, "[data-problems] .actions a", "Retry all 5 like this")
+        assert not page.evaluate("document.querySelector('.ask form').checkVisibility()"), "it asks first"
+        page.evaluate("document.querySelector('.ask summary').click()")
+        assert page.text(".ask form span") == "Send 5 messages of route Orders that failed with http_status again?"
+        assert page.text(".ask form button") == "Send 5 again"
+        click(page, ".ask form button", "5 sent again.")
         assert sorted(topic for topic, _ in client.messages(5)) == [f"done/{number}" for number in range(5)]
         page.evaluate("document.querySelector('.filters select').value = 'failed'")
         click(page, ".filters button", "orders/4")
@@ -319,6 +323,41 @@ def test_failures_alike_are_sent_again_at_once_and_the_page_says_how_many(
         assert (status, answer) == (303, "/routes/Orders?started=0&refused=0")
         assert post(admin_with_token(host), "/retry", b"route=Orders")[0] == 400
         assert post(admin_with_token(host), "/retry", b"route=Orders&code=x", Origin="http://evil.example")[0] == 403
+        assert page.errors == []
+
+
+@pytest.mark.chromium
+def test_runs_come_before_numbers_zeros_fold_topics_break_and_names_stay_in_their_boxes(
+    target: Recorder, page: Page
+) -> None:
+    topic = "orders/line-seven-of-the-second-hall/temperature"
+    routes = client_route(
+        target.url, event='WITH ERROR_TOPIC "errors/of/the/second/hall/line/seven/and/others"'
+    ).replace('"orders/+"', '"orders/#"') + server_route("Orders-of-the-second-hall-and-all-the-others")
+    with hosting(routes, admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("errors/#")
+        client.publish(topic, b'{"a": {"b": 1}}')
+        client.message()
+        page.size(360, 640)
+        page.open(url(host, "/routes/Orders"))
+        headings = page.evaluate("[...document.querySelectorAll('h2')].map((one) => one.innerText).join()")
+        assert headings == "Runs,Numbers,Definition"
+        assert page.text("[data-numbers] dt:last-of-type") == "Connection"
+        folded = page.evaluate("document.querySelector('.zeros').innerText + document.querySelector('.zeros').open")
+        assert folded == "Those that are zerofalse"
+        assert page.evaluate("document.querySelector('.runs .what').innerHTML").count("/<wbr>") == 2
+        target.answer = lambda _: (200, b"{}")
+        client.publish("orders/2", b"{}")
+        page.wait("document.querySelector('[data-numbers] [data-cell=succeeded]')?.innerText === '1'")
+        page.size(1280, 800)
+        page.open(url(host, "/flow"))
+        assert page.evaluate("document.querySelectorAll('.drawing .box').length") > 5
+        for name in ("text", "[data-rate]"):
+            outside = f"""[...document.querySelectorAll('.drawing .box')].filter((box) => {{
+                const [text, own] = [box.querySelector({name!r})?.getBBox(), box.querySelector('rect').getBBox()];
+                return text?.width && (text.x < own.x || text.x + text.width > own.x + own.width);
+            }}).map((box) => box.textContent)"""
+            assert page.evaluate(outside) == []
         assert page.errors == []
 
 

@@ -119,6 +119,37 @@ def test_results_error_topics_and_chains_are_drawn_in_columns_from_left_to_right
     assert listed == [["orders/+"], ["http://a.test"], ["done/{topic.2}"], ["failed/orders"]]
 
 
+def test_each_event_of_a_route_with_several_has_a_way_of_its_own(tmp_path: Path) -> None:
+    events = """
+    ADD EVENT Second WITH SOURCE_TOPIC "b" WITH METHOD "PUT" WITH ENDPOINT "/b" WITH DESTINATION_TOPIC "b/done"
+    ADD EVENT Third WITH METHOD "POST" WITH ENDPOINT "/c" WITH DESTINATION_TOPIC "c"
+    ADD EVENT Fourth WITH METHOD "PUT" WITH ENDPOINT "/d" WITH DESTINATION_TOPIC "d"
+"""
+    routes = client_route("http://a.test", config='WITH ENABLE_SERVER "true" WITH SERVER_PORT 8080') + events
+    drawn = drawing(edges(routes_of(tmp_path, routes)), {"Orders": RouteState("Green", "")})
+    ways = [[box.event or box.name for box in (*way.before, way.route, *way.after, *way.answers)] for way in drawn.ways]
+    assert ways == [
+        ["orders/+", "Send", "http://a.test", "done/{topic.2}"], ["b", "Second", "http://a.test", "b/done"],
+        ["POST :8080/c", "Third", "c"], ["PUT :8080/d", "Fourth", "d"],
+    ]  # fmt: skip
+    own = [box for box in drawn.boxes if box.kind == "route"]
+    assert {(box.name, box.health, box.link) for box in own} == {("Orders", "Green", "/routes/Orders")}
+    assert {box.shown for box in own} == {f"Orders: {name}" for name in ("Send", "Second", "Third", "Fourth")}
+
+
+@pytest.mark.parametrize(
+    ("topic", "shown"),
+    [
+        pytest.param("plant/line/7/temperature", "plant/line/7/temperature", id="it fits"),
+        pytest.param("plant/line/7/temperature/celsius/mean", "plant/line/7/…/celsius/mean", id="middle"),
+        pytest.param("工場" * 20 + "/+", "工場工場工場工…場工場工場/+", id="wide"),
+    ],
+)
+def test_a_name_that_is_too_long_for_its_box_shows_both_ends(tmp_path: Path, topic: str, shown: str) -> None:
+    routes = routes_of(tmp_path, client_route("http://a.test").replace("orders/+", topic))
+    assert drawing(edges(routes), {}).boxes[0].shown == shown
+
+
 def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Path) -> None:
     arrows = edges(chained(tmp_path))
 

@@ -1,9 +1,11 @@
 """The drawing of the routes: topic to route to HTTP to topic, chains through several routes too. Pure; any thread.
 
-Each topic and route is one box, a server or endpoint one for each route that has it; it is in the first column to the
-right of all that leads to it, and in a circle one arrow goes back. Secrets are masked.
+Each topic is one box. A route has one for each of its events, with a server or endpoint of its own, so that the way of
+each message is seen. A box is in the first column to the right of all that leads to it, and in a circle one arrow goes
+back. Secrets are masked.
 """
 
+import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -21,13 +23,16 @@ _COLUMN: Final = 288
 _ROW: Final = 40
 _HEIGHT: Final = 32
 _MARGIN: Final = 24
-_LONGEST: Final = 30  # characters that fit into a box
+_LONGEST: Final = 28  # characters of a font of one width that fit into a box; wide ones count twice
 _RATE: Final = 7  # of them for a rate, which may come later
 _ANY: Final = "\x01"  # text that a message fills in; no topic holds control characters
 
 
 class Node(NamedTuple):
-    """What a box is of; `kind` is "topic", "route" or "http", and then `owner` its route."""
+    """What a box is of; `kind` is "topic", "route" or "http".
+
+    `owner` is the event of a route that has several; of a server or endpoint the route, and its event.
+    """
 
     kind: str
     name: str
@@ -44,7 +49,10 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node in its place: `shown` is cut to the width, `note` the rate of a route, `health` its health."""
+    """A node in its place: `shown` is cut to the width, `note` the rate of a route, `health` its health.
+
+    `event` is that of a route with several.
+    """
 
     x: int
     y: int
@@ -54,6 +62,7 @@ class Box:
     link: str
     health: str = ""
     note: str = ""
+    event: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +118,10 @@ def edges(routes: Iterable[Route]) -> list[Edge]:
 
 def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
     """Yield the arrows of a route, with the topic that is published to as it may match filters."""
-    masker, own = masker_of(route), Node("route", route.name)
-    server = Node("http", masker.address(route.config.server), route.name)
+    masker, has_several = masker_of(route), len(route.client_events) + len(route.server_events) > 1
     for event in route.client_events:
+        own = Node("route", route.name, event.name if has_several else "")
+        server = Node("http", masker.address(route.config.server), "/".join(own[1:]))
         yield Edge(Node("topic", event.source_topic), own, "way"), None
         yield Edge(own, server, "way"), None
         if event.destination_topic is not None:
@@ -120,8 +130,9 @@ def _route_edges(route: Route) -> Iterator[tuple[Edge, str | None]]:
         if event.error_topic is not None:
             yield Edge(own, Node("topic", masker.text(event.error_topic)), "error"), event.error_topic
     for served in route.server_events:
+        own = Node("route", route.name, served.name if has_several else "")
         address = masker.address(shown_endpoint(served.method, route.config.server_port, served.endpoint))
-        endpoint = Node("http", address, route.name)
+        endpoint = Node("http", address, "/".join(own[1:]))
         if served.destination_topic is None:
             yield Edge(Node("topic", served.source_topic or ""), own, "way"), None
             yield Edge(own, endpoint, "way"), None
@@ -234,9 +245,28 @@ def _box(node: Node, place: tuple[int, int], state: RouteState | None) -> Box:
     is_route = node.kind == "route"
     note = state.rate if is_route and state is not None else ""
     longest = _LONGEST - (max(len(note), _RATE) + 1 if is_route and state is not None else 0)
-    shown = node.name if len(node.name) <= longest else f"{node.name[: longest - 1]}…"
+    event = node.owner if is_route else ""
+    shown = _cut(f"{node.name}: {event}" if event else node.name, longest)
     link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
-    return Box(*place, node.kind, node.name, shown, link, state.health if is_route and state is not None else "", note)
+    health = state.health if is_route and state is not None else ""
+    return Box(*place, node.kind, node.name, shown, link, health, note, event)
+
+
+def _cut(text: str, longest: int) -> str:
+    """Cut the middle out of a text that is longer: where topics and addresses begin and end tells most."""
+    if sum(map(_width, text)) <= longest:
+        return text
+    head = tail = ""
+    while sum(map(_width, head + tail)) < longest - 2:
+        if len(head) <= len(tail):
+            head = text[: len(head) + 1]
+        else:
+            tail = text[-len(tail) - 1 :]
+    return f"{head}…{tail}"
+
+
+def _width(character: str) -> int:
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
 def focus_link(node: Node) -> str:

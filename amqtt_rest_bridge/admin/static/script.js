@@ -97,6 +97,13 @@ function update(row, cells) {
   }
 }
 
+// Numbers of a route that are zero no longer leave the fold.
+function unfold() {
+  const numbers = document.querySelector("[data-numbers]");
+  for (const cell of document.querySelectorAll(".zeros [data-cell]"))
+    if (!["0", "0.0", "-"].includes(cell.textContent)) numbers.append(cell.parentElement);
+}
+
 function showErrorTime(cell, time) {
   cell.parentElement.hidden = !time;
   if (time) cell.dateTime = time;
@@ -126,6 +133,7 @@ function showRoutes({ summary, sections, names, rows: changed }) {
   if (counts && counts.textContent !== summary) counts.textContent = summary;
   if (drawing) return showBoxes(names, changed);
   for (const cells of changed) if (rows.has(cells.name)) update(rows.get(cells.name), cells);
+  if (page) unfold();
   const known = new Set(names);
   const isFiltered = filter?.elements.q.defaultValue;
   const same = (isFiltered || names.length === rows.size) && [...rows.keys()].every((name) => known.has(name));
