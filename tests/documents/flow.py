@@ -26,7 +26,8 @@ def svg() -> str:
     style = STYLE.read_text(encoding="utf-8")
     colours = re.findall(r"^ +(--paper: .*;\n +--edge-box: .*;)$", style, re.MULTILINE)
     rules = "\n".join(re.findall(r"^(?:\.drawing|\.edge|marker).*}$", style, re.MULTILINE))
-    css = f"svg {{ {colours[0]} background: var(--paper); font-family: system-ui, sans-serif; }}\n{rules}\n"
+    (font,) = re.findall(r"--mono: [^;]*;", style)
+    css = f"svg {{ {colours[0]} {font} background: var(--paper); }}\n{rules}\n"
     css += f"@media (prefers-color-scheme: dark) {{ svg {{ {colours[1]} }} }}\n"
     opening, _, rest = drawn[0].partition(">")
     return f'{opening} xmlns="http://www.w3.org/2000/svg">\n<style>\n{css}</style>{rest}\n'

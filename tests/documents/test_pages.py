@@ -1,6 +1,7 @@
 """Each page of the documents is short, is rendered as it is meant, and its links lead somewhere."""
 
 import re
+from xml.etree import ElementTree
 
 import pytest
 from markdown_it import MarkdownIt
@@ -68,6 +69,7 @@ def test_a_page_says_how_it_is_and_not_who_decided_it(name: str) -> None:
 
 def test_the_drawing_of_the_first_page_is_what_the_product_draws() -> None:
     assert FILE.read_text(encoding="utf-8") == svg(), "python -m tests.documents.flow writes it"
+    assert ElementTree.parse(FILE).getroot().tag.endswith("svg")
     assert f"]({FILE.relative_to(ROOT)})" in page("README.md").partition("\n## ")[0]
 
 
