@@ -1,5 +1,9 @@
 """The life of a call, in the order in which it happens: offered, admitted, its turn, its attempts, its end.
 
+    offer -> _admit -> _arrive -> _line_up -> _queue -> _run: _attempt -> _end
+                |                                ^                |
+                v refuse                         +-- _try_again <-+
+
 A call with a place is a task. A route has `workers` places; a call has one from the building of its request until the
 broker has acknowledged the result. A call that waits is an entry of a queue: for room, for a place, behind another call
 of its line, in an open batch, for a turn of RATE_LIMIT, for its target, for its next attempt.
@@ -24,7 +28,7 @@ from amqtt_rest_bridge.engine.event import Call, HeldError, PreparedRoute, Step,
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Delivery, Host
 from amqtt_rest_bridge.engine.outcome import Outcomes, note_attempt
-from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve
+from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve, marks_of
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
 from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
 from amqtt_rest_bridge.engine.stages.overload import RoomQueue
@@ -41,7 +45,6 @@ _LOOKED_AT_TOGETHER: Final = 32
 _QUICKLY_PARSED: Final = 16 << 10  # bytes
 _SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
-_MOST_MARKS: Final = 250  # messages of a batch that its result is said to end: MQTT's user properties have a bound
 
 
 class Common(Struct, eq=False):
@@ -391,9 +394,10 @@ class RouteCalls:
         """Count a call that has ended, and those that it carries; publish its result; release its message."""
         riders = self._count_end(call, verdict)
         if verdict.publication is not None:
-            ended = [call, *(rider for rider, own in riders if own.publication is None)][:_MOST_MARKS]
-            marks = filter(None, [one.delivery.mark(one.name) for one in ended if one.delivery is not None])
-            publish, mark = self._common.host.publisher.publish, ",".join(marks)
+            mark = "" if call.delivery is None else call.delivery.mark(call.name)
+            if riders:
+                mark = marks_of([call, *(rider for rider, own in riders if own.publication is None)])
+            publish = self._common.host.publisher.publish
             try:
                 await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=mark)
             except PublicationRefusedError as refused:

@@ -33,6 +33,7 @@ REFUSED: Final = (400, 413, 422)
 
 _KEYS: Final = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of Idempotency-Keys of batches
 _AROUND: Final = 64  # bytes of a body beside its items, beyond the text of BODY
+_MOST_MARKS: Final = 250  # MQTT's user properties have a bound
 _LINE_BREAK: Final = re.compile(r"[\n\r]")
 
 
@@ -174,6 +175,12 @@ def halve(call: Call) -> Call:
     carrying(batch[:middle])
     call.attempted = second.attempted = 0
     return second
+
+
+def marks_of(batch: list[Call]) -> str:
+    """Return what says which messages a result ends, see `Delivery.mark`; of a large batch only so many."""
+    marks = [one.delivery.mark(one.name) for one in batch[:_MOST_MARKS] if one.delivery is not None]
+    return ",".join(filter(None, marks))
 
 
 class Split(Stage):
