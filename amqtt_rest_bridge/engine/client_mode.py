@@ -7,7 +7,7 @@
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import Final
 
 from amqtt_rest_bridge.engine.call import Common, RouteCalls
 from amqtt_rest_bridge.engine.event import PreparedRoute
@@ -45,7 +45,8 @@ class ClientMode:
         self._common = Common(host, outcomes, self._failures, OrderLease(host.clock))
         self._routes: dict[str, RouteCalls] = {}
         self._gone: dict[str, RouteCalls] = {}  # of routes that a reload has removed, while calls of theirs go on
-        self._router = Router()
+        self._by_name: dict[EventName, RouteCalls] = {}  # every client event
+        self._by_topic: TopicIndex[tuple[EventName, RouteCalls]] = TopicIndex(())  # those that listen to a topic
         self._schedule = Schedule(self.run_event, leads, host.clock, host.chance)
         self._workers = 1
 
@@ -62,15 +63,15 @@ class ClientMode:
             delivery: Held for each of its calls, and during this method.
             size: Bytes that count for the message. The length of the payload counts if it is more.
         """
-        listeners = self._router.by_topic[message.topic]
+        listeners = self._by_topic[message.topic]
         if not listeners:
             self._outcomes.note_unmatched(message)
         if delivery is not None:
             delivery.hold()  # a call that ends at once must not acknowledge the message before all events have it
         try:
-            for listener in listeners:
-                if listener.name not in elsewhere:
-                    listener.calls.offer(listener.name[1], message, hops, delivery, size=size)
+            for name, calls in listeners:
+                if name not in elsewhere:
+                    calls.offer(name[1], message, hops, delivery, size=size)
         finally:
             if delivery is not None:
                 delivery.release()
@@ -92,8 +93,8 @@ class ClientMode:
         Returns:
             The key from which the id of the run is made, None if the event is gone.
         """
-        listener = self._router.by_name.get(name)
-        return None if listener is None else listener.calls.offer(name[1], message, hops, delivery, retry_of, size)
+        calls = self._by_name.get(name)
+        return None if calls is None else calls.offer(name[1], message, hops, delivery, retry_of, size)
 
     def fail_event(
         self, name: EventName, message: Message, failure: CallError, delivery: Delivery | None = None, *, hops: int = 0
@@ -102,9 +103,9 @@ class ClientMode:
 
         The delivery is held until the failure is published. Nothing happens if the event is gone.
         """
-        listener = self._router.by_name.get(name)
-        if listener is not None:
-            listener.calls.fail(name[1], message, hops, delivery, failure)
+        calls = self._by_name.get(name)
+        if calls is not None:
+            calls.fail(name[1], message, hops, delivery, failure)
 
     def use_routes(self, routes: Iterable[Route]) -> None:
         """Run these routes from now on.
@@ -132,7 +133,11 @@ class ClientMode:
             else:
                 continue
             self._routes[name] = calls
-        self._router = Router(self._routes.values())
+        events = [(event, calls) for calls in self._routes.values() for event in calls.definition.events.values()]
+        self._by_name = {event.name: calls for event, calls in events}
+        topics = [(event.event.source_topic, (event.name, calls)) for event, calls in events]
+        # An event that has only a schedule is run by that alone, whatever is published on its topic.
+        self._by_topic = TopicIndex([one for one in topics if one[0] != schedule_topic(*one[1][0])])
         self._schedule.use(routes)
         for calls in before.values():
             calls.use(PreparedRoute(calls.definition.route, {}, None))
@@ -215,28 +220,3 @@ def sender_of(config: RestApiConfig, connect: Connects, monotonic: Callable[[], 
     if config.oauth2_token_url is None:
         return client
     return AuthorizedClient(client, connect(config, config.oauth2_token_url), config, monotonic)
-
-
-class Listener(NamedTuple):
-    """A client event, and the calls of its route."""
-
-    name: EventName
-    calls: RouteCalls
-
-
-class Router:
-    """The client events of these routes, by topic and by name.
-
-    An event that has only a schedule is run by that alone, whatever is published on its topic.
-    """
-
-    def __init__(self, routes: Iterable[RouteCalls] = ()) -> None:
-        entries = [
-            (event.event.source_topic, Listener(event.name, calls))
-            for calls in routes
-            for event in calls.definition.events.values()
-        ]
-        self.by_name = {listener.name: listener for _, listener in entries}
-        """Every client event."""
-        self.by_topic = TopicIndex([entry for entry in entries if entry[0] != schedule_topic(*entry[1].name)])
-        """Those that listen to a topic: `by_topic[topic]`."""
