@@ -286,36 +286,21 @@ def _dotted(name: str) -> str:
 
 def _meant(name: str, mode: Mode) -> str | None:
     """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
-    known = {own: kind for kind in reversed(_kinds(mode)) for own in kind.names}
+    known = dict.fromkeys(own for kind in _kinds(mode) for own in kind.names)
     parts = name.split(".")
-    if synonym := _SYNONYMS[mode].get(parts[0].lower()):
-        return _completed(synonym, known[synonym], parts[1:])
-    if len(parts) > 1 and parts[0] in known:
-        first = known[parts[0]]
-        if first.root == "payload":
-            if closest(parts[1], ["csv"]) and mode is not Mode.SERVER:
-                return f"{parts[0]}.csv.{parts[2] if parts[2:] and parts[2].isdecimal() else 0}"
-            tail = parts[2:] if closest(parts[1], ["json"]) else parts[1:]
-            return ".".join([parts[0], "json", *tail])
-        if first.root == "topic":
-            return "topic.1"
+    heads = [(found, parts[1:]) for found in (_SYNONYMS[mode].get(parts[0].lower()),) if found]
+    heads += [(parts[0], parts[1:])] if len(parts) > 1 and parts[0] in known else []
     for count in range(min(2, len(parts)), 0, -1):
         found = closest(".".join(parts[:count]), [own for own in known if own.count(".") == count - 1])
-        if found is not None:
-            return _completed(found, known[found], parts[count:])
+        heads += [(found, parts[count:])] if found else []
+    for head, tail in heads:
+        if tail and closest(tail[0], ["json", "csv"]):
+            head, tail = f"{head}.{closest(tail[0], ['json', 'csv'])}", tail[1:]  # noqa: PLW2901
+        for last in (tail, ["json", *tail] if tail else ["x"], ["x"], ["0"], ["1"], []):
+            candidate = ".".join([head, *last])
+            if recognise(candidate, mode):
+                return candidate
     return None
-
-
-def _completed(found: str, kind: PlaceholderKind, tail: list[str]) -> str:
-    if tail and kind.root == "payload":
-        return ".".join([found, "json", *tail])
-    if kind.root == "csv":
-        return f"{found}.{tail[0] if tail and tail[0].isdecimal() else 0}"
-    if tail and kind.root == "topic":
-        return "topic.1"
-    if tail and kind.argument is None:
-        return found
-    return ".".join([found, *(tail or ([] if kind.alone else ["x"]))])
 
 
 def _kinds(mode: Mode) -> list[PlaceholderKind]:
