@@ -16,7 +16,7 @@ from amqtt_rest_bridge.errors import CallError, FailureCode
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class CatalogueRow:
     """A code with its meaning (one clause) and `hint`, what to do next."""
 
     code: str
@@ -29,7 +29,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureRow(Row):
+class FailureRow(CatalogueRow):
     """A code of client mode."""
 
     code: FailureCode
@@ -45,7 +45,7 @@ class FailureRow(Row):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerRow(Row):
+class AnswerRow(CatalogueRow):
     """A code of an error answer.
 
     Args:

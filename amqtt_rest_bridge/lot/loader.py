@@ -11,7 +11,7 @@ from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.blocks import read_config, read_event, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.lot.definitions import Block, Definition
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Environment
-from amqtt_rest_bridge.lot.loops import Endpoint, PlacedEvent, loop_warnings
+from amqtt_rest_bridge.lot.loops import PlacedEndpoint, PlacedEvent, loop_warnings
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import ClientEvent, LoadResult, RestApiConfig, Route, RouteConfig, ServerEvent
 from amqtt_rest_bridge.lot.parameters import BlockKind
@@ -45,7 +45,7 @@ class LoadedText:
     faults: tuple[Fault, ...] = ()
     claims: tuple[Claim, ...] = ()
     events: tuple[PlacedEvent, ...] = ()
-    endpoints: tuple[Endpoint, ...] = ()
+    endpoints: tuple[PlacedEndpoint, ...] = ()
     without_define: tuple[Fault, ...] = ()
     definitions: int = 0
     files: frozenset[FileState] = frozenset()
@@ -110,7 +110,7 @@ class _TextLoader:
         self.routes: list[Route] = []
         self.claims: list[Claim] = []
         self.events: list[PlacedEvent] = []
-        self.endpoints: list[Endpoint] = []
+        self.endpoints: list[PlacedEndpoint] = []
         self.report = Report(source.path, source.text)
         self._environment = environment
         self._claims: list[tuple[tuple[str, object], Fault]] = []  # of the definition that is read
@@ -147,7 +147,7 @@ class _TextLoader:
                 places = {name: of.range(name) for name in ("DESTINATION_TOPIC", "ERROR_TOPIC", "ENDPOINT")}
                 self.events.append(PlacedEvent(event, config, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
-                self.endpoints += [Endpoint(event, config.server_port, title)] if event.destination_topic else []
+                self.endpoints += [PlacedEndpoint(event, config.server_port, title)] if event.destination_topic else []
                 key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
                 message = f"{event.method} {of.texts['ENDPOINT'].shown} on port {config.server_port} is exposed twice"
                 self._claim("endpoint", key, of.block, message)

@@ -41,7 +41,7 @@ class PlacedEvent:
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
+class PlacedEndpoint:
     """A server event that publishes, its port, and its name in messages."""
 
     event: ServerEvent
@@ -58,7 +58,7 @@ def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderTe
             settings.warning(FaultCode.LOOP, name, message, _HINT)
 
 
-def loop_warnings(placed: Sequence[PlacedEvent], endpoints: Sequence[Endpoint]) -> Iterator[Fault]:
+def loop_warnings(placed: Sequence[PlacedEvent], endpoints: Sequence[PlacedEndpoint]) -> Iterator[Fault]:
     """Yield a warning for each loop through several events, or through endpoints of these routes."""
     published = _Published(endpoints)
     ways = [published.by(one) for one in placed]
@@ -90,7 +90,7 @@ ENDPOINT is one where the request leads to an endpoint of these routes, whose ti
 class _Published:
     """What events publish; `endpoints` are those of all routes."""
 
-    def __init__(self, endpoints: Sequence[Endpoint]) -> None:
+    def __init__(self, endpoints: Sequence[PlacedEndpoint]) -> None:
         self._endpoints = endpoints
         self._ports = {one.port for one in endpoints}
 
@@ -108,13 +108,13 @@ class _Published:
         return ways
 
     @cached_property
-    def _index(self) -> TopicIndex[Endpoint]:
+    def _index(self) -> TopicIndex[PlacedEndpoint]:
         """Endpoints by port, method and path, whose `{name}` segments match one segment."""
         return TopicIndex(
             [(f"{one.port}/{one.event.method}{widest_filter(one.event.endpoint)}", one) for one in self._endpoints]
         )
 
-    def _called(self, placed: PlacedEvent) -> Endpoint | None:
+    def _called(self, placed: PlacedEvent) -> PlacedEndpoint | None:
         """Return the endpoint that the request of an event surely leads to, None for that of another program."""
         base = urlsplit(placed.config.base_address or "") if self._ports else None
         if base is None or (port := base.port or _PORTS.get(base.scheme, 0)) not in self._ports:

@@ -91,7 +91,7 @@ class ParsedTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class EventText:
+class WrittenEvent:
     """An event: its settings, and its headers in their order."""
 
     name: str
@@ -100,26 +100,26 @@ class EventText:
 
 
 @dataclass(frozen=True, slots=True)
-class RouteText:
+class WrittenRoute:
     """A route: the settings of its REST_API_CONFIG, and its events."""
 
     name: str
     config: dict[str, str] = field(default_factory=dict)
-    events: list[EventText] = field(default_factory=list)
+    events: list[WrittenEvent] = field(default_factory=list)
 
 
-def routes_in(text: str) -> Iterator[RouteText]:
+def routes_in(text: str) -> Iterator[WrittenRoute]:
     """Yield the routes of type REST_API that can be read to their end; settings have their names in capitals."""
     for definition in parse_text(text).definitions:
         if definition.name is None or definition.is_faulty:
             continue
-        route = RouteText(definition.name)
+        route = WrittenRoute(definition.name)
         for block in definition.blocks:
             if block.kind is BlockKind.CONFIG:
                 route.config.update(_settings(block))
             elif block.kind is BlockKind.EVENT:
                 headers = [(_written([line.name]), _written(line.pieces)) for line in block.headers]
-                route.events.append(EventText(block.name, _settings(block), headers))
+                route.events.append(WrittenEvent(block.name, _settings(block), headers))
         yield route
 
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from amqtt_rest_bridge.lot.parsed_texts import EventText, RouteText, routes_in
+from amqtt_rest_bridge.lot.parsed_texts import WrittenEvent, WrittenRoute, routes_in
 from template_api.records import Notebook
 from template_api.sources.template import defined_routes, lot_texts, names_read
 
@@ -89,7 +89,7 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
     return Drawing(found, missing, frozenset(read))
 
 
-def flows(route: RouteText) -> Iterator[Flow]:
+def flows(route: WrittenRoute) -> Iterator[Flow]:
     """Yield what the events of a route do, in their order."""
     client, server = (_switch(route.config, name) for name in ("ENABLE_CLIENT", "ENABLE_SERVER"))
     if client is None or server is None:
@@ -116,12 +116,12 @@ def _switch(config: Mapping[str, str], name: str) -> bool | None:
     return {"true": True, "false": False}.get(config.get(name, "false").strip().lower())
 
 
-def _method(event: EventText) -> str | None:
+def _method(event: WrittenEvent) -> str | None:
     method = event.settings.get("METHOD", "").upper()
     return method if method in _METHODS else None
 
 
-def _sent(route: RouteText, event: EventText) -> Flow | None:
+def _sent(route: WrittenRoute, event: WrittenEvent) -> Flow | None:
     """Return what an event does that a message or its schedule triggers."""
     given, address, method = event.settings, route.config.get("BASE_ADDRESS", "").strip(), _method(event)
     if not address or method is None or "ENDPOINT" not in given or not {"SOURCE_TOPIC", "EVERY"} & given.keys():
@@ -146,7 +146,7 @@ def _sent(route: RouteText, event: EventText) -> Flow | None:
     return Flow(route.name, event.name, steps, failed and marked(failed), request, _filled(given, "PAYLOAD"))
 
 
-def _headers_sent(config: Mapping[str, str], event: EventText) -> list[tuple[str, Markup]]:
+def _headers_sent(config: Mapping[str, str], event: WrittenEvent) -> list[tuple[str, Markup]]:
     """Return the headers of a request but those that every one has."""
     headers = [(name, marked(value)) for name, value in event.headers]
     given = {name.lower() for name, _ in headers}
@@ -178,7 +178,7 @@ def _filled(given: Mapping[str, str], name: str) -> Markup | None:
     return marked(given[name]) if name in given else None
 
 
-def _taken(route: RouteText, event: EventText) -> Flow | None:
+def _taken(route: WrittenRoute, event: WrittenEvent) -> Flow | None:
     """Return what an event does that a request triggers."""
     given, method = event.settings, _method(event)
     reads = "SOURCE_TOPIC" in given
@@ -214,6 +214,6 @@ def _headers_taken(config: Mapping[str, str], given: Mapping[str, str]) -> list[
     return [*headers, *_signature(given)]
 
 
-def _route(route: RouteText, event: EventText) -> Step:
+def _route(route: WrittenRoute, event: WrittenEvent) -> Step:
     when = event.settings.get("WHEN")
     return Step("route", Markup.escape(route.name), f"only when {when}" if when else "")
