@@ -132,7 +132,7 @@ def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -
 def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
     """Refuse credentials that are empty by mistake.
 
-    Decision: a PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
+    A PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
     """
     for name in (*_BASIC[0], *_BASIC[1], "AUTHORIZATION"):
         if name in settings.failed or name not in settings.texts or settings.texts[name].text:
@@ -327,7 +327,7 @@ def _warn_of_unknown_type(
         # Behind a ; are parameters, which do not matter.
         of_type = takewhile(lambda piece: isinstance(piece, Placeholder) or ";" not in piece, template.pieces)
         if name.lower() == "content-type" and any(isinstance(piece, Placeholder) for piece in of_type):
-            # Decision: `PreparedEvent` fails a call whose type proves to need escaping.
+            # `PreparedEvent` fails a call whose type proves to need escaping.
             message = f"{name} takes its type from a placeholder: BODY counts as plain text, JSON and forms are refused"
             hint = "write the type in the file, as in application/json, in an event for each type"
             offset = next(value.offset for header, value in settings.headers if header.text == name)

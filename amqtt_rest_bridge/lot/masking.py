@@ -17,7 +17,7 @@ from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
 
-# Decision: a secret of one or two letters is in most texts; masking it would mask everything else. In what is
+# A secret of one or two letters is in most texts; masking it would mask everything else. In what is
 # published, which others read by machine, even a short word is more often itself than a secret.
 _SHORTEST: Final = 3
 _SHORTEST_PUBLISHED: Final = 6

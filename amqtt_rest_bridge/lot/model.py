@@ -1,4 +1,4 @@
-"""What a loaded route is and what passes between broker and bridge: immutable values, no behaviour, no I/O."""
+"""What a loaded route is, and the messages and requests that it makes of each other: immutable values, no I/O."""
 
 import uuid
 from dataclasses import dataclass, field
@@ -294,7 +294,7 @@ def values_of(pairs: Pairs, name: str) -> list[str]:
 
 
 class MessageProperties(Struct, frozen=True, array_like=True):
-    """What MQTT 5 says of a message beside topic and payload, as far as it is carried. Travels on the link.
+    """What MQTT 5 says of a message beside topic and payload, as far as it is carried.
 
     `user` are the user properties, `correlation` is the Correlation Data, `response_topic` the topic of a reply.
     """
@@ -349,7 +349,7 @@ class HttpResponse:
 
 
 class Publication(Struct, frozen=True, array_like=True):
-    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones too. Travels on the link.
+    """A payload on its way to the broker's subscribers; `retain` keeps it for later ones too.
 
     `qos` is the highest QoS that it is delivered with, None for that of each subscription (of a worker: up to 1).
     """
@@ -370,7 +370,7 @@ class Capture(StrEnum):
 
 
 class Try(Struct, frozen=True, array_like=True):
-    """One try of a call: when it ended (Unix time), what came of it, the milliseconds of its requests; on the link."""
+    """One try of a call: when it ended (Unix time), what came of it, the milliseconds of its requests."""
 
     time: float
     status: int | None
@@ -379,12 +379,12 @@ class Try(Struct, frozen=True, array_like=True):
 
 
 RunKey = int | str
-"""What a run id is made of: the number of a call in its broker process, or the Idempotency-Key of a lossless call."""
+"""What a run id is made of: the number of a call in its bridge, or the Idempotency-Key of a lossless call."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunIds:
-    """The ids of calls of one broker process, UUIDs; a message pays nothing for them but a number.
+    """The ids of the calls of one bridge, UUIDs. A call has a number until its id is needed.
 
     `unique_keys` is whether an Idempotency-Key is a UUID of one call, as the spool makes them. Then it is the id of the
     call, over restarts too; a publisher's own key may be that of several calls.

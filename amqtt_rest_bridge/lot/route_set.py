@@ -8,7 +8,7 @@ from typing import Final
 from amqtt_rest_bridge.lot.model import EventName, Route
 from amqtt_rest_bridge.topics import filter_matches, widest_filter
 
-_SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge process that is behind
+_SLACK_SECONDS: Final = 5.0  # for room on the way to the broker, and for a bridge that is behind
 
 
 def changes(before: Iterable[Route], after: Iterable[Route]) -> str:

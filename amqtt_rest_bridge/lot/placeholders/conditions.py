@@ -1,6 +1,6 @@
 """Conditions (WHEN): a tree of tests, and what it says of a message or request. Pure; any thread.
 
-The tree is data, so that it travels to a bridge process as part of its route. A value that is missing, or of another
+The tree is data, so that a route can be pickled: a process of its own loads it. A value that is missing, or of another
 JSON type, makes its comparison false.
 """
 
@@ -188,7 +188,7 @@ def _comparable(value: Any) -> Any:
 
 
 def _number(text: JsonNumber) -> int | float:
-    """Return a number; Decision: whole ones compare exactly, others as doubles (RFC 8259 section 6)."""
+    """Return a number: whole ones compare exactly, others as doubles (RFC 8259 section 6)."""
     try:
         return int(text)
     except ValueError:  # a fraction, or thousands of digits

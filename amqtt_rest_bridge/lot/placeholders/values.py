@@ -241,7 +241,7 @@ class MessageValues(Values, kw_only=True):
 
 
 class BatchValues(MessageValues, kw_only=True):
-    """The values of a batch: its items, as `calls.batches.Items` makes them."""
+    """The values of a batch: its items, as `engine.stages.batch.Items` makes them."""
 
     items: Sequence[bytes]
 
