@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.tools.editor.notebooks import cells_of
+from amqtt_rest_bridge.tools.editor.places import cells_of
 from tests.support.route_text import BASIC
 
 FLAT = " ".join(BASIC.split()) + "\n"

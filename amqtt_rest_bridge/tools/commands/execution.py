@@ -1,33 +1,45 @@
-"""What each command does: it changes the routes of a service by files in the folder, or reports. The event loop.
+"""What each command does: it changes the routes of a service by files in a folder, or reports. The event loop.
 
 A definition is tried first, in the process that parses route files, beside all other files as they are. Only one that
 has no fault there is written, and only what the reload that follows has loaded is answered as added.
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+import os
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from amqtt_rest_bridge.engine.status import ReloadFailure
-from amqtt_rest_bridge.errors import BridgeError, Fault, FaultCode, Severity, on_one_line
+from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, FaultCode, Severity, on_one_line
 from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.lot.reference import template
-from amqtt_rest_bridge.tools.commands.answer import CommandAnswer, failure, refusal
-from amqtt_rest_bridge.tools.commands.command import Command, is_name_of_file, read_definition, subject_of
-from amqtt_rest_bridge.tools.commands.folder import RouteFolder
+from amqtt_rest_bridge.tools.commands.command import (
+    Command,
+    CommandAnswer,
+    failure,
+    is_name_of_file,
+    read_definition,
+    refusal,
+    subject_of,
+)
 
 log = logging.getLogger(__name__)
 
+_STAGED: Final = ".command-{pid}.new"
+_NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+_MODE: Final = 0o640  # a definition may hold credentials
 _OTHERS: Final = "models, actions, rules, scripts, panels, projects or users"
-_NOTHING_ELSE: Final = f"this broker runs routes of type {ROUTE_TYPE} only: it has no {_OTHERS}"
 _ALWAYS: Final = {
     "ListTemplates": CommandAnswer(ROUTE_TYPE, data=[ROUTE_TYPE]),
     "GetPendingStatus": CommandAnswer("Nothing waits: routes are loaded whole, or not at all."),
     "ListProjects": CommandAnswer("No projects: this broker runs routes only.", data=[]),
 }
-"""Commands that are always answered alike."""
+_NOTHING_ELSE: Final = f"this broker runs routes of type {ROUTE_TYPE} only: it has no {_OTHERS}"
 
 
 class RunsRoutes(Protocol):
@@ -55,6 +67,77 @@ class RefusedError(BridgeError):
     """A command cannot be executed; nothing has changed."""
 
 
+class FolderError(BridgeError):
+    """What is in the place of a route's file is none that commands write."""
+
+
+class RouteFolder:
+    """The files of routes by name; raises `OSError` where the system does."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def prepare(self) -> None:
+        """Make the folder if it is missing; raises `ConfigurationError` if there can be none."""
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
+            raise ConfigurationError(f"the setting coreflux cannot keep routes in {self._path}: {why}") from error
+
+    def place_of(self, name: str) -> str:
+        """Return the path of a route's file, as the loader calls it; reads nothing."""
+        return str(self._path / f"{name}.lot")
+
+    def is_place_of(self, name: str, path: str) -> bool:
+        """Return whether a path, as a fault or a route names it, is that of a route's file."""
+        return os.path.realpath(path) == f"{os.path.realpath(self._path)}/{name}.lot"
+
+    def read(self, name: str) -> str | None:
+        """Return the text of a route's file, None if there is none; raises `FolderError` for a link or a folder."""
+        path = Path(self.place_of(name))
+        try:
+            if not stat.S_ISREG(path.lstat().st_mode):
+                raise FolderError(f"{path} is not a regular file: no command wrote it, and none changes it")
+            return path.read_bytes().decode("utf-8", "surrogateescape")
+        except FileNotFoundError:
+            return None
+
+    def change(self, texts: Mapping[str, str | None]) -> None:
+        """Write the files of routes, or remove them (None); after an error of the system some may have changed."""
+        for name, text in texts.items():
+            path = Path(self.place_of(name))
+            if text is None:
+                path.unlink(missing_ok=True)
+            else:
+                self._write(path, text.encode("utf-8", "surrogateescape"))
+        self._sync()
+
+    def _write(self, path: Path, content: bytes) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        staged = self._path / _STAGED.format(pid=os.getpid())
+        staged.unlink(missing_ok=True)
+        try:
+            with os.fdopen(os.open(staged, _NEW, _MODE), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                staged.unlink(missing_ok=True)
+            raise
+
+    def _sync(self) -> None:
+        """Make names durable."""
+        with contextlib.suppress(FileNotFoundError):
+            folder = os.open(self._path, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+
+
 class Execution:
     """Execute commands, one at a time.
 
@@ -66,31 +149,14 @@ class Execution:
     def __init__(self, service: RunsRoutes, folder: RouteFolder) -> None:
         self._service = service
         self._folder = folder
-        self._does: dict[str, Callable[[Command], Awaitable[CommandAnswer]]] = {
-            "AddRoute": self._add,
-            "RemoveRoute": self._remove,
-            "RemoveAllRoutes": self._remove_all,
-            "ListRoutes": self._list_routes,
-            "ListEntities": self._list_entities,
-            "RouteCode": self._route_code,
-            "CheckRouteConnection": self._check_connection,
-            "ConnectionStatus": self._connections,
-            "LotDiagnostic": self._diagnose,
-            "ListEnv": self._list_variables,
-            "ListSecrets": self._list_secrets,
-        }
 
     async def answer(self, command: Command) -> CommandAnswer:
         """Execute a command and return its answer; what fails is part of the answer."""
         subject = subject_of(command.arguments)
         if command.fault is not None:
             return failure(command, subject, command.fault)
-        if command.name in _ALWAYS:
-            return _ALWAYS[command.name]
-        if command.name not in self._does:
-            return failure(command, subject, _NOTHING_ELSE)
         try:
-            return await self._does[command.name](command)
+            return await self._execute(command)
         except RefusedError as error:
             return failure(command, subject, str(error))
         except TimeoutError:
@@ -101,6 +167,45 @@ class Execution:
             log.exception("the command %s failed", command.word)
             return failure(command, subject, f"{type(error).__name__}, which the log explains")
 
+    async def _execute(self, command: Command) -> CommandAnswer:
+        match command.name:
+            case "AddRoute":
+                return await self._add(command)
+            case "RemoveRoute":
+                return await self._remove(command)
+            case "RemoveAllRoutes":
+                return await self._remove_all()
+            case "LotDiagnostic":
+                return await self._diagnose(command)
+            case "CheckRouteConnection":  # by its last tries: no message asks for one of its own
+                route = self._named(command.arguments)
+                status = self._service.status(route.name)
+                return CommandAnswer(f"Route '{route.name}': {status['connection']}.", route=route.name, data=status)
+            case "RouteCode" if command.arguments.strip().upper() == ROUTE_TYPE:
+                return CommandAnswer(template(), data=template())
+            case name if name in _ALWAYS:
+                return _ALWAYS[name]
+        return await self._list(command)
+
+    async def _list(self, command: Command) -> CommandAnswer:
+        statuses = map(self._service.status, self._routes)
+        match command.name:
+            case "ListRoutes":
+                rows = _members(statuses, "name", "type", "connection", "health")
+                return _listed("route", rows, "{name} ({type}): {connection}, {health}")
+            case "ConnectionStatus":
+                return _listed("route", _members(statuses, "name", "connection", "last_error"), "{name}: {connection}")
+            case "ListEntities":
+                own = set(await asyncio.to_thread(self._own))
+                origins = {name: "adhoc" if name in own else _place(route) for name, route in self._routes.items()}
+                rows = [{"name": name, "type": "Route", "origin": origin} for name, origin in origins.items()]
+                return _listed("route", rows, "{name}: {origin}")
+            case "ListEnv" | "ListSecrets" as name:
+                loaded = await self._service.trial({})
+                noun, names = ("variable", loaded.variables) if name == "ListEnv" else ("secret", loaded.secrets)
+                return _listed(noun, [{"name": one} for one in sorted(names)], "{name}")
+        raise RefusedError(_NOTHING_ELSE)
+
     async def _add(self, command: Command) -> CommandAnswer:
         definition = read_definition(command.arguments)
         if definition.fault is not None:
@@ -110,16 +215,20 @@ class Execution:
             await asyncio.to_thread(self._check_file, name)
         place = self._folder.place_of(name or "command")
         loaded = await self._service.trial({place: definition.text})
-        faults = [one for one in loaded.faults if one.path == place and _stops(one)]
-        if faults:
-            return refusal(faults, definition.text, definition.before)
+        faults = [one for one in loaded.faults if one.path == place]
+        # Nothing that is added may be left out but MQTT_CONFIG.
+        left_out = [
+            one for one in faults if one.code is FaultCode.SKIPPED and not one.message.startswith(IGNORED_BLOCK)
+        ]
+        if refused := [one for one in faults if one.severity is Severity.ERROR or one in left_out]:
+            return refusal(refused, definition.text, definition.before)
         # Of files that no command wrote: it keeps all routes from being loaded.
         if (error := next((one for one in loaded.faults if one.severity is Severity.ERROR), None)) is not None:
             raise RefusedError(f"another file has an error, so no routes can be loaded: {str(error).splitlines()[0]}")
         if name is None or [route.name for route in loaded.routes if route.path == place] != [name]:
             raise RefusedError("one command adds one route")
         await self._change({name: definition.text})
-        warnings = [str(one).partition(": ")[2] for one in loaded.faults if one.path == place]
+        warnings = [str(one).partition(": ")[2] for one in faults]
         data = {"warnings": warnings} if warnings else {}
         return CommandAnswer(f"Route '{name}' added successfully.", route=name, data=data)
 
@@ -137,7 +246,7 @@ class Execution:
         await self._change({name: None})
         return CommandAnswer(f"Route '{name}' removed successfully.", route=name)
 
-    async def _remove_all(self, _: Command) -> CommandAnswer:
+    async def _remove_all(self) -> CommandAnswer:
         names = await asyncio.to_thread(self._own)
         for name in names:
             await asyncio.to_thread(self._check_file, name)
@@ -189,29 +298,6 @@ class Execution:
     def _routes(self) -> Mapping[str, Route]:
         return self._service.by_name
 
-    # Reports of routes.
-
-    async def _list_routes(self, _: Command) -> CommandAnswer:
-        rows = self._statuses("name", "type", "connection", "health")
-        return _listed("route", rows, "{name} ({type}): {connection}, {health}")
-
-    async def _list_entities(self, _: Command) -> CommandAnswer:
-        own = set(await asyncio.to_thread(self._own))
-        rows = [
-            {"name": name, "type": "Route", "origin": "adhoc" if name in own else _place(route)}
-            for name, route in self._routes.items()
-        ]
-        return _listed("route", rows, "{name}: {origin}")
-
-    async def _connections(self, _: Command) -> CommandAnswer:
-        return _listed("route", self._statuses("name", "connection", "last_error"), "{name}: {connection}")
-
-    async def _check_connection(self, command: Command) -> CommandAnswer:
-        """Return how the last tries went: one that is made for this would be a request that no message asked for."""
-        route = self._named(command.arguments)
-        status = self._service.status(route.name)
-        return CommandAnswer(f"Route '{route.name}': {status['connection']}.", route=route.name, data=status)
-
     async def _diagnose(self, command: Command) -> CommandAnswer:
         kind, _, rest = command.arguments.strip().partition(" ")
         if kind.lower() != "route":
@@ -224,23 +310,6 @@ class Execution:
         message = "\n".join([f"Route '{route.name}': {status['health']}, {status['connection']}.", *found])
         return CommandAnswer(message, route=route.name, data=data)
 
-    async def _route_code(self, command: Command) -> CommandAnswer:
-        if command.arguments.strip().upper() != ROUTE_TYPE:
-            raise RefusedError(_NOTHING_ELSE)
-        return CommandAnswer(template(), data=template())
-
-    async def _list_variables(self, _: Command) -> CommandAnswer:
-        names = (await self._service.trial({})).variables
-        return _listed("variable", [{"name": name} for name in sorted(names)], "{name}")
-
-    async def _list_secrets(self, _: Command) -> CommandAnswer:
-        names = (await self._service.trial({})).secrets
-        return _listed("secret", [{"name": name} for name in sorted(names)], "{name}")
-
-    def _statuses(self, *members: str) -> list[dict[str, Any]]:
-        """Return these members of the status of each route."""
-        return [{member: status[member] for member in members} for status in map(self._service.status, self._routes)]
-
     def _named(self, arguments: str) -> Route:
         name = arguments.strip()
         if name not in self._routes:
@@ -248,10 +317,8 @@ class Execution:
         return self._routes[name]
 
 
-def _stops(fault: Fault) -> bool:
-    """Return whether a text with this fault is refused: nothing that is added may be left out but MQTT_CONFIG."""
-    is_left_out = fault.code is FaultCode.SKIPPED and not fault.message.startswith(IGNORED_BLOCK)
-    return fault.severity is Severity.ERROR or is_left_out
+def _members(statuses: Iterable[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+    return [{name: status[name] for name in names} for status in statuses]
 
 
 def _place(route: Route) -> str:

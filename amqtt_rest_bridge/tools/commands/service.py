@@ -12,10 +12,17 @@ from typing import Final
 
 from amqtt_rest_bridge.lot.model import Publication, Route
 from amqtt_rest_bridge.system import own_version
-from amqtt_rest_bridge.tools.commands.answer import CommandAnswer, failure, write
-from amqtt_rest_bridge.tools.commands.command import OUTPUT_TOPIC, ROOT, Command, parse, subject_of
-from amqtt_rest_bridge.tools.commands.execution import Execution, RunsRoutes
-from amqtt_rest_bridge.tools.commands.folder import FolderError, RouteFolder
+from amqtt_rest_bridge.tools.commands.command import (
+    OUTPUT_TOPIC,
+    ROOT,
+    Command,
+    CommandAnswer,
+    failure,
+    parse,
+    subject_of,
+    write,
+)
+from amqtt_rest_bridge.tools.commands.execution import Execution, FolderError, RouteFolder, RunsRoutes
 
 log = logging.getLogger(__name__)
 

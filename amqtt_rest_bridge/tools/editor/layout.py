@@ -22,7 +22,7 @@ from amqtt_rest_bridge.lot.grammar.parsing import (
 )
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.sources import is_notebook
-from amqtt_rest_bridge.tools.editor.notebooks import cells_of, with_texts
+from amqtt_rest_bridge.tools.editor.places import cells_of, with_texts
 
 LEVEL = 4
 """Columns of a level, and of a tab."""

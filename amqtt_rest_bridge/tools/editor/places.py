@@ -1,10 +1,18 @@
-"""Places in a text as editors count them: lines from 0, columns in the code units that the editor counts. Pure."""
+"""Places in texts as editors count them: lines from 0, columns in the code units that the editor counts. Pure.
 
+Notebooks are the JSON texts that they are; the cells of the route language have their places in them.
+"""
+
+import json
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from amqtt_rest_bridge.lot.sources import is_route_cell
 
 UTF_16 = "utf-16"
 """What editors count in unless they ask for something else."""
@@ -58,3 +66,102 @@ class Lines:
                 return start + number
             units += self._width(char)
         return start + len(written)
+
+
+_SPACE = re.compile(r"[ \t\n\r]*")
+_CHARACTER = re.compile(r"\\u[dD][89abAB]\w\w\\u[dD][c-fC-F]\w\w|\\u\w{4}|\\.|[\s\S]")
+_DECODER = json.JSONDecoder()
+
+
+@dataclass(frozen=True)
+class NotebookCell:
+    """A cell of the route language: its number, all cells counted from 1, its text, and its place.
+
+    `start` is the offset of the text in the notebook, behind the quote; `literal` is how it is written there.
+    """
+
+    number: int
+    text: str
+    start: int
+    literal: str
+
+    @cached_property
+    def _offsets(self) -> list[int]:
+        return [found.start() for found in _CHARACTER.finditer(self.literal)] + [len(self.literal)]
+
+    def offset(self, index: int) -> int:
+        """Return where a character of the text is in the notebook."""
+        return self.start + self._offsets[max(0, min(index, len(self._offsets) - 1))]
+
+    def index(self, offset: int) -> int | None:
+        """Return which character of the text is at an offset of the notebook, None outside of the text."""
+        if not self.start <= offset <= self.start + len(self.literal):
+            return None
+        return bisect_right(self._offsets, offset - self.start) - 1
+
+
+def cells_of(notebook: str) -> tuple[NotebookCell, ...]:
+    """Return the cells of the route language that have a text; none where the notebook is not one."""
+    try:
+        root = json.loads(notebook)
+        return tuple(_cells(notebook, root))
+    except (ValueError, RecursionError):
+        return ()
+
+
+def with_texts(notebook: str, texts: Mapping[int, str]) -> str:
+    """Return a notebook with other texts in its cells, by their numbers; nothing else of it changes."""
+    at, parts = 0, []
+    for cell in cells_of(notebook):
+        if texts.get(cell.number, cell.text) != cell.text:
+            # A notebook that escapes what is not ASCII goes on doing so.
+            literal = json.dumps(texts[cell.number], ensure_ascii=cell.literal.isascii())[1:-1]
+            parts += [notebook[at : cell.start], literal]
+            at = cell.start + len(cell.literal)
+    return "".join([*parts, notebook[at:]])
+
+
+def _cells(notebook: str, root: object) -> Iterator[NotebookCell]:
+    at = _behind_space(notebook, 0)
+    if isinstance(root, dict):
+        at = {key: start for key, _, start, _ in _members(notebook, at)}.get("cells", -1)
+        root = root.get("cells")
+    if not isinstance(root, list) or at < 0:
+        return
+    for number, (cell, start) in enumerate(_items(notebook, at), start=1):
+        if not is_route_cell(cell):
+            continue
+        values = {key: (value, begin, end) for key, value, begin, end in _members(notebook, start)}
+        value, begin, end = values.get("value", (None, 0, 0))
+        if isinstance(value, str):
+            yield NotebookCell(number, value, begin + 1, notebook[begin + 1 : end - 1])
+
+
+def _items(text: str, at: int) -> Iterator[tuple[Any, int]]:
+    """Yield the items of an array, and where they begin."""
+    at = _behind_space(text, at + 1)
+    while text[at] != "]":
+        item, end = _DECODER.raw_decode(text, at)
+        yield item, at
+        at = _behind_comma(text, end)
+
+
+def _members(text: str, at: int) -> Iterator[tuple[str, Any, int, int]]:
+    """Yield the members of an object: key, value, and where the value begins and ends."""
+    at = _behind_space(text, at + 1)
+    while text[at] != "}":
+        key, end = _DECODER.raw_decode(text, at)
+        at = _behind_space(text, _behind_space(text, end) + 1)
+        value, end = _DECODER.raw_decode(text, at)
+        yield key, value, at, end
+        at = _behind_comma(text, end)
+
+
+def _behind_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _behind_comma(text: str, at: int) -> int:
+    at = _behind_space(text, at)
+    return _behind_space(text, at + 1) if text[at] == "," else at

@@ -15,8 +15,7 @@ from amqtt_rest_bridge.lot.grammar.parsing import MOST_UNREADABLE
 from amqtt_rest_bridge.lot.loader import LoadedText, join, load_text
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, parse_text
 from amqtt_rest_bridge.lot.sources import Report, Source, is_notebook, of_content, split_cell
-from amqtt_rest_bridge.tools.editor.notebooks import NotebookCell, cells_of
-from amqtt_rest_bridge.tools.editor.places import UTF_16, EditorPlace, Lines
+from amqtt_rest_bridge.tools.editor.places import UTF_16, EditorPlace, Lines, NotebookCell, cells_of
 
 MAX_TEXT = 1 << 20
 """Characters of a file beyond which it is not read while it is typed."""

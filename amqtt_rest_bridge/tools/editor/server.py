@@ -24,7 +24,7 @@ import amqtt_rest_bridge
 from amqtt_rest_bridge.errors import Severity, on_one_line, utf_8
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.sources import is_notebook, is_route_file
-from amqtt_rest_bridge.tools.editor import assist, outline
+from amqtt_rest_bridge.tools.editor import assist
 from amqtt_rest_bridge.tools.editor.layout import laid_out_file
 from amqtt_rest_bridge.tools.editor.places import EditorPlace
 from amqtt_rest_bridge.tools.editor.project import Finding, RouteText
@@ -117,7 +117,7 @@ class _Handlers:
         return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, meaning), _range(file, start, end))
 
     def symbols(self, file: RouteText, _: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
-        return [_symbol(file, symbol) for symbol in outline.symbols(file)]
+        return [_symbol(file, symbol) for symbol in assist.symbols(file)]
 
     def definition(self, file: RouteText, params: types.DefinitionParams) -> list[types.Location]:
         project = self._session.project
@@ -126,7 +126,7 @@ class _Handlers:
                 self._session.uri_of(end.path) or Path(end.path).as_uri(),
                 _range(project.files[end.path], *end.span),
             )
-            for end in outline.other_ends(project, file.path, _offset(file, params))
+            for end in assist.other_ends(project, file.path, _offset(file, params))
         ]
 
     def formatting(self, file: RouteText, _: types.DocumentFormattingParams) -> list[types.TextEdit]:
@@ -153,7 +153,7 @@ class _Handlers:
 
     def lenses(self, file: RouteText, params: types.CodeLensParams) -> list[types.CodeLens]:
         found: list[types.CodeLens] = []
-        for trial in outline.trials(file):
+        for trial in assist.trials(file):
             options = {"topic": trial.topic} if trial.topic else {"request": trial.request}
             command = types.Command("try", TRY, arguments=[params.text_document.uri, options])
             found.append(types.CodeLens(_range(file, *trial.span), command))
@@ -170,7 +170,7 @@ def is_readable(file: RouteText) -> bool:
     return all(fault.severity is not Severity.ERROR for fault in faults)
 
 
-def _symbol(file: RouteText, symbol: outline.Symbol) -> types.DocumentSymbol:
+def _symbol(file: RouteText, symbol: assist.Symbol) -> types.DocumentSymbol:
     return types.DocumentSymbol(
         symbol.name,
         _SYMBOL_KINDS.get(symbol.kind, types.SymbolKind.Object),

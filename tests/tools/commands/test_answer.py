@@ -7,8 +7,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity
 from amqtt_rest_bridge.lot.reference import template
-from amqtt_rest_bridge.tools.commands.answer import CommandAnswer, failure, refusal, write
-from amqtt_rest_bridge.tools.commands.command import parse
+from amqtt_rest_bridge.tools.commands.command import CommandAnswer, failure, parse, refusal, write
 from tests.support.route_text import load_text
 
 ADD = "-addRoute DEFINE ROUTE X WITH TYPE REST_API"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.tools.commands.folder import FolderError, RouteFolder
+from amqtt_rest_bridge.tools.commands.execution import FolderError, RouteFolder
 from tests.support.full_disk import full_disk
 from tests.support.waiting import SECONDS
 
@@ -36,7 +36,7 @@ def test_a_kill_at_any_step_leaves_the_old_file_or_the_new_one(tmp_path: Path, s
     code = f"""
 import os, sys
 from pathlib import Path
-from amqtt_rest_bridge.tools.commands.folder import RouteFolder
+from amqtt_rest_bridge.tools.commands.execution import RouteFolder
 {step} = lambda *_: os._exit(9)
 RouteFolder(sys.argv[1]).change({{"X": "new"}})
 """

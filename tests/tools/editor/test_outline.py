@@ -1,7 +1,7 @@
 import pytest
 
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.tools.editor.outline import other_ends, symbols, trials
+from amqtt_rest_bridge.tools.editor.assist import other_ends, symbols, trials
 from amqtt_rest_bridge.tools.editor.project import Project
 from tests.support.route_text import BASIC, CASES
 
