@@ -30,7 +30,7 @@ import msgspec
 from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
-from amqtt_rest_bridge.group.own_session import Watches, WatchSubscriptions
+from amqtt_rest_bridge.group.sessions import Watches, WatchSubscriptions
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents, failure_of

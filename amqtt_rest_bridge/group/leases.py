@@ -1,33 +1,112 @@
-"""Who holds the slots of a group: records in, intents out. Pure: records and the time come in, nothing is sent here.
+"""Who holds the slots of a group: what workers announce comes in, intents come out. Pure: nothing is sent here.
+
+Workers announce two things, both retained, for every other worker to see. What does not read as one of them is none.
+
+- `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
+  `adopt_seconds`; its will, and a planned stop, remove it. The broker drops one that is silent for as long.
+- `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a lease which
+  comes late, or twice, changes nothing; of two claims with one term the broker's order decides.
 
 A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Silence is counted by one's own
-monotonic clock from when the record was last heard, since clocks of machines differ and jump: `until` is for people.
+monotonic clock from when the presence was last heard, since clocks of machines differ and jump: `until` is for people.
 
-What follows of the records is the same on every worker: `shares` is a function of who lives and who holds what, and
-moves as few slots as even shares need. A holder hands a slot over by a record that names the next one; a slot without a
-living holder is claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all
-have heard of it two workers may believe they hold a slot; their sessions have one client id, so the later one has them.
+What follows is the same on every worker: `shares` is a function of who lives and who holds what, and moves as few slots
+as even shares need. A holder hands a slot over by a lease that names the next one; a slot without a living holder is
+claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all have heard of it
+two workers may believe they hold a slot; their sessions have one client id, so the later one has them.
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
+from typing import Annotated, Final, TypeVar
 
-from msgspec.structs import replace
+import msgspec
+from msgspec import Meta, Struct
+from msgspec.structs import asdict, replace
 
-from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic
+_MOST_TERM: Final = 1 << 53
+_NAME: Final = r"^[^+#/\0]*\Z"
 
-_BEATS: Final = 3  # records within `adopt_seconds`
+_BEATS: Final = 3  # notices within `adopt_seconds`
 GONE_SECONDS: Final = 3.0
 """How long a worker whose presence was removed may take to connect again: its slots are free after it."""
 _CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
 _PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: then the worker was stopped
-_ANSWER: Final = 1 / 6  # of `adopt_seconds`, for one's own record to come back before others are taken for silent
+_ANSWER: Final = 1 / 6  # of `adopt_seconds`, for one's own notice to come back before others are taken for silent
 MOST_WORKERS: Final = 1024
-"""How many workers of a group are known, at most: anyone may forge records where the broker does not forbid it."""
+"""How many workers of a group are known, at most: anyone may forge notices where the broker does not forbid it."""
+
+
+def lease_topic(group: str, slot: int | str) -> str:
+    """Return the topic of a slot's lease; of all slots with `+`."""
+    return f"bridge/{group}/{slot}/lease"
+
+
+def presence_topic(group: str, worker: str) -> str:
+    """Return the topic of a worker's presence; of all workers with `+`."""
+    return f"bridge/{group}/workers/{worker}/presence"
+
+
+def worker_status_topic(group: str, worker: str, route: str) -> str:
+    """Return the topic of a route's status on a worker."""
+    return f"bridge/{group}/workers/{worker}/routes/{route}/status"
+
+
+class _Notice(Struct, frozen=True):
+    @property
+    def payload(self) -> bytes:
+        """Return the notice as it is published."""
+        return json.dumps(asdict(self)).encode()
+
+
+class Presence(_Notice, frozen=True):
+    """The notice of a living worker; times are epoch seconds, `slot` is the one that it prefers.
+
+    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. One that
+    `leaves` keeps its slots until it has handed them over, and is given none. `slots` is how many the group has for it:
+    it opens none beyond them.
+    """
+
+    worker: Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
+    until: float
+    routes: str
+    version: str
+    since: float
+    slots: Annotated[int, Meta(ge=1)]
+    slot: int | None
+    every: tuple[str, ...]
+    leaves: bool
+
+
+class Lease(_Notice, frozen=True):
+    """The notice of a slot: its holder since `since`, "" when it was released. Times are epoch seconds.
+
+    `term` counts changes of hands. `waits`: the holder before ended without handing it over, so that calls which it
+    began may still run.
+    """
+
+    worker: Annotated[str, Meta(max_length=128, pattern=_NAME)]
+    until: float
+    routes: str
+    version: str
+    term: Annotated[int, Meta(gt=0, lt=_MOST_TERM)]
+    since: float
+    waits: bool = False
+
+
+R = TypeVar("R", Presence, Lease)
+
+
+def parse(payload: bytes, kind: type[R]) -> R | None:
+    """Return the notice of this kind that a payload holds, None if it holds none."""
+    try:
+        return msgspec.json.decode(payload, type=kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -62,8 +141,8 @@ def workers_by(values: Mapping[str, str | None]) -> Mapping[str, tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class PublishRecord:
-    """Intent: publish a record, retained."""
+class Notice:
+    """Intent: publish a notice, retained."""
 
     topic: str
     payload: bytes
@@ -76,7 +155,7 @@ class HandOver:
     slot: int
 
 
-Intent = PublishRecord | HandOver
+Intent = Notice | HandOver
 
 
 @dataclass(slots=True)
@@ -116,8 +195,8 @@ class Leases:
         self._version = version
         self._since = clock
         self._known: dict[str, _Known] = {}
-        self.records: dict[int, Lease] = {}
-        """The last record of each slot; its holder may be away."""
+        self.by_slot: dict[int, Lease] = {}
+        """The last notice of each slot; its holder may be away."""
         self._claimed: dict[int, tuple[int, float]] = {}  # term, and when: claims that have not come back
         self._free_since: dict[int, float] = {}
         self._connected: float | None = None  # since when
@@ -126,9 +205,9 @@ class Leases:
         self._looked = 0.0  # when `intents` was called last
         self.ordered_until = -math.inf
         """Until then no other worker takes a slot of this one as that of a worker which is gone."""
-        self._due = 0.0  # when records are published again
+        self._due = 0.0  # when notices are published again
         self._heard_again: set[str | int] = set()  # since `connecting`: workers, and slots by their leases
-        self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older record than these
+        self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older notice than these
         self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
         self._stopping = False
 
@@ -139,23 +218,23 @@ class Leases:
     # What comes in.
 
     def connecting(self, now: float) -> None:
-        """Note that the connection has ended, or that retained records come from now on: all have at `connected`."""
+        """Note that the connection has ended, or that retained notices come from now on: all have at `connected`."""
         self._connected = self._unheard = None
         self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
         self._heard_again = set()
 
     def connected(self, now: float, silence: float = math.inf) -> None:
-        """Note that all retained records have come: what was not among them was removed while this worker was away."""
+        """Note that all retained notices have come: what was not among them was removed while this worker was away."""
         self._silence = silence
         self._connected = self._due = self._looked = now
         self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
         # Leases that a broker has lost are published again by all that know one, since its holder may not: one to which
         # a slot was handed over meanwhile has not heard of it.
-        self._again |= {slot: lease for slot, lease in self.records.items() if slot not in self._heard_again}
+        self._again |= {slot: lease for slot, lease in self.by_slot.items() if slot not in self._heard_again}
         self._claimed, self._free_since = {}, {}
 
     def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
-        """Take a record; what is not one changes nothing, and what comes retained may be long over."""
+        """Take a notice; what is not one changes nothing, and what comes retained may be long over."""
         levels = topic.split("/")
         if levels[-1] == "presence" and len(levels) == 5:
             self._take_presence(levels[3], payload, now)
@@ -185,21 +264,21 @@ class Leases:
 
     def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
         self._heard_again.add(slot)
-        known, mine = self.records.get(slot), self.worker
+        known, mine = self.by_slot.get(slot), self.worker
         held = known is not None and known.worker == mine
         if known is None or lease.term > known.term:
-            self.records[slot] = lease
+            self.by_slot[slot] = lease
             self._again.pop(slot, None)
             if held != (lease.worker == mine):
                 self.changes += 1
         elif (lease.term, lease.worker) == (known.term, known.worker):
-            self.records[slot] = lease
+            self.by_slot[slot] = lease
         elif held:
             # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
             # both may hold it by one term; then the higher id takes the next. That one counts before it comes back: a
             # grant that is published meanwhile has a higher one, so that no worker knows two holders by one term.
             again = lease.term == known.term and mine > lease.worker and not retained
-            self.records[slot] = self._again[slot] = replace(known, term=known.term + again)
+            self.by_slot[slot] = self._again[slot] = replace(known, term=known.term + again)
         elif retained and lease.term < known.term:
             self._again[slot] = known
         if slot in self._granted and lease.term >= self._granted[slot][0].term:
@@ -211,24 +290,24 @@ class Leases:
 
     @property
     def is_connected(self) -> bool:
-        """Return whether records come."""
+        """Return whether notices come."""
         return self._connected is not None
 
     def is_heard(self, now: float) -> bool:
-        """Return whether the others hear this worker, as far as it can know: its own records come back to it.
+        """Return whether the others hear this worker, as far as it can know: its own notices come back to it.
 
         Where they do not, on a connection that is open and carries nothing, the others take its slots before long.
         """
         return self._unheard is None or now - self._unheard < max(self._adopt_seconds / 2, 1.0)
 
     def is_deaf(self, now: float) -> bool:
-        """Return whether records have not come back for so long that the connection which they come by is given up."""
+        """Return whether notices have not come back for so long that the connection which they come by is given up."""
         return self._unheard is not None and now - self._unheard >= max(self._adopt_seconds, self._silence)
 
     @property
     def held(self) -> frozenset[int]:
         """Return the slots that this worker holds."""
-        return frozenset(slot for slot, lease in self.records.items() if lease.worker == self.worker)
+        return frozenset(slot for slot, lease in self.by_slot.items() if lease.worker == self.worker)
 
     def view(self, now: float) -> GroupView:
         """Return the group as it is known now."""
@@ -236,10 +315,10 @@ class Leases:
         return GroupView(self.worker, dict(sorted(living.items())))
 
     def intents(self, now: float, clock: float) -> list[Intent]:
-        """Return what this worker has to do now; nothing while no records come."""
+        """Return what this worker has to do now; nothing while no notices come."""
         if self._connected is None or self._stopping:
             return []
-        for known in self._known.values() if now - self._looked > _PAUSE_SECONDS else ():  # whose records wait unread
+        for known in self._known.values() if now - self._looked > _PAUSE_SECONDS else ():  # whose notices wait unread
             known.heard += now - self._looked if known.heard <= self._looked else 0.0
         self._looked = now
         is_answered = self._unheard is None or now - self._unheard < self._adopt_seconds * _ANSWER
@@ -251,17 +330,17 @@ class Leases:
         free = [slot for slot, holder in holders.items() if holder is None and is_answered]
         return [*beat, *again, *moved, *self._claims(free, wanted, now, clock)]
 
-    def _beat(self, now: float, clock: float) -> PublishRecord:
+    def _beat(self, now: float, clock: float) -> Notice:
         """Announce this worker, have its leases published again, and forget workers that have long been gone."""
         self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
         self._unheard = now if self._unheard is None else self._unheard
-        self._again = {slot: self.records[slot] for slot in sorted(self.held)} | self._again
+        self._again = {slot: self.by_slot[slot] for slot in sorted(self.held)} | self._again
         long_ago = now - 2 * self._adopt_seconds
         self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
         presence = self._presence(clock + self._adopt_seconds)
-        return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
+        return Notice(presence_topic(self._group, self.worker), presence.payload)
 
-    def _published_again(self, now: float, clock: float) -> list[PublishRecord]:
+    def _published_again(self, now: float, clock: float) -> list[Notice]:
         """Publish leases that are due, and grants that have not come back for a while."""
         again, self._again = self._again, {}
         for slot, (lease, when) in self._granted.items():
@@ -271,16 +350,16 @@ class Leases:
 
     def _claims(
         self, free: Iterable[int], wanted: Mapping[int, str | None], now: float, clock: float
-    ) -> list[PublishRecord]:  # fmt: skip
+    ) -> list[Notice]:  # fmt: skip
         """Claim the free slots of this worker's share."""
-        claims: list[PublishRecord] = []
+        claims: list[Notice] = []
         self._free_since = {slot: self._free_since.get(slot, now) for slot in free}
         for slot, free_since in self._free_since.items():
             # A worker that leaves its share unclaimed for so long, whatever keeps it, leaves it to any other.
             is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
             claim = self._claimed.get(slot)
             if is_mine and (claim is None or now - claim[1] >= _CLAIM_SECONDS):
-                before = self.records.get(slot)
+                before = self.by_slot.get(slot)
                 crashed = before is not None and before.worker not in ("", self.worker)
                 term = 1 if before is None else before.term + 1
                 self._claimed[slot] = term, now
@@ -288,13 +367,13 @@ class Leases:
                 claims.append(self._publish(slot, self._renewed(claimed, clock)))
         return claims
 
-    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> PublishRecord | None:
-        """Release a slot that this worker serves no more; returns the record, None where it holds the slot no more.
+    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
+        """Release a slot that this worker serves no more; returns the notice, None where it holds the slot no more.
 
-        With `waits` requests of it still run. The record names the living worker whose share the slot is, which may be
+        With `waits` requests of it still run. The notice names the living worker whose share the slot is, which may be
         this one; at the end, where no other one lives, it names none.
         """
-        lease = self.records.get(slot)
+        lease = self.by_slot.get(slot)
         if lease is None or lease.worker != self.worker:
             return None
         to = self._shares(now)[slot] or ""
@@ -303,19 +382,19 @@ class Leases:
             present.presence.routes, present.presence.version
         )  # fmt: skip
         granted = Lease(to, clock + self._adopt_seconds if to else clock, routes, version, lease.term + 1, clock, waits)
-        self.records[slot], self._granted[slot] = granted, (granted, now)
+        self.by_slot[slot], self._granted[slot] = granted, (granted, now)
         self.changes += to != self.worker
         return self._publish(slot, granted)
 
-    def stop(self, clock: float) -> PublishRecord:
-        """Take no more slots: `grant` leaves those that are held to the others; returns the record that says so."""
+    def stop(self, clock: float) -> Notice:
+        """Take no more slots: `grant` leaves those that are held to the others; returns the notice that says so."""
         self._stopping = True
         presence = replace(self._presence(clock + self._adopt_seconds), leaves=True)
-        return PublishRecord(presence_topic(self._group, self.worker), presence.payload)
+        return Notice(presence_topic(self._group, self.worker), presence.payload)
 
-    def farewell(self) -> PublishRecord:
-        """Return the record of a planned stop, which is the will too."""
-        return PublishRecord(presence_topic(self._group, self.worker), b"")
+    def farewell(self) -> Notice:
+        """Return the notice of a planned stop, which is the will too."""
+        return Notice(presence_topic(self._group, self.worker), b"")
 
     def share_comes(self, now: float) -> bool:
         """Return whether this worker holds less than its share."""
@@ -336,7 +415,7 @@ class Leases:
         """Return the holder of each slot; None where the slot is free."""
         holders: dict[int, str | None] = {}
         for slot in range(self._slots):
-            lease = self.records.get(slot)
+            lease = self.by_slot.get(slot)
             is_held = lease is not None and slot < self._most(lease.worker) and self._may_hold(lease.worker, now)
             holders[slot] = lease.worker if lease is not None and is_held else None
         return holders
@@ -379,8 +458,8 @@ class Leases:
             return lease
         return replace(lease, until=clock + self._adopt_seconds, routes=self._routes, version=self._version)
 
-    def _publish(self, slot: int, lease: Lease) -> PublishRecord:
-        return PublishRecord(lease_topic(self._group, slot), lease.payload)
+    def _publish(self, slot: int, lease: Lease) -> Notice:
+        return Notice(lease_topic(self._group, slot), lease.payload)
 
 
 def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) -> dict[int, str | None]:

@@ -5,7 +5,7 @@
 | slot: one a route | `<group>-<slot>:<route>` | `$share/<group>:<route>/<filter>`, or `<filter>` (ORDERED) | kept |
 | ... one for realtime routes | `<group>-<slot>` | `$share/<group>/<filter>`, or `<filter>` (ORDERED) | kept |
 | commands (slot 0, `coreflux`) | `<group>-commands` | the commands | kept for `2 * adopt_seconds` |
-| own session | `<group>-<worker>` | records of the group, read events, replies | ends with it |
+| own session | `<group>-<worker>` | notices of the group, read events, replies | ends with it |
 """
 
 import asyncio
@@ -22,11 +22,9 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.admin.numbers import GroupNumbers
 from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
-from amqtt_rest_bridge.group.leases import Leases, PublishRecord
+from amqtt_rest_bridge.group.leases import Leases, Notice, worker_status_topic
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
-from amqtt_rest_bridge.group.own_session import OwnSession, Watches
-from amqtt_rest_bridge.group.records import worker_status_topic
-from amqtt_rest_bridge.group.slots import Capacities, Slot, plan
+from amqtt_rest_bridge.group.sessions import Capacities, OwnSession, Slot, Watches, plan
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.lot.route_set import route_set_hash
 from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
@@ -71,7 +69,7 @@ class Member:
     Args:
         settings: Those of the worker, checked.
         broker: Returns the broker's address, with the password as it is by then; called before each connection.
-        publisher: Publishes records.
+        publisher: Publishes notices.
         calls: Runs the calls of messages.
         watches: Takes the messages of read events and replies.
         supervisor: Runs the tasks of the worker.
@@ -91,7 +89,7 @@ class Member:
         self.settled = asyncio.Event()
         """Set once this worker serves the slots of its share."""
         self.connected = asyncio.Event()
-        """Set while there is a connection on which all records have come."""
+        """Set while there is a connection on which all notices have come."""
         self._commands: MqttCommands | None = None  # takes them while this worker holds the first slot
         self._settings = settings
         self._broker = broker
@@ -210,12 +208,12 @@ class Member:
         await asyncio.gather(*(slot.use(self._plan) for slot in list(self._slots.values())))
 
     async def follow(self) -> None:
-        """Follow the leases until cancelled: publish records, open and leave slots."""
+        """Follow the leases until cancelled: publish notices, open and leave slots."""
         while True:
             now = lease_time()
             self._note_connection(now)
             for intent in [] if self._stopping else self.leases.intents(now, time.time()):
-                if isinstance(intent, PublishRecord):
+                if isinstance(intent, Notice):
                     self._publish(intent)
                 elif intent.slot in self._slots:
                     log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)
@@ -323,15 +321,15 @@ class Member:
     def _intakes(self) -> Iterator[Intake]:
         return (intake for slot in (*self._slots.values(), *self._leaving.values()) for intake in slot.intakes)
 
-    def _publish(self, record: PublishRecord) -> None:
-        """Publish a record. A presence expires by the broker's clock, so readers need no clock of their own."""
-        seconds = math.ceil(self._settings.adopt_seconds) if record.topic.endswith("/presence") else 0
-        self._publisher.announce(Publication(record.topic, record.payload, retain=True), seconds=seconds)
+    def _publish(self, notice: Notice) -> None:
+        """Publish a notice. A presence expires by the broker's clock, so readers need no clock of their own."""
+        seconds = math.ceil(self._settings.adopt_seconds) if notice.topic.endswith("/presence") else 0
+        self._publisher.announce(Publication(notice.topic, notice.payload, retain=True), seconds=seconds)
 
     # Slots.
 
     def _open(self, number: int) -> None:
-        lease, group = self.leases.records.get(number), self._settings.group
+        lease, group = self.leases.by_slot.get(number), self._settings.group
         has_crashed = lease is not None and lease.waits
         waits = self._plan.ordered_seconds if has_crashed else 0.0
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
@@ -374,9 +372,9 @@ class Member:
         """Disconnect, then name the next holder, which connects only after that."""
         is_drained = not slot.held
         await self._abandon(slot)
-        record = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
-        if record is not None:
-            self._publish(record)
+        notice = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
+        if notice is not None:
+            self._publish(notice)
         self._look.set()
 
     async def _abandon(self, slot: Slot) -> None:

@@ -1,7 +1,7 @@
-"""A group of workers: what its retained records say, and what follows of routes and slots that differ. Pure.
+"""A group of workers: what its retained notices say, and what follows of routes and slots that differ. Pure.
 
-`GroupRecords` is a group as `rest-bridge status --group` shows it: who lives and holds which slot, its routes as one.
-Records come over MQTT from anywhere, so a payload that is not one is passed over. A worker is away when its presence
+`GroupNotices` is a group as `rest-bridge status --group` shows it: who lives and holds which slot, its routes as one.
+Notices come over MQTT from anywhere, so a payload that is not one is passed over. A worker is away when its presence
 was removed (its will does that) or has run out, and something else of it is still retained: a planned stop leaves
 nothing behind. The broker drops a presence that is not renewed, so one that comes is of a worker that lives, whatever
 the clocks of the two machines say.
@@ -15,8 +15,17 @@ from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from amqtt_rest_bridge.group.leases import MOST_WORKERS, GroupView, workers_by
-from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic, worker_status_topic
+from amqtt_rest_bridge.group.leases import (
+    MOST_WORKERS,
+    GroupView,
+    Lease,
+    Presence,
+    lease_topic,
+    parse,
+    presence_topic,
+    worker_status_topic,
+    workers_by,
+)
 from amqtt_rest_bridge.lot.model import Route, severity_of
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import loggable
@@ -27,16 +36,16 @@ Status = dict[str, Any]
 
 AWAY: Final = "away"
 """The health of routes whose workers are all away."""
-_LATE_SECONDS: Final = 5.0  # that a record may be late; clocks of machines differ, too
-_HEARD_SECONDS: Final = 30.0  # a worker lives after a record that came now, whatever its clock says: adopt_seconds
-_LOG_SECONDS: Final = 1.0  # between two lines about one thing: records may be forged
+_LATE_SECONDS: Final = 5.0  # that a notice may be late; clocks of machines differ, too
+_HEARD_SECONDS: Final = 30.0  # a worker lives after a notice that came now, whatever its clock says: adopt_seconds
+_LOG_SECONDS: Final = 1.0  # between two lines about one thing: notices may be forged
 _MOST_SHOWN: Final = 8  # values, and workers of each, in one line
 _SUMS: Final = ("messages", "errors")
 _MAXIMA: Final = ("latency_ms", "wait_ms")
 
 
 def filters(group: str) -> list[str]:
-    """Return the topic filters of all records of a group."""
+    """Return the topic filters of all notices of a group."""
     return [worker_status_topic(group, "+", "+"), lease_topic(group, "+"), presence_topic(group, "+")]
 
 
@@ -80,8 +89,8 @@ class GroupOverview:
         return asdict(self) | {"route_sets": {routes: list(workers) for routes, workers in self.route_sets.items()}}
 
 
-class GroupRecords:
-    """The records of a group that have come; times are epoch seconds."""
+class GroupNotices:
+    """The notices of a group that have come; times are epoch seconds."""
 
     def __init__(self, group: str) -> None:
         self._group = group
@@ -92,7 +101,7 @@ class GroupRecords:
         self._statuses: dict[str, dict[str, Status]] = {}  # by worker and route
 
     def take(self, topic: str, payload: bytes, status: Status | None, now: float) -> None:
-        """Take a record; `status` is what the payload holds where it is the status of a route."""
+        """Take a notice; `status` is what the payload holds where it is the status of a route."""
         match topic.split("/")[2:]:
             case [slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
                 if (lease := parse(payload, Lease)) is not None:
@@ -189,12 +198,12 @@ def _time(status: Status) -> float:
 def _shown(time: float | None) -> str | None:
     try:
         return None if time is None else rfc3339(time)
-    except (OverflowError, ValueError, OSError):  # a record may hold any number
+    except (OverflowError, ValueError, OSError):  # a notice may hold any number
         return None
 
 
 def event_name(route: str, event: str) -> str:
-    """Return the name of an event in records; neither part can hold a slash."""
+    """Return the name of an event in notices; neither part can hold a slash."""
     return f"{route}/{event}"
 
 

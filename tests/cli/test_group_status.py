@@ -9,8 +9,8 @@ from rich.console import Console
 
 from amqtt_rest_bridge.cli.look import status_table
 from amqtt_rest_bridge.cli.look.status import parse_status
-from amqtt_rest_bridge.group.overview import GroupOverview, GroupRecords, merge
-from amqtt_rest_bridge.group.records import Lease, Presence
+from amqtt_rest_bridge.group.leases import Lease, Presence
+from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, merge
 from amqtt_rest_bridge.times import rfc3339
 from tests.cli.test_status_table import status
 
@@ -27,7 +27,7 @@ def presence(worker: str, routes: str = "aaaa", until: float = NOW + 30) -> byte
 
 def overview(records: dict[str, bytes], *later: tuple[str, bytes]) -> GroupOverview:
     """Take records that were retained, then some that come a second later."""
-    group = GroupRecords("plant")
+    group = GroupNotices("plant")
     for topic, payload in records.items():
         group.take(f"bridge/plant/{topic}", payload, parse_status(payload), NOW)
     for topic, payload in later:
@@ -91,7 +91,7 @@ def test_a_worker_that_is_gone_is_away_with_its_slots_and_its_routes_are_those_o
 
 
 def test_a_worker_that_falls_silent_while_it_is_watched_is_away() -> None:
-    group = GroupRecords("plant")
+    group = GroupNotices("plant")
     group.take("bridge/plant/workers/a/presence", presence("a", until=NOW - 3600), None, NOW)
     assert [one.away_since for one in group.overview(NOW + 30).workers] == [None]
     assert [one.away_since for one in group.overview(NOW + 40).workers] == [rfc3339(NOW + 30)]

@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.group.leases import Leases
-from amqtt_rest_bridge.group.own_session import OwnSession
+from amqtt_rest_bridge.group.sessions import OwnSession
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.intake import Feed, Intake, MqttDelivery

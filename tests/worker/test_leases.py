@@ -9,8 +9,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from amqtt_rest_bridge.group.leases import GONE_SECONDS, MOST_WORKERS, HandOver, Leases, PublishRecord, shares
-from amqtt_rest_bridge.group.records import Lease, Presence, lease_topic, parse, presence_topic
+from amqtt_rest_bridge.group.leases import (
+    GONE_SECONDS,
+    MOST_WORKERS,
+    HandOver,
+    Lease,
+    Leases,
+    Notice,
+    Presence,
+    lease_topic,
+    parse,
+    presence_topic,
+    shares,
+)
 
 SLOTS = 4
 ADOPT = 30.0
@@ -66,7 +77,7 @@ class Group:
             node.leases.connecting(self.now)
             self.publish(node.leases.farewell())
 
-    def publish(self, record: PublishRecord) -> None:
+    def publish(self, record: Notice) -> None:
         if record.payload:
             self.retained[record.topic] = record.payload
         else:
@@ -106,7 +117,7 @@ class Group:
                 continue
             self.deliver(node, 1 if node.name in late else 1000)
             for intent in node.leases.intents(self.now, self.now + node.skew):
-                if isinstance(intent, PublishRecord):
+                if isinstance(intent, Notice):
                     self.publish(intent)
                 else:
                     node.draining.setdefault(intent.slot, self.now)
@@ -142,7 +153,7 @@ class Group:
         holders = {slot: name for name, slots in held.items() for slot in slots}
         for node in self.nodes.values():
             assert list(node.leases.view(self.now).workers) == sorted(self.nodes)
-            assert all(node.leases.records[slot].worker == holders[slot] for slot in range(node.slots))
+            assert all(node.leases.by_slot[slot].worker == holders[slot] for slot in range(node.slots))
 
 
 class Simulation(RuleBasedStateMachine):
@@ -200,7 +211,7 @@ class Simulation(RuleBasedStateMachine):
     @rule(topic=st.sampled_from([lease_topic("plant", 1), lease_topic("plant", 99), presence_topic("plant", "x")]),
           payload=st.sampled_from([b"", b"[]", b"{}", b"\xff", b'{"worker": "x", "term": -1}']))  # fmt: skip
     def forge(self, topic: str, payload: bytes) -> None:
-        self.group.publish(PublishRecord(topic, payload))
+        self.group.publish(Notice(topic, payload))
 
     @rule(late=st.lists(st.integers(0, 9), max_size=3), ticks=st.integers(1, 30))
     def run(self, late: list[int], ticks: int) -> None:
@@ -220,7 +231,7 @@ class Simulation(RuleBasedStateMachine):
     @invariant()
     def nothing_is_forgotten_or_piles_up(self) -> None:
         if hasattr(self, "group"):
-            assert all(len(node.leases.records) <= SLOTS for node in self.group.nodes.values())
+            assert all(len(node.leases.by_slot) <= SLOTS for node in self.group.nodes.values())
 
     def teardown(self) -> None:
         if hasattr(self, "group"):
@@ -271,7 +282,7 @@ def test_a_slot_is_granted_to_no_worker_that_does_not_open_it() -> None:
     group.check_settled()
     lease = json.loads(group.retained[lease_topic("plant", 3)])
     granted = lease | {"worker": small.name, "term": lease["term"] + 1}
-    group.publish(PublishRecord(lease_topic("plant", 3), json.dumps(granted).encode()))  # as a version before did
+    group.publish(Notice(lease_topic("plant", 3), json.dumps(granted).encode()))  # as a version before did
     group.run(5)
     group.check_settled()
 
@@ -283,7 +294,7 @@ def test_a_planned_stop_hands_all_slots_to_those_that_live_at_once() -> None:
     group.stop(first)
     group.tick()
     assert group.held == {second.name: [0, 1, 2, 3]}
-    assert not any(lease.waits for lease in second.leases.records.values())
+    assert not any(lease.waits for lease in second.leases.by_slot.values())
 
 
 def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_last_record() -> None:
@@ -296,7 +307,7 @@ def test_slots_are_taken_three_seconds_after_a_will_and_adopt_seconds_after_the_
         while len(second.leases.held) < SLOTS:
             group.tick()
         assert group.now - crashed <= seconds + 3 * TICK
-        assert [lease.waits for lease in second.leases.records.values()].count(True) == 2
+        assert [lease.waits for lease in second.leases.by_slot.values()].count(True) == 2
 
 
 def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
@@ -304,7 +315,7 @@ def test_a_record_behind_the_known_one_is_replaced_at_the_broker() -> None:
     node = group.start()
     group.run(5)
     old = json.loads(group.retained[lease_topic("plant", 2)]) | {"worker": "other", "term": 1}
-    group.publish(PublishRecord(lease_topic("plant", 2), json.dumps(old).encode()))
+    group.publish(Notice(lease_topic("plant", 2), json.dumps(old).encode()))
     group.tick()
     group.tick()
     kept = parse(group.retained[lease_topic("plant", 2)], Lease)
@@ -333,7 +344,7 @@ def test_a_slot_that_was_handed_over_before_the_broker_lost_its_records_reaches_
 def test_a_slot_that_two_workers_took_by_one_term_is_handed_over_to_one_that_all_agree_on() -> None:
     group = Group()
     first = group.start()
-    group.publish(PublishRecord(lease_topic("plant", 1), b""))  # one more record to read
+    group.publish(Notice(lease_topic("plant", 1), b""))  # one more record to read
     second = group.start()
     group.start()
     group.tick(late=(first.name, second.name))
@@ -383,7 +394,7 @@ def test_a_worker_whose_records_do_not_come_back_claims_nothing_of_those_that_it
     for _ in range(int(3 * ADOPT / TICK)):
         group.now += TICK
         intents = first.leases.intents(group.now, group.now)
-        published = [one.topic for one in intents if isinstance(one, PublishRecord)]
+        published = [one.topic for one in intents if isinstance(one, Notice)]
         assert not {lease_topic("plant", slot) for slot in second.leases.held} & set(published)
     assert sorted(first.leases.view(group.now).workers) == [first.name]
 

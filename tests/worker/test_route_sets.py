@@ -4,9 +4,8 @@ import logging
 
 import pytest
 
-from amqtt_rest_bridge.group.leases import GroupView
+from amqtt_rest_bridge.group.leases import GroupView, Presence, parse
 from amqtt_rest_bridge.group.overview import Warnings, every
-from amqtt_rest_bridge.group.records import Presence, parse
 from tests.support.http_target import Target, echo
 from tests.support.route_text import load_text
 from tests.worker.mosquitto import Mosquitto

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
 from amqtt_rest_bridge.cli.look.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
 from amqtt_rest_bridge.engine.status import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
-from amqtt_rest_bridge.group.overview import GroupOverview, GroupRecords, filters
+from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, filters
 from amqtt_rest_bridge.mqtt.values import Address
 
 DESCRIPTION = f"""\
@@ -196,7 +196,7 @@ class _Feed:
     def __init__(self, subscriber: Subscriber, group: str | None) -> None:
         self._subscriber = subscriber
         self._statuses: dict[str, Status] = {}
-        self._group = None if group is None else GroupRecords(group)
+        self._group = None if group is None else GroupNotices(group)
         self._reload_failure: dict[str, Any] | None = None
 
     def overview(self) -> Overview:
