@@ -43,7 +43,7 @@ if TYPE_CHECKING:
         ServerEvent,
         Signature,
     )
-    from amqtt_rest_bridge.lot.placeholders import PlaceholderText
+    from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 
     __version__: str
 
@@ -71,7 +71,7 @@ __all__ = [
 ]
 
 _ERRORS = {"BridgeError", "ConfigurationError", "Fault", "FaultCode", "Position", "RouteFilesError", "Severity"}
-_MODULES = {"PlaceholderText": "lot.placeholders"} | dict.fromkeys(_ERRORS, "errors")
+_MODULES = {"PlaceholderText": "lot.placeholders.text"} | dict.fromkeys(_ERRORS, "errors")
 
 
 def load_routes(

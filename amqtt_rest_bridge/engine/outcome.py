@@ -26,7 +26,7 @@ from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, QueueBytes, RouteS
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
 from amqtt_rest_bridge.lot.model import EventName, Message, Route, RunIds, RunKey, Try
-from amqtt_rest_bridge.lot.placeholders import WHEN_UNUSABLE
+from amqtt_rest_bridge.lot.placeholders.conditions import WHEN_UNUSABLE
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)

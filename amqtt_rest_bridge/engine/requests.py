@@ -31,14 +31,8 @@ from amqtt_rest_bridge.lot.model import (
     Route,
     values_of,
 )
-from amqtt_rest_bridge.lot.placeholders import (
-    MessageValues,
-    Place,
-    PlaceholderText,
-    ResponseBody,
-    ResultValues,
-    place_of,
-)
+from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, place_of
+from amqtt_rest_bridge.lot.placeholders.values import MessageValues, ResponseBody, ResultValues
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})

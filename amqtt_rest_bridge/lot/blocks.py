@@ -26,15 +26,9 @@ from amqtt_rest_bridge.lot.model import (
     Signature,
     SignatureScheme,
 )
-from amqtt_rest_bridge.lot.placeholders import (
-    Condition,
-    Fixed,
-    Mode,
-    Place,
-    Placeholder,
-    PlaceholderText,
-    place_of,
-)
+from amqtt_rest_bridge.lot.placeholders.conditions import Condition
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder
+from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place, PlaceholderText, place_of
 from amqtt_rest_bridge.lot.schemas import Schema, SchemaFileError
 from amqtt_rest_bridge.lot.schemas import read as read_schema
 from amqtt_rest_bridge.lot.texts import (

@@ -17,7 +17,8 @@ from amqtt_rest_bridge.lot.grammar.parsing import Piece, unescape
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, USER_NAMES, Applies, Kind, Parameter, Rule
-from amqtt_rest_bridge.lot.placeholders import Fixed, Mode, Place, constants, parse, recognise
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise
+from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place, constants, parse
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.system import regular_file
 

@@ -18,7 +18,8 @@ from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity
 from amqtt_rest_bridge.lot.evaluation import BlockSettings
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import Placeholder, PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.topics import TopicIndex, widest_filter
 
 _MAX_CYCLES: Final = 50

@@ -8,7 +8,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import Struct
 
 from amqtt_rest_bridge.errors import Fault, Position, Severity
-from amqtt_rest_bridge.lot.placeholders import Condition, PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.conditions import Condition
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.lot.schemas import Schema
 from amqtt_rest_bridge.system import FileState
 from amqtt_rest_bridge.topics import widest_filter

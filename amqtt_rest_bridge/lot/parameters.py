@@ -20,7 +20,7 @@ from amqtt_rest_bridge.lot.model import (
     Signature,
     SignatureScheme,
 )
-from amqtt_rest_bridge.lot.placeholders import Mode
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.times import SECONDS
 
 ROUTE_TYPE = "REST_API"

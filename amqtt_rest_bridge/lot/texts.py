@@ -15,24 +15,17 @@ from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.grammar.parsing import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.lot.hints import explain_suspect
 from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
-from amqtt_rest_bridge.lot.placeholders import (
-    Condition,
+from amqtt_rest_bridge.lot.placeholders.conditions import Condition, Literal, Operand, Test
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise, suspects
+from amqtt_rest_bridge.lot.placeholders.text import (
     Fixed,
-    JsonNumber,
-    Literal,
     LoneBackslashError,
-    Mode,
-    Operand,
     Place,
-    Placeholder,
     PlaceholderText,
-    Suspect,
-    Test,
     dot_segments,
     parse,
-    recognise,
-    suspects,
 )
+from amqtt_rest_bridge.lot.placeholders.values import JsonNumber
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import Question, question
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name

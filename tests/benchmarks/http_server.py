@@ -28,7 +28,8 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.http.server import HttpServer, PortLimits, TlsFiles
 from amqtt_rest_bridge.lot.model import Message, Method, Publication, RestApiConfig, Route, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from tests.benchmarks.rig import await_port, cpu_seconds, median, process, quantile, report, resident_mb
 from tests.support.ports import free_port
 

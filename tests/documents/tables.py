@@ -18,7 +18,7 @@ from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES, AnswerRow, FailureRow
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot.parameters import PARAMETERS as SETTINGS
 from amqtt_rest_bridge.lot.parameters import Applies, BlockKind, Parameter
-from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS, Mode
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode
 from amqtt_rest_bridge.settings import Settings, WorkerSettings, row_of
 from amqtt_rest_bridge.sizes import size_text
 from template_api import config

@@ -9,7 +9,7 @@ import json
 from typing import Any
 
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind
-from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
 from tests.support.documents import ROOT
 
 FILE = ROOT / "conf/editors/lot.tmLanguage.json"

@@ -7,7 +7,9 @@ import pytest
 
 from amqtt_rest_bridge.engine.stages.batch import Items, batch_key
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 from tests.engine.host import LATE, Rig, Runs, Source, text
 
 Rigs = Callable[..., Rig]

@@ -23,7 +23,8 @@ from amqtt_rest_bridge.lot.model import (
     RunIds,
     Signature,
 )
-from amqtt_rest_bridge.lot.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
 
 
 class Built(NamedTuple):

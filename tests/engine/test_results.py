@@ -21,7 +21,8 @@ from amqtt_rest_bridge.lot.model import (
     Publication,
     ResponseFormat,
 )
-from amqtt_rest_bridge.lot.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
 
 RUN = "a run"
 NAME = "route", "event"

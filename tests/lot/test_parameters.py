@@ -20,7 +20,8 @@ from amqtt_rest_bridge.lot.model import (
     SignatureScheme,
 )
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, Applies, BlockKind, Kind, Parameter, Rule
-from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from amqtt_rest_bridge.lot.schemas import read as read_schema
 from amqtt_rest_bridge.lot.sources import Source
 from tests.support.route_text import CASES, load_text

@@ -9,7 +9,9 @@ from amqtt_rest_bridge.errors import Fault, Position
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.lot.placeholders import Condition, Placeholder, PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.conditions import Condition
+from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.lot.sources import Source
 
 CASES = Path(__file__).parents[1] / "lot" / "cases"

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from amqtt_rest_bridge.lot.model import Method, RestApiConfig, Route, ServerEvent, Signature
-from amqtt_rest_bridge.lot.placeholders import Mode, Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
 
 REQUEST_ID = "0f9a2e4c-0000-4000-8000-000000000001"
 NOW = 1_769_860_800.123  # 2026-01-31T12:00:00.123Z

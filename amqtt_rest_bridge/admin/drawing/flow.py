@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import ClientEvent, Route
-from amqtt_rest_bridge.lot.placeholders import PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.lot.route_set import shown_endpoint
 from amqtt_rest_bridge.topics import TopicIndex
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import NO_CONTENT, Method, RestApiConfig, Route, ServerEvent
-from amqtt_rest_bridge.lot.placeholders import Placeholder
+from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
 from amqtt_rest_bridge.lot.schemas import Schema
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.topics import NONCHARACTERS, has_wildcards

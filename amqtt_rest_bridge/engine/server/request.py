@@ -13,7 +13,8 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http.exchange import Headers, Request, RequestRefusedError, refuse, too_large
 from amqtt_rest_bridge.lot.model import Publication
-from amqtt_rest_bridge.lot.placeholders import PlaceholderText, RequestValues
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.values import RequestValues
 
 _CONTROL_OR_SPACE: Final = re.compile("[\x00-\x20\x7f]")
 

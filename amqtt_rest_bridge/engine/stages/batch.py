@@ -16,17 +16,9 @@ from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
 from amqtt_rest_bridge.engine.event import Call, PreparedEvent, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.lot.placeholders import (
-    BATCH,
-    BatchValues,
-    MessageValues,
-    Mode,
-    Place,
-    PlaceholderText,
-    from_json,
-    parse,
-    to_json,
-)
+from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
+from amqtt_rest_bridge.lot.placeholders.values import BatchValues, MessageValues, from_json, to_json
 
 REFUSED: Final = (400, 413, 422)
 """Statuses that one bad item may cause."""

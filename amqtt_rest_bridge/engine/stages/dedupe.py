@@ -12,7 +12,8 @@ from amqtt_rest_bridge.engine.event import Call, HeldError, SkippedError, Stage,
 from amqtt_rest_bridge.engine.needs import Keeps
 from amqtt_rest_bridge.engine.stages.on_change import digest
 from amqtt_rest_bridge.lot.model import EventName
-from amqtt_rest_bridge.lot.placeholders import MessageValues, PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 
 Tell = Callable[[bytes | None], bool]
 """Called with None if the claim is granted, or the kept answer of a key that was seen. Returns False to decline."""

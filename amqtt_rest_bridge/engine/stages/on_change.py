@@ -9,7 +9,8 @@ from hashlib import blake2b
 from typing import Final
 
 from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage, Step, Verdict
-from amqtt_rest_bridge.lot.placeholders import MessageValues, PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 
 MOST_TOPICS: Final = 100_000
 """Topics whose last text is known; new ones push out the ones that were sent longest ago."""

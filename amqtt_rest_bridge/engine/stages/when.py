@@ -1,7 +1,8 @@
 """WHEN: a message for which the condition is false sends nothing."""
 
 from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage
-from amqtt_rest_bridge.lot.placeholders import Condition, MessageValues, is_true, why_false
+from amqtt_rest_bridge.lot.placeholders.conditions import Condition, is_true, why_false
+from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 
 
 class When(Stage):

@@ -10,7 +10,8 @@ from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.grammar.parsing import SettingNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
-from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS, Mode, Place, PlaceholderKind, parse, recognise
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, recognise
+from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from amqtt_rest_bridge.lot.reference import markdown_of
 from amqtt_rest_bridge.tools.editor.project import Part, Project, RouteText
 from amqtt_rest_bridge.topics import sample_topic

@@ -15,7 +15,7 @@ import pytest
 from amqtt_rest_bridge.engine.server.callers import TOLERANCE_SECONDS, verifier_of
 from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from amqtt_rest_bridge.lot.model import Signature, SignatureScheme
-from amqtt_rest_bridge.lot.placeholders import Place
+from amqtt_rest_bridge.lot.placeholders.text import Place
 from tests.support.answering import port
 from tests.support.embedded_broker import hosting
 from tests.support.server_mode import error_code, event, payload

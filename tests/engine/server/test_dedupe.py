@@ -3,7 +3,7 @@
 import json
 
 from amqtt_rest_bridge.errors import BrokerAwayError
-from amqtt_rest_bridge.lot.placeholders import Place
+from amqtt_rest_bridge.lot.placeholders.text import Place
 from tests.support.answering import Answering, port, result_of
 from tests.support.server_mode import REQUEST_ID, error_code, event, payload
 

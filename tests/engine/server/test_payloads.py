@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge.errors import BrokerAwayError, PublicationRefusedError
 from amqtt_rest_bridge.http.exchange import overloaded
-from amqtt_rest_bridge.lot.placeholders import Place
+from amqtt_rest_bridge.lot.placeholders.text import Place
 from tests.support.answering import answer_of, port
 from tests.support.server_mode import NOW, REQUEST_ID, error_code, event, payload
 

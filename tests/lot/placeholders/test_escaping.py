@@ -3,7 +3,8 @@ from urllib.parse import unquote
 import pytest
 
 from amqtt_rest_bridge.errors import FailureCode
-from amqtt_rest_bridge.lot.placeholders import Mode, Place, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from tests.support.placeholder_values import failure, fill, message, request
 
 

@@ -4,22 +4,17 @@ import pickle
 import pytest
 
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.lot.placeholders import (
-    PLACEHOLDERS,
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, Placeholder, Suspect, recognise, suspects
+from amqtt_rest_bridge.lot.placeholders.text import (
     Fixed,
     LoneBackslashError,
-    Mode,
     Place,
-    Placeholder,
     PlaceholderText,
-    Suspect,
-    Values,
     constants,
     parse,
     place_of,
-    recognise,
-    suspects,
 )
+from amqtt_rest_bridge.lot.placeholders.values import Values
 from tests.support.placeholder_values import message
 
 

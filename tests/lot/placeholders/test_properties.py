@@ -12,7 +12,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from amqtt_rest_bridge.errors import CallError, FailureCode
-from amqtt_rest_bridge.lot.placeholders import MessageValues, Mode, Place, RequestValues, parse
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode
+from amqtt_rest_bridge.lot.placeholders.text import Place, parse
+from amqtt_rest_bridge.lot.placeholders.values import MessageValues, RequestValues
 from amqtt_rest_bridge.topics import check_topic_name
 
 NASTY = st.sampled_from(

@@ -4,7 +4,7 @@ import pytest
 
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
-from amqtt_rest_bridge.lot.placeholders import PLACEHOLDERS
+from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS
 from amqtt_rest_bridge.tools.editor.assist import Suggestion, complete, describe
 from amqtt_rest_bridge.tools.editor.project import Part, Project
 from tests.support.route_text import BASIC, CASES
