@@ -98,7 +98,7 @@ def _show_message(routes: tuple[Route, ...], message: Message, *, send: bool) ->
     triggered = [
         (route, event) for route in routes for event in route.client_events if filter_matches(event.source_topic, topic)
     ]
-    if not triggered:  # Decision: as with --request, what reaches no event is hardly what was meant to be tried
+    if not triggered:
         filters = sorted({event.source_topic for route in routes for event in route.client_events})
         listed = ", ".join(filters) or "(nothing)"
         print(f"a message on {topic} triggers no client event; the routes listen on: {listed}")

@@ -134,7 +134,7 @@ class Case(_Member, frozen=True):
     def now(self) -> float:
         """Return when the message or request arrives, in Unix seconds.
 
-        Decision: a `time` without a zone is in UTC, so that a test holds on any machine.
+        A `time` without a zone is in UTC, so that a test holds on any machine.
         """
         if self.time is None:
             return NOW

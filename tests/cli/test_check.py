@@ -2,7 +2,7 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -84,11 +84,6 @@ def test_the_name_of_a_file_cannot_forge_a_line(folder: Path, capsys: pytest.Cap
     assert "cannot read x\\ny: " in capsys.readouterr().err
 
 
-def test_warnings_and_notices_give_0(folder: Path) -> None:
-    (folder / "a.lot").write_text("DEFINE MODEL X\n" + BASIC + "WITH PAYLOAD '{}'")
-    assert check("a.lot") == 0
-
-
 LOSSLESS = BASIC.replace("    ADD EVENT", '    ADD ROUTE_CONFIG WITH OVERLOAD_POLICY "lossless"\n    ADD EVENT')
 KEPT = 'WITH FAILURE_PAYLOAD "true" '
 LOST = "warning: without the setting failures, messages that fail for good are lost: event E of lossless route R has no"
@@ -152,12 +147,6 @@ def test_json_is_a_list_of_objects(folder: Path, capsys: pytest.CaptureFixture[s
     ]
 
 
-def test_json_of_a_good_file_is_an_empty_list(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "a.lot").write_text(BASIC)
-    assert check("a.lot", "--json") == 0
-    assert json.loads(capsys.readouterr().out) == []
-
-
 def test_path_that_cannot_be_read_gives_2(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "a.lot").write_text(BASIC)
     assert check("a.lot", "none.lot") == 2
@@ -184,17 +173,6 @@ def test_route_without_define_gives_1_where_there_is_no_other(folder: Path, caps
     (folder / "b.lot").write_text(BASIC)
     assert check(".") == 0
     assert "a.lot:1:1: warning: ROUTE R is skipped: DEFINE is missing before it\n" in capsys.readouterr().out
-
-
-def test_version_of_a_tree_that_is_not_installed_is_unknown(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def missing(name: str) -> str:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("importlib.metadata.version", missing)
-    assert main(["--version"]) == 0
-    assert capsys.readouterr().out == "amqtt-rest-bridge unknown\n"
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -232,14 +210,6 @@ def test_help_is_worth_reading(command: list[str], capsys: pytest.CaptureFixture
     wanted = ["exit status:", "examples:", f"rest-bridge {command[0]} "] if command else ["check", "try", "*.lot"]
     assert all(word in text for word in wanted)
     assert max(len(line) for line in text.splitlines()) <= 120
-
-
-def test_module_runs_as_a_program(folder: Path) -> None:
-    (folder / "a.lot").write_text(BASIC.replace("METHOD", "METOD"))
-    program = [sys.executable, "-m", "amqtt_rest_bridge", "check", "a.lot"]
-    done = subprocess.run(program, cwd=folder, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert done.stdout.startswith("a.lot:7:14: error: unknown setting METOD\n")
 
 
 def test_reader_that_has_seen_enough_is_not_a_fault(folder: Path) -> None:

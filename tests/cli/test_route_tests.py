@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.look.replay import messages_of
+from amqtt_rest_bridge.cli.look.replay import read_failures
 from amqtt_rest_bridge.cli.route_test_files import Case, SourceMessage
 from amqtt_rest_bridge.lot.model import Publication
 from tests.support.commands import SERVER_ROUTE
@@ -308,7 +308,8 @@ FAILING = """
 def test_what_is_not_a_message_is_counted_and_stops_nothing(wrong: dict[str, object]) -> None:
     kept = {"source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
     payloads = [json.dumps(one).encode() for one in ({**kept, **wrong}, kept)]
-    assert messages_of(payloads) == ([Publication("in", b"a")], 1)
+    found = read_failures(payloads)
+    assert (found.publications, found.without + len(found.damaged)) == ([Publication("in", b"a")], 1)
 
 
 def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -321,7 +322,9 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         failures = [payload for _, payload in client.messages(3)]
         encodings = {one["source_topic"]: one["payload_encoding"] for one in map(json.loads, failures)}
         assert encodings == {"in/a": "utf-8", "in/b": "base64"}
-        assert sorted(messages_of(failures)[0], key=str) == sorted([Publication(*one) for one in sent], key=str)
+        assert sorted(read_failures(failures).publications, key=str) == sorted(
+            [Publication(*one) for one in sent], key=str
+        )
         file = tmp_path / "failures.jsonl"
         file.write_bytes(b"\n".join([*failures, b"", b'{"no": "failure"}', b"[" * 3000]))
         target.answer = lambda seen: (200, seen.body)

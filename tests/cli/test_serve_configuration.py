@@ -199,11 +199,6 @@ def test_reason_of_a_plugin_whose_name_is_right_has_no_did_you_mean(
     assert "hint" not in faults(place)[0]
 
 
-def test_plugin_without_settings_needs_no_mapping(place: Workplace) -> None:
-    place.configure((BRIDGE, "  amqtt.plugins.logging_amqtt.EventLoggerPlugin:\n"))
-    assert faults(place) == []
-
-
 def test_plugins_may_be_a_list_of_names_and_mappings(place: Workplace) -> None:
     anonymous = "  - amqtt.plugins.authentication.AnonymousAuthPlugin\n"
     place.configure((ANONYMOUS + BRIDGE, f"{anonymous}  - nowhere.Plugin: {{}}\n"))
@@ -232,11 +227,6 @@ def test_warning_is_given_when_no_client_could_be_a_user_of_coreflux(place: Work
     assert faults(place) == []
 
 
-def test_configuration_without_plugins_gets_those_of_amqtt(place: Workplace) -> None:
-    place.configure((f"plugins:\n{ANONYMOUS}{BRIDGE}", ""))
-    assert faults(place) == []
-
-
 SETTINGS = [
     pytest.param("workers: '1'", "workers must be a whole number, not text hint: write a number without", id="text"),
     pytest.param("routes: 3", "routes must be text or a list of text or null, not a whole number", id="union"),
@@ -258,11 +248,6 @@ def test_value_of_a_setting_that_does_not_fit_is_not_repeated(place: Workplace) 
     place.configure((BRIDGE, "  amqtt_rest_bridge.plugin.RestBridgePlugin: {workers: hunter2}\n"))
     (found,) = faults(place)
     assert "hunter2" not in found
-
-
-def test_text_that_is_not_a_number_has_no_hint_about_quotes(place: Workplace) -> None:
-    place.configure(("processes: 0", "processes: many"))
-    assert faults(place) == ["broker.yaml:7:86: error: processes must be a whole number, not text"]
 
 
 def test_missing_authentication_is_reported_beside_a_setting_that_does_not_fit(place: Workplace) -> None:

@@ -22,14 +22,6 @@ def test_several_faults_are_one_line_that_says_where_the_others_are(place: Workp
     assert place.refusal().endswith("unknown setting wrkers (did you mean workers?); 4 more, see --check")
 
 
-def test_reason_of_a_plugin_that_cannot_start_is_given_once(place: Workplace) -> None:
-    place.configure(("routes: routes.lot", "routes: nowhere.lot"))
-    ended = place.run("serve", "-c", "broker.yaml")
-    reason = f"cannot read nowhere.lot: No such file or directory (working directory: {place.folder})"
-    assert ended.stderr.splitlines()[-1] == f"rest-bridge: error: RestBridgePlugin cannot start: {reason}"
-    assert ended.stderr.count(reason) == 1
-
-
 @pytest.mark.parametrize("logged", ["the database is gone", "the plugin cannot start: the database is gone"])
 def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(place: Workplace, logged: str) -> None:
     place.configure((BRIDGE, ""))
@@ -40,11 +32,6 @@ def test_reason_that_a_plugin_logs_before_it_raises_is_not_said_twice(place: Wor
     lines = place.run("serve", "-c", "broker.yaml").stderr.splitlines()
     assert lines[-1] == "rest-bridge: error: OwnPlugin cannot start: the database is gone"
     assert lines[-2].endswith(":: ERROR - another matter")
-
-
-def test_exception_of_a_constructor_is_the_reason_that_is_printed(place: Workplace) -> None:
-    place.add_plugin("    def __init__(self, context):\n        raise KeyError('name')\n")
-    assert place.refusal() == "rest-bridge: error: OwnPlugin cannot start: KeyError: 'name'"
 
 
 @pytest.mark.parametrize("hook", ["on_broker_pre_start", "on_broker_post_start"])
@@ -93,12 +80,6 @@ def test_taken_mqtt_port_is_named_with_its_listener(place: Workplace) -> None:
             f"rest-bridge: error: listener default cannot listen on 127.0.0.1:{port}: Address already in use; "
             f"set bind to another port, or end the program that has it: ss -ltnp 'sport = :{port}'"
         )
-
-
-def test_taken_port_of_another_listener_is_named(place: Workplace) -> None:
-    with taken_port() as port:
-        place.configure(("plugins:", f"  web: {{type: ws, bind: '127.0.0.1:{port}'}}\nplugins:"))
-        assert f"listener web cannot listen on 127.0.0.1:{port}: Address already in use" in place.refusal()
 
 
 def test_mqtt_port_that_server_mode_has_taken_is_named(place: Workplace) -> None:

@@ -178,12 +178,6 @@ def test_table_follows_changes_and_removals(host: Host, retained: dict[str, byte
     assert seen[-1] == ["b", "new"]
 
 
-def test_table_ends_after_its_seconds(host: Host, retained: dict[str, bytes]) -> None:
-    shown: list[int] = []
-    OfBroker(broker_address(url(host))).watch(0.2, lambda overview: shown.append(len(overview.statuses)))
-    assert shown[-1] == 2
-
-
 def test_end_of_the_broker_ends_the_table() -> None:
     with hosting(SERVER_ROUTE) as ending:
         stops = threading.Thread(target=ending.stop)
@@ -321,15 +315,6 @@ def test_forbidden_subscription_is_printed() -> None:
         pytest.raises(BrokerUnavailableError, match=r"a subscription to \$SYS/broker/routes/\+/status$"),
     ):
         overview(url(strict))
-
-
-def test_broker_that_does_not_run_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    with taken_port() as port:
-        pass
-    assert main(["status", "--broker", f"mqtt://u:geheim@127.0.0.1:{port}"]) == 1
-    assert capsys.readouterr().err == (
-        f"rest-bridge status: cannot connect to mqtt://127.0.0.1:{port}: connection refused; is the broker running?\n"
-    )
 
 
 def answering(answer: bytes) -> Target:

@@ -76,14 +76,15 @@ def run(
     """Read the failures, ask, and publish their messages; return the exit status."""
     address = broker_address(broker or DEFAULT_BROKER, ca_file, cert_file, key_file)
     if os.path.isfile(source):  # noqa: PTH113  # Path.is_file raises for a name that is too long
-        found = _read(read_bytes(Path(source), _LARGEST_FILE).split(b"\n"))
+        found = read_failures(read_bytes(Path(source), _LARGEST_FILE).split(b"\n"))
     elif reason := check_topic_filter(source):
         raise ConfigurationError(f"--from {source!r} is not a file, and as a topic filter it {reason}")
     else:
         print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
-        # Decision: a topic may carry any messages, such as results beside failures; a line of a file that is not
-        # JSON was cut off or damaged.
-        found = _Found(*messages_of(asyncio.run(broker_client.collect(address, source, seconds))))
+        found = read_failures(asyncio.run(broker_client.collect(address, source, seconds)))
+        # A topic may carry any messages, such as results beside failures. A line of a file is damaged or cut off.
+        found.without += len(found.damaged)
+        found.damaged.clear()
     print(_summary(found))
     publications = found.publications
     question = f"Publish {len(publications)} message(s) to {address.shown}?"
@@ -96,7 +97,7 @@ def run(
 
 
 @dataclass(slots=True)
-class _Found:
+class FoundMessages:
     """What failure payloads hold: messages, how many hold none, and the lines that cannot be read, from 1."""
 
     publications: list[Publication] = field(default_factory=list)
@@ -108,14 +109,9 @@ class _DamagedError(ValueError):
     """A failure payload, or the message in it, cannot be read."""
 
 
-def messages_of(payloads: Iterable[bytes]) -> tuple[list[Publication], int]:
-    """Return the messages of failure payloads, and how many payloads hold none that can be published."""
-    found = _read(payloads)
-    return found.publications, found.without + len(found.damaged)
-
-
-def _read(payloads: Iterable[bytes]) -> _Found:
-    found = _Found()
+def read_failures(payloads: Iterable[bytes]) -> FoundMessages:
+    """Read failure payloads."""
+    found = FoundMessages()
     for number, payload in enumerate(payloads, start=1):
         if not payload.strip():
             continue
@@ -154,7 +150,7 @@ def _first_received(timestamp: object) -> float | None:
         return None
 
 
-def _summary(found: _Found) -> str:
+def _summary(found: FoundMessages) -> str:
     topics = Counter(one.topic for one in found.publications)
     lines = [f"{count:>7} on {visible(topic)}" for topic, count in topics.items()]
     if found.damaged:

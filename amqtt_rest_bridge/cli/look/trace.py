@@ -7,7 +7,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing, suppress
 from typing import Annotated, Any
 
 import typer
@@ -45,19 +46,20 @@ def run(
     key_file: KeyFile = None,
 ) -> int:
     """Print until the stream ends."""
-    port = AdminPort(admin, ca_file, cert_file, key_file)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     query = {name: value for name, value in (("route", route), ("topic", topic)) if value is not None}
     try:
-        for name, value in _events(port, query):
-            if name == "message":
-                print(json.dumps(value) if as_json else line(value), flush=True)
-            else:
-                print(f"{value.get('count')} more were left out: they came too fast", file=sys.stderr)
+        with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
+            if route is not None:
+                port.check_route(route)
+            for name, value in _events(port.follow("/api/live", query)):
+                if name == "message":
+                    print(json.dumps(value) if as_json else line(value), flush=True)
+                else:
+                    print(f"{value.get('count')} more were left out: they came too fast", file=sys.stderr)
+            raise AdminError(f"{port.shown} closed the connection")
     except BrokenPipeError:  # what reads our output has seen enough, which is the usual end of `trace | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    finally:
-        port.close()
     return 0
 
 
@@ -83,21 +85,17 @@ def line(record: Mapping[str, Any]) -> str:
     return visible("  ".join(part for part in parts if part))
 
 
-def _events(port: AdminPort, query: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the names and values of the server-sent events; raises `AdminError` when they end."""
-    if "route" in query:
-        port.check_route(query["route"])
+def _events(lines: Iterable[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the names and values of server-sent events."""
     name = "message"
-    for text in port.follow("/api/live", query):
+    for text in lines:
         key, _, value = text.partition(": ")
         if key == "event":
             name = value
         elif key == "data":
-            try:
+            members = None
+            with suppress(ValueError):  # of another server
                 members = json.loads(value)
-            except ValueError:  # of another server
-                members = None
             if isinstance(members, dict):
                 yield name, members
             name = "message"
-    raise AdminError(f"{port.shown} closed the connection")

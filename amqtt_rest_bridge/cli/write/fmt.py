@@ -38,14 +38,17 @@ def run(
     only_check: Annotated[bool, typer.Option("--check", help="write nothing, exit 1 where it would")] = False,
 ) -> int:
     """Lay out the files that have no errors."""
-    from amqtt_rest_bridge.lot import sources
+    from amqtt_rest_bridge.lot import parsed_texts, sources
     from amqtt_rest_bridge.tools.editor import layout  # which --help does not need
 
     folders: list[sources.Source] = []  # those without route files
     faults: list[Fault] = []
     changed = unchanged = 0
     for path, content in sources.contents(paths, folders):
-        errors = _errors(path, content)
+        errors: list[Fault] = []  # what keeps its texts from being read as they are meant
+        for source in sources.of_content(path, content):
+            found = [*source.faults, *parsed_texts.parse_text(source.text).faults]
+            errors += [replace(one, path=source.path) for one in found if one.severity is Severity.ERROR]
         faults += errors
         after = content
         if not errors:
@@ -62,17 +65,6 @@ def run(
     verb = "would be formatted" if only_check else "formatted"
     print(f"{count(changed, 'file')} {verb}, {unchanged} unchanged{', ' if faults else ''}{counted(faults)}")
     return 1 if faults or (only_check and changed) else 0
-
-
-def _errors(path: str, content: bytes) -> list[Fault]:
-    """Return what keeps the texts of a file from being read as they are meant."""
-    from amqtt_rest_bridge.lot import parsed_texts, sources
-
-    faults: list[Fault] = []
-    for source in sources.of_content(path, content):
-        faults += source.faults
-        faults += [replace(fault, path=source.path) for fault in parsed_texts.parse_text(source.text).faults]
-    return [fault for fault in faults if fault.severity is Severity.ERROR]
 
 
 def _replace(path: str, before: bytes, after: bytes) -> None:

@@ -15,7 +15,7 @@ import msgspec
 import typer
 
 from amqtt_rest_bridge.cli import MOST_LISTED, SECRETS_DIR, SecretsDir, count, listed, several
-from amqtt_rest_bridge.cli.write.library import InstallError, Library, Template
+from amqtt_rest_bridge.cli.write.library import InstallError, Library, Notebook
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.lot import loader, sources
 from amqtt_rest_bridge.lot.definitions import Block, Definition
@@ -130,8 +130,7 @@ def run(
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
-    template = Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug)
-    files = _files(template)
+    files = _contents(Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug).notebooks)
     checked = _check(files, into, secrets_dir)
     shown, others = listed(checked.faults)
     for line in (*shown, *([others] if others is not None else ())):
@@ -179,26 +178,34 @@ def _plan(checked: _Checked, into: Path) -> Iterator[str]:
         yield f"published with the template, to be changed: {several(checked.published, _MOST_NAMED)}"
 
 
-def _files(template: Template) -> dict[str, bytes]:
-    check_names([notebook.filename for notebook in template.notebooks])
-    encoded = {each.filename: msgspec.json.encode(each.cells) for each in template.notebooks}
-    for name, cells in encoded.items():
+def _contents(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
+    """Return the files of a template; raises `InstallError` for one that cannot be installed."""
+    check_names([one.filename for one in notebooks])
+    files: dict[str, bytes] = {}
+    for one in notebooks:
+        cells = msgspec.json.encode(one.cells)
         if len(cells) > MAX_NOTEBOOK_BYTES:
-            message = f"the notebook {name} has {len(cells)} bytes; at most {MAX_NOTEBOOK_BYTES} are allowed"
+            message = f"the notebook {one.filename} has {len(cells)} bytes; at most {MAX_NOTEBOOK_BYTES} are allowed"
             raise InstallError(f"{message}; nothing was written", "tell the template's author")
-    return {name: msgspec.json.format(cells, indent=2) + b"\n" for name, cells in encoded.items()}
+        files[one.filename] = msgspec.json.format(cells, indent=2) + b"\n"
+    return files
 
 
 def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checked:
     """Check files by themselves, for what they need, then after those of the folder, for names and endpoints in use."""
     parsed = ParsedTexts()
     found = {name: list(sources.of_content(str(into / name), content)) for name, content in files.items()}
-    new = list(_readable((source for texts in found.values() for source in texts), parsed))
+    new: list[sources.Source] = []
+    errors = 0
+    for source in (source for texts in found.values() for source in texts):
+        if errors <= MOST_LISTED:  # what is faulty throughout costs no more time
+            errors += sum(fault.severity is Severity.ERROR for fault in parsed.parse(source.text).faults)
+            new.append(source)
     needs, environment = RecordingEnvironment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
     loader.load(new, needs, parsed)
     loaded = loader.load([*_present(into, files), *new], environment, parsed)
     paths = {source.path for source in new}
-    # Decision: notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
+    # Notebooks without a route of our type, such as simulators, are of no use to the broker: not written.
     routes = {
         name: [each.name or "?" for text in texts if text.path in paths for each in parsed.parse(text.text).definitions]
         for name, texts in found.items()
@@ -223,15 +230,6 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
         effects=effects,
         published=tuple(published),
     )
-
-
-def _readable(texts: Iterable[sources.Source], parsed: ParsedTexts) -> Iterator[sources.Source]:
-    """Yield texts until they have more errors than are listed: what is faulty throughout costs no more time."""
-    errors = 0
-    for source in texts:
-        if errors <= MOST_LISTED:
-            errors += sum(fault.severity is Severity.ERROR for fault in parsed.parse(source.text).faults)
-            yield source
 
 
 def _present(into: Path, files: Mapping[str, bytes]) -> tuple[sources.Source, ...]:
