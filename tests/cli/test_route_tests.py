@@ -322,9 +322,8 @@ def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest
         failures = [payload for _, payload in client.messages(3)]
         encodings = {one["source_topic"]: one["payload_encoding"] for one in map(json.loads, failures)}
         assert encodings == {"in/a": "utf-8", "in/b": "base64"}
-        assert sorted(read_failures(failures).publications, key=str) == sorted(
-            [Publication(*one) for one in sent], key=str
-        )
+        read = read_failures(failures).publications
+        assert sorted((one.topic, one.payload) for one in read) == sorted(sent)
         file = tmp_path / "failures.jsonl"
         file.write_bytes(b"\n".join([*failures, b"", b'{"no": "failure"}', b"[" * 3000]))
         target.answer = lambda seen: (200, seen.body)
