@@ -265,19 +265,16 @@ class _Server:
 
 
 def _header_lines(request: HttpRequest) -> list[bytes]:
-    """Return the header lines of a request."""
-    lines: list[bytes] = []
-    for name, value in request.headers:
-        _check_name(name)
-        if _SHAPE.search(value):
-            raise ValueError("Invalid header value")
-        lines.append((f"{name}: {value}" if value.strip() else f"{name};").encode())
-    return lines
+    """Return the header lines of a request; raises `ValueError` for one that would change its shape."""
+    _check_names(tuple([name for name, _ in request.headers]))
+    if _SHAPE.search("".join([value for _, value in request.headers])):
+        raise ValueError("Invalid header value")
+    return [(f"{name}: {value}" if value.strip() else f"{name};").encode() for name, value in request.headers]
 
 
 @lru_cache(maxsize=1024)
-def _check_name(name: str) -> None:
-    if not _NAME.fullmatch(name):
+def _check_names(names: tuple[str, ...]) -> None:
+    if not all(map(_NAME.fullmatch, names)):
         raise ValueError("Invalid header name")
 
 

@@ -24,6 +24,7 @@ _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTAL
 _STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[0-9]|2) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
 _LONGEST_USUAL: Final = 128  # bytes of a header line that is remembered
 _LONGEST_NUMBER: Final = 30  # digits of a Content-Length
+_NO_LINE: Final = (b"\r\n", b"\n")  # the end of a head
 _WITHOUT_BODY: Final = frozenset({204, 304})
 _USED: Final = frozenset({"content-encoding", "content-length", "keep-alive", "transfer-encoding"})
 _GZIP, _ZLIB, _RAW_DEFLATE = 31, 15, -15  # zlib's window bits, which name the format
@@ -86,23 +87,18 @@ def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
     if status is None or (status[1] == b"2") is is_http_1:
         raise MalformedResponseError("it does not begin with an HTTP/1 status line")
     fields: list[tuple[str, str]] = []
-    size = 0
-    for number, line in enumerate(lines[first + 1 :]):
-        if line in (b"\r\n", b"\n"):
-            break
-        size += len(line)
-        if number >= MOST_LINES or size > LONGEST_HEAD:
-            raise HeadTooLargeError
-        if line[0] in b" \t" and fields:  # a fold continues the line before
-            name, value = fields[-1]
-            fields[-1] = name, f"{value} {_text(line)}".strip()
-        else:
-            fields.append(_usual_field(line) if len(line) <= _LONGEST_USUAL else _field(line))
-    else:
-        raise CutHeadError
     used: dict[str, list[str]] = {}
-    for name, value in fields:
-        if (key := name.lower()) in _USED:
+    key = ""
+    for line in _lines_of(lines, first + 1):
+        if line[0] in b" \t" and fields:  # a fold continues the line before
+            name, value = fields.pop()
+            value = f"{value} {_text(line)}".strip()
+            if key:
+                used[key].pop()
+        else:
+            name, value, key = _usual_field(line) if len(line) <= _LONGEST_USUAL else _field(line)
+        fields.append((name, value))
+        if key:
             used.setdefault(key, []).append(value)
     head = Head(int(status[2]), _text(status[3]), tuple(fields), is_http_1, used)
     if is_http_1:
@@ -110,12 +106,25 @@ def read_head(lines: Sequence[bytes], *, is_http_1: bool = True) -> Head:
     return head
 
 
-def _field(line: bytes) -> tuple[str, str]:
-    """Return the name and the value of a header line."""
+def _lines_of(lines: Sequence[bytes], first: int) -> Sequence[bytes]:
+    """Return the header lines of the head whose fields begin at `first`."""
+    end = first
+    while end < len(lines) and lines[end] not in _NO_LINE:
+        end += 1
+    if end - first > MOST_LINES or sum(map(len, lines[first:end])) > LONGEST_HEAD:
+        raise HeadTooLargeError
+    if end == len(lines):
+        raise CutHeadError
+    return lines[first:end]
+
+
+def _field(line: bytes) -> tuple[str, str, str]:
+    """Return the name and the value of a header line, and its name in lower case where the client looks at it."""
     field = _FIELD.fullmatch(line.decode("latin-1").rstrip("\r\n"))
     if field is None:
         raise MalformedResponseError("one of its header lines has no name that HTTP allows")
-    return field[1], _text(field[2].encode("latin-1"))
+    key = field[1].lower()
+    return field[1], _text(field[2].encode("latin-1")), key if key in _USED else ""
 
 
 _usual_field = lru_cache(maxsize=1024)(_field)  # the responses of a server have most lines in common
