@@ -1,38 +1,25 @@
-"""The admin port: answers requests by their path. `Guard` checks who may use it. The event loop only.
+"""The admin port: answers requests by their path. `Guard` checks who may use it.
 
 What takes longer than a moment is done elsewhere: a trial of the playground in a process of its own.
 """
 
 import asyncio
+import gzip
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
-from urllib.parse import quote, unquote
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs, quote, unquote
+
+import msgspec
+from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.admin.answers import (
-    NO_ROUTE,
-    NO_RUN,
-    NOT_FOUND,
-    TOO_MANY,
-    compressed,
-    history_answer,
-    json_answer,
-    listed,
-    metrics_answer,
-    query_members,
-    readiness,
-    retried,
-    retried_one,
-    see_other,
-)
-from amqtt_rest_bridge.admin.changes import Changes
-from amqtt_rest_bridge.admin.figures import Figures
+from amqtt_rest_bridge.admin import metrics
+from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
+from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Figures, Numbers
 from amqtt_rest_bridge.admin.guard import Guard
-from amqtt_rest_bridge.admin.history import History
-from amqtt_rest_bridge.admin.numbers import SAMPLE_SECONDS
-from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, StatusPages
+from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, Changes, StatusPages
 from amqtt_rest_bridge.admin.queries import (
     BadQueryError,
     RetryQuery,
@@ -42,10 +29,10 @@ from amqtt_rest_bridge.admin.queries import (
     retry_form_of,
     retry_of,
 )
-from amqtt_rest_bridge.admin.records import RunRecords
-from amqtt_rest_bridge.admin.retries import Retries
-from amqtt_rest_bridge.admin.runs import Runs
-from amqtt_rest_bridge.admin.shown import problem_members, shown, unmatched_members, whole_run
+from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried, Retries
+from amqtt_rest_bridge.admin.runs import RunQuery, Runs, live_members, run_members
+from amqtt_rest_bridge.admin.shown import csv_text, problem_members, unmatched_members, whole_run
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.http.connection import PortLimits
 from amqtt_rest_bridge.http.exchange import (
@@ -60,11 +47,104 @@ from amqtt_rest_bridge.http.exchange import (
 )
 from amqtt_rest_bridge.http.server import HttpServer
 from amqtt_rest_bridge.lot.model import Route
-from amqtt_rest_bridge.records.runs import run_members
-from amqtt_rest_bridge.records.values import RunQuery
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.site.playground import Playground, Trial, trial_of
 from amqtt_rest_bridge.topics import check_topic_filter
+
+NOT_FOUND: Final = refuse(catalogue.NO_PAGE, "There is nothing here")
+NO_ROUTE: Final = refuse(catalogue.NO_ROUTE, "There is no route of this name")
+NO_RUN: Final = refuse(catalogue.NO_RUN, "There is no run with this id, or it has not ended, or is no longer known")
+TOO_MANY: Final = refuse(catalogue.TOO_MANY_FOLLOW, "Too many follow already", (("Retry-After", "5"),))
+_NOT_RETRIED: Final = {
+    NOT_KEPT: catalogue.NO_RUN,
+    ROUTE_GONE: catalogue.CANNOT_RETRY,
+    RETRY_RUNS: catalogue.RETRY_RUNS,
+}
+_JSON: Final = ("Content-Type", "application/json")
+_COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway
+_LEVEL: Final = 7  # of gzip
+
+
+def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
+    """Return an answer in JSON."""
+    return Response(status, (*SAFE, _JSON), msgspec.json.encode(value))
+
+
+def metrics_answer(numbers: Numbers) -> Response:
+    """Return the figures as Prometheus reads them."""
+    return Response("200 OK", (*SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
+
+
+def readiness(reasons: list[str]) -> Response:
+    """Return whether the bridge is ready, and why not."""
+    status = "503 Service Unavailable" if reasons else "200 OK"
+    return json_answer({"ready": not reasons, "reasons": reasons}, status)
+
+
+def listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
+    """Return rows as JSON, or as a CSV file where the name of the list ends so."""
+    of, _, form = name.partition(".")
+    if not form:
+        return json_answer({of: rows})
+    kind = (("Content-Type", "text/csv; charset=utf-8"), ("Content-Disposition", f'attachment; filename="{name}"'))
+    return Response("200 OK", (*SAFE, *kind), csv_text(rows).encode("utf-8", "replace"))
+
+
+def history_answer(query: Mapping[str, Sequence[str]], routes: Collection[str], samples: History) -> Response:
+    """Return the history of a route; raises `BadQueryError`."""
+    route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
+    if span not in RANGES:
+        raise BadQueryError(f"range is one of {', '.join(RANGES)}")
+    if route not in routes:
+        return refused(NO_ROUTE, SAFE)
+    values = samples.of(route, span)
+    series: dict[str, list[int] | list[float | None]] = {
+        "succeeded": [one.succeeded for one in values],
+        "failed": [one.failed for one in values],
+    }
+    if latencies := samples.latencies(route, span):
+        series["p50_ms"] = [one and one.p50 for one in latencies]
+        series["p99_ms"] = [one and one.p99 for one in latencies]
+    return json_answer({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
+
+
+def retried(answer: Retried) -> Response:
+    """Return which retries have begun, and which were refused."""
+    return json_answer(
+        {
+            "started": [{"id": run, "retry_of": of} for run, of in answer.started],
+            "refused": [{"id": run, "code": code, "message": message} for run, code, message in answer.refused],
+        },
+        "202 Accepted",
+    )
+
+
+def retried_one(answer: Retried) -> Response:
+    """Return the retry of one run, or why it was refused."""
+    if answer.started:
+        run, of = answer.started[0]
+        return json_answer({"id": run, "retry_of": of}, "202 Accepted")
+    _, code, message = answer.refused[0]
+    return refused(refuse(_NOT_RETRIED[code], message[0].upper() + message[1:]), SAFE)
+
+
+def see_other(location: str) -> Response:
+    """Return a redirection after a form was sent."""
+    return Response("303 See Other", (*SAFE, ("Location", location)))
+
+
+def compressed(response: Response) -> Response:
+    """Return an answer with its body in gzip format; a small one, and a stream, as it is."""
+    if len(response.body) < _COMPRESSED_FROM:
+        return response
+    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return replace(response, headers=headers, body=gzip.compress(response.body, _LEVEL, mtime=0))
+
+
+def query_members(request: Request) -> dict[str, list[str]]:
+    """Return the query of a request by names."""
+    return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
+
 
 _FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
 _LIMITS: Final = PortLimits(waiting=64 + 2 * MOST_LATE, connections=64 + 2 * MOST_LATE)
@@ -220,7 +300,7 @@ class AdminPort:
         match path:
             case ["routes", name, "calls"] if unquote(name) in self._pages.routes:
                 runs = self._records.find(RunQuery(route=unquote(name)))
-                return json_answer({"calls": [shown(one) for one in runs.newest()]})
+                return json_answer({"calls": [live_members(one) for one in runs.newest()]})
             case ["routes", _, "calls"]:
                 return refused(NO_ROUTE, SAFE)
             case ["runs" | "runs.csv" as name]:

@@ -1,4 +1,4 @@
-"""The figures of now, of all routes: what pages, `/metrics` and `/readyz` show. The loop alone.
+"""The figures of now, of all routes: what pages, `/metrics` and `/readyz` show.
 
 Those of a thousand routes are gathered some at a time, so that nothing else waits for them; callers who ask meanwhile
 share them.
@@ -7,16 +7,90 @@ share them.
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from amqtt_rest_bridge.admin.numbers import BridgeNumbers, EventCounts, GroupNumbers, Numbers, RouteNumbers
-from amqtt_rest_bridge.admin.records import RunRecords
+from msgspec import Struct
+
+from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecords
+from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
-from amqtt_rest_bridge.engine.server.unmatched import Unmatched
+from amqtt_rest_bridge.engine.server.unmatched import Unmatched, UnmatchedPath
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
 from amqtt_rest_bridge.lot.model import OverloadPolicy
 from amqtt_rest_bridge.mqtt.private import BrokerState
+
+SAMPLE_SECONDS: Final = 10.0
+"""From one sample of the figures, for the charts, to the next."""
+
+
+class RouteNumbers(Struct, frozen=True, array_like=True):
+    """The numbers of one route; `status` is what its status topic says, where that was asked for.
+
+    `spooled` is the number of its messages on disk, None for a route that is not lossless; `breaker` is `open` or
+    `closed`, None for a route without one; `readers` are those of its streams, None for a route without STREAM.
+    """
+
+    name: str
+    health: str
+    events: dict[str, EventCounts]
+    succeeded: int
+    failed: int
+    refused: int
+    retried: int
+    queued: int
+    held_bytes: int
+    in_flight: int
+    spooled: int | None
+    breaker: str | None
+    readers: int | None
+    status: dict[str, Any] | None
+
+
+class GroupNumbers(Struct, frozen=True, array_like=True):
+    """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it.
+
+    `route_sets` are the living workers by the hash of their route set.
+    """
+
+    held: list[bool]
+    unacknowledged: int
+    redelivered: int
+    reconnects: int
+    lease_changes: int
+    route_sets: dict[str, int]
+
+
+class BridgeNumbers(Struct, frozen=True, array_like=True):
+    """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
+
+    `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
+    `spool_refusing` is whether messages of lossless routes are refused for a full disk. `problems` are those of now.
+    `group` is that of a worker, None beside amqtt. `pids` are the process ids by name: `main`, `bridge-0` ...
+    `dropped` are messages that were dropped while the bridge was away.
+    """
+
+    restarts: int
+    reload_errors: int
+    reasons: list[str]
+    unmatched: dict[int, int] = {}
+    unmatched_paths: list[UnmatchedPath] = []
+    spool_refusing: bool = False
+    problems: list[Problem] = []
+    group: GroupNumbers | None = None
+    pids: dict[str, int] = {}
+    dropped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """The figures at `at` (monotonic seconds); the routes by name, in order."""
+
+    at: float
+    routes: dict[str, RouteNumbers]
+    bridge: BridgeNumbers
+
 
 _ROUTES_AT_ONCE: Final = 20  # in one iteration of the loop: a millisecond at most
 _MOST_PROBLEMS: Final = 100

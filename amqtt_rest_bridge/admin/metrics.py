@@ -18,15 +18,8 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from amqtt_rest_bridge.admin.numbers import (
-    BUCKETS,
-    BridgeNumbers,
-    Durations,
-    EventCounts,
-    GroupNumbers,
-    Numbers,
-    RouteNumbers,
-)
+from amqtt_rest_bridge.admin.figures import BridgeNumbers, GroupNumbers, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.recorder import BUCKETS, Durations, EventCounts
 from amqtt_rest_bridge.lot.model import HEALTHS
 from amqtt_rest_bridge.system import own_version
 

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqtt_rest_bridge.addresses import in_url
-from amqtt_rest_bridge.admin.numbers import GroupNumbers
-from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.admin.figures import GroupNumbers
+from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
+from amqtt_rest_bridge.admin.recorder import RunRecords
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -18,9 +20,8 @@ from amqtt_rest_bridge.http.server import bound_socket
 from amqtt_rest_bridge.lot.model import Capture, Route, RunIds
 from amqtt_rest_bridge.lot.route_set import with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
-from amqtt_rest_bridge.records.kept_file import FailureFile
-from amqtt_rest_bridge.records.kept_runs import KeptRuns
 from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.store.failure_file import FailureFile
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.admin.app import AdminPort
@@ -53,8 +54,12 @@ class Admin:
         self._settings = settings
         self._bound_ports = bound_ports
         self._pids = pids
-        self._file = None if settings.failures is None else FailureFile(Path(settings.failures))
-        kept = KeptRuns() if self._file is None else KeptRuns(self._file.put, self._file.loaded)
+        self._file = None if settings.failures is None else FailureFile(Path(settings.failures), KeptRun)
+        kept = (
+            KeptRuns()
+            if self._file is None
+            else KeptRuns(self._file.put, sorted(self._file.loaded, key=attrgetter("record.time")))
+        )
         self.records = RunRecords(runs, Capture(settings.capture), kept, bound_ports)
         """What the engine notes."""
         self._socket = None

@@ -10,12 +10,11 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.drawing.flow import Node
-from amqtt_rest_bridge.admin.history import RANGES
-from amqtt_rest_bridge.admin.rows import SORTS
+from amqtt_rest_bridge.admin.charts import RANGES
+from amqtt_rest_bridge.admin.flow import Node
+from amqtt_rest_bridge.admin.runs import MOST_RUNS, SHOWN_RUNS, Outcome, RunQuery
+from amqtt_rest_bridge.admin.shown import SORTS
 from amqtt_rest_bridge.errors import BridgeError
-from amqtt_rest_bridge.records.runs import Outcome
-from amqtt_rest_bridge.records.values import MOST_RUNS, SHOWN_RUNS, RunQuery
 from amqtt_rest_bridge.times import SECONDS
 from amqtt_rest_bridge.topics import check_topic_filter
 

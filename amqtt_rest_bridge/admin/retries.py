@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.queries import RetryQuery
-from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.runs import MOST_RUNS, is_request
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Outcome, Publishes, RequestRun
@@ -25,9 +27,6 @@ from amqtt_rest_bridge.engine.schedule import OwnDelivery
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response, refuse, refused
 from amqtt_rest_bridge.lot.model import Message, Publication, Route, RunIds, ServerEvent
-from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.records.runs import is_request
-from amqtt_rest_bridge.records.values import MOST_RUNS
 
 _AT_ONCE: Final = 10  # in one iteration of the loop
 _MOST_UNDER_WAY: Final = MOST_RUNS

@@ -20,7 +20,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
-from amqtt_rest_bridge.admin.numbers import GroupNumbers
+from amqtt_rest_bridge.admin.figures import GroupNumbers
 from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, Notice, worker_status_topic
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every

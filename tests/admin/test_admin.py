@@ -325,7 +325,7 @@ def test_those_that_follow_see_what_comes_after_a_reload(target: Recorder, hosti
                 assert new.record()["topic"] == f"orders/{number}"
 
 
-OBSERVING: Final = frozenset(str(path) for name in ("admin", "records") for path in PACKAGE.glob(f"{name}/*.py"))
+OBSERVING: Final = frozenset(str(path) for path in PACKAGE.glob("admin/*.py"))
 """The modules whose functions are for the admin port alone."""
 
 
@@ -353,8 +353,8 @@ def test_without_admin_port_nothing_is_recorded_and_nothing_runs_for_it(target: 
     if port is None:
         assert called == {}
     else:
-        assert [called[f"records.py:{name}"] for name in ("note_call", "note_request")] == [10, 10]
-        assert called["records.py:_keep_soon"] == 0  # a good answer is only counted
+        assert [called[f"recorder.py:{name}"] for name in ("note_call", "note_request")] == [10, 10]
+        assert called["recorder.py:_keep_soon"] == 0  # a good answer is only counted
 
 
 @pytest.mark.parametrize(("path", "other"), [("/api/live", "/api/changes"), ("/api/changes", "/api/live")])

@@ -12,15 +12,8 @@ from prometheus_client.registry import Collector
 
 import amqtt_rest_bridge
 from amqtt_rest_bridge.admin import metrics
-from amqtt_rest_bridge.admin.numbers import (
-    BUCKETS,
-    BridgeNumbers,
-    Durations,
-    EventCounts,
-    GroupNumbers,
-    Numbers,
-    RouteNumbers,
-)
+from amqtt_rest_bridge.admin.figures import BridgeNumbers, GroupNumbers, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.recorder import BUCKETS, Durations, EventCounts
 
 BROKER = BridgeNumbers(0, 0, [])
 

@@ -4,11 +4,11 @@ import asyncio
 import time
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.runs import RunQuery
 from amqtt_rest_bridge.engine.needs import Outcome, RequestRun
 from amqtt_rest_bridge.http.exchange import Request, refuse, refused
 from amqtt_rest_bridge.lot.model import Publication, RunIds
-from amqtt_rest_bridge.records.values import RunQuery
 from tests.support.admin_client import server_route
 from tests.support.route_text import load_text
 

@@ -6,16 +6,16 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.queries import RetryQuery
-from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecords
 from amqtt_rest_bridge.admin.retries import Retried, Retries
+from amqtt_rest_bridge.admin.runs import Record
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.lot.model import EventName, Message, MessageProperties, Publication, RunIds
-from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.times import LoopClock
 from tests.support.server_mode import event, route
 

@@ -8,15 +8,13 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge import load_routes
-from amqtt_rest_bridge.admin.answers import compressed
-from amqtt_rest_bridge.admin.drawing.charts import chart, latency_chart, sparks, time_line
-from amqtt_rest_bridge.admin.drawing.flow import Node, RouteState, around, drawing, edges
-from amqtt_rest_bridge.admin.history import History, Latency, Sample
-from amqtt_rest_bridge.admin.numbers import BridgeNumbers, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.app import compressed
+from amqtt_rest_bridge.admin.charts import History, Latency, Sample, chart, latency_chart, sparks, time_line
+from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.flow import Node, RouteState, around, drawing, edges
 from amqtt_rest_bridge.admin.pages import StatusPages
 from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
-from amqtt_rest_bridge.admin.rows import groups, sort_rows
-from amqtt_rest_bridge.admin.shown import csv_text, curl_line, try_line
+from amqtt_rest_bridge.admin.shown import csv_text, curl_line, groups, sort_rows, try_line
 from amqtt_rest_bridge.http.exchange import Response, takes_gzip
 from amqtt_rest_bridge.lot.model import Route
 from tests.support.admin_client import client_route

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.following import MOST_FOLLOWERS
+from amqtt_rest_bridge.admin.live import MOST_FOLLOWERS
 from tests.support import doors
 from tests.support.admin_client import admin_of, client_route, runs, server_route
 from tests.support.browser import Page

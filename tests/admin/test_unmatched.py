@@ -50,7 +50,7 @@ def test_requests_to_a_misspelt_path_are_in_the_api_the_metrics_the_page_and_the
     admin = admin_of(host)
     assert admin.value("rest_bridge_unmatched_requests_total", port=str(host.http_port)) == 24
     page = admin.get("/").text
-    assert "Requests that led to no endpoint" in page and "POST /hok" in page and "hush" not in page
+    assert "Requests that led to no endpoint" in page and "POST /<wbr>hok" in page and "hush" not in page
     eventually(lambda: [line for line in caplog.messages if line.startswith(f"port {host.http_port}: ")])
 
 

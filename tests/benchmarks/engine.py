@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from amqtt_rest_bridge.admin.records import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecords
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import CallRun, Host, Records, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes

@@ -8,7 +8,7 @@ writes it; a test compares the file with what the product draws.
 import re
 
 from amqtt_rest_bridge import load_routes
-from amqtt_rest_bridge.admin.drawing.flow import drawing, edges
+from amqtt_rest_bridge.admin.flow import drawing, edges
 from amqtt_rest_bridge.admin.pages import page_environment
 from tests.support.documents import ROOT
 

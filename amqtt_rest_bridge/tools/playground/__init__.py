@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from amqtt_rest_bridge.admin.drawing import flow
+from amqtt_rest_bridge.admin import flow
 from amqtt_rest_bridge.engine.trial import ANY_KEY, REQUEST_ID, shown_request, try_call, try_request
 from amqtt_rest_bridge.errors import Fault, Severity
 from amqtt_rest_bridge.http.exchange import Request

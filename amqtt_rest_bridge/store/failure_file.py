@@ -16,16 +16,17 @@ import sqlite3
 import threading
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
 from amqtt_rest_bridge.errors import ConfigurationError, InUseError
-from amqtt_rest_bridge.records.kept_runs import KeptRun
 from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, open_private, regular_file, sqlite_code
 from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 _VERSION: Final = 1
 _AGAIN_SECONDS: Final = 5.0  # after a write that failed
@@ -36,33 +37,37 @@ _DENIED: Final = frozenset({8, 14})  # SQLITE_READONLY, SQLITE_CANTOPEN
 _BUSY: Final = 5
 _MAKE_ROOM: Final = "make room on it, and what waits is written"
 _encoder: Final = msgspec.msgpack.Encoder()
-_decoder: Final = msgspec.msgpack.Decoder(KeptRun)
 
 
-class FailureFile:
-    """A file of kept runs.
+class FailureFile(Generic[T]):
+    """A file of kept runs, by their ids.
+
+    Args:
+        path: The file.
+        kind: The type of runs, a `msgspec.Struct`.
 
     Raises:
         ConfigurationError: `path` is not such a file, cannot be written though its disk is not full, or is another
             broker's.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, kind: type[T]) -> None:
         self._path = path
+        self._decoder = msgspec.msgpack.Decoder(kind)
         self.trouble: str | None
         """Why the last write failed, None when it did not."""
         self._lock: int | None = None  # a descriptor
         self._changed = threading.Condition()
-        self._kept: dict[str, KeptRun] = {}
-        self._waiting: dict[str, KeptRun | None] = {}
+        self._kept: dict[str, T] = {}
+        self._waiting: dict[str, T | None] = {}
         self._being_written: Collection[str] = ()
         self._closing = False
         self._lines = LineLimit(_LOG_SECONDS)
         self._thread: threading.Thread | None = None
         self._kept = self._load()
         self._written = set(self._kept)
-        self.loaded: list[KeptRun] = sorted(self._kept.values(), key=lambda run: run.record.time)
-        """The runs that the file held when it was opened, the oldest first."""
+        self.loaded: list[T] = list(self._kept.values())
+        """The runs that the file held when it was opened."""
         if self.trouble is not None:
             self._begin()
 
@@ -71,7 +76,7 @@ class FailureFile:
         """How many runs wait to be written or removed."""
         return len(self._waiting)
 
-    def put(self, name: str, run: KeptRun | None) -> None:
+    def put(self, name: str, run: T | None) -> None:
         """Queue a run to be written, or (None) removed; any thread, does not block."""
         with self._changed:
             if self._closing:
@@ -99,11 +104,11 @@ class FailureFile:
             os.close(self._lock)
             self._lock = None
 
-    def _load(self) -> dict[str, KeptRun]:
+    def _load(self) -> dict[str, T]:
         self.trouble = None
         try:
             with self._open() as database:
-                return {name: _decoder.decode(run) for name, run in database.execute("SELECT id, run FROM runs")}
+                return {name: self._decoder.decode(run) for name, run in database.execute("SELECT id, run FROM runs")}
         except (OSError, sqlite3.Error, msgspec.MsgspecError, TypeError) as error:  # the last for a row that is text
             if self._is_full(error):
                 # Decision: a full disk stops no broker. What the file holds comes back with the next start.
@@ -231,12 +236,12 @@ class FailureFile:
                     self._written, self._being_written = written, ()
                 self.trouble = None
 
-    def _write(self, database: sqlite3.Connection, runs: Mapping[str, KeptRun | None]) -> set[str]:
+    def _write(self, database: sqlite3.Connection, runs: Mapping[str, T | None]) -> set[str]:
         """Write or remove runs in one transaction; return the ids of those that the file has then."""
         written = set(self._written)
         with database:
             for name, run in runs.items():
-                row = None if run is None else _encoded(run)
+                row = None if run is None else _encoded(name, run)
                 if row is None:
                     database.execute("DELETE FROM runs WHERE id = ?", (name,))
                     written.discard(name)
@@ -246,12 +251,12 @@ class FailureFile:
         return written
 
 
-def _encoded(run: KeptRun) -> bytes | None:
+def _encoded(name: str, run: object) -> bytes | None:
     """Return a run as it is written; None for one with a text that has no UTF-8 form, which stays in memory."""
     try:
         return _encoder.encode(run)
     except UnicodeEncodeError as error:
-        log.error("a failure of route %s cannot be written: %s", run.record.route, error)  # noqa: TRY400  # the fact is enough
+        log.error("the failure %s cannot be written: %s", name, error)  # noqa: TRY400  # the fact is enough
         return None
 
 

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from amqtt_rest_bridge.admin.kept_runs import MOST_BYTES, KeptRun, KeptRuns
+from amqtt_rest_bridge.admin.runs import Evidence, Record, ShownBody, ShownResponse
 from amqtt_rest_bridge.lot.model import MessageProperties, Try
-from amqtt_rest_bridge.records.kept_runs import MOST_BYTES, KeptRun, KeptRuns
-from amqtt_rest_bridge.records.values import Evidence, Record, ShownBody, ShownResponse
 
 
 def run(number: int, *, route: str = "R", payload: bytes = b"", code: str | None = "http_status") -> KeptRun:

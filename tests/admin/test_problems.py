@@ -4,9 +4,9 @@ import pytest
 from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.admin.problems import LISTED_SECONDS, Problems, hint_of
+from amqtt_rest_bridge.admin.runs import Problem, Record
 from amqtt_rest_bridge.lot.route_set import shown_endpoint, with_bound_ports
-from amqtt_rest_bridge.records.problems import LISTED_SECONDS, Problems, hint_of
-from amqtt_rest_bridge.records.values import Problem, Record
 from tests.support.route_text import load_text
 
 ROUTE = """DEFINE ROUTE {name} WITH TYPE REST_API

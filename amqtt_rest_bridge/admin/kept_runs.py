@@ -11,9 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from amqtt_rest_bridge.admin.runs import MASKED_BYTES, Evidence, Outcome, Record, RunDetail, outcome_of
 from amqtt_rest_bridge.lot.model import MessageProperties
-from amqtt_rest_bridge.records.runs import Outcome, outcome_of
-from amqtt_rest_bridge.records.values import MASKED_BYTES, Evidence, Record, RunDetail
 
 MOST_BYTES: Final = 16 << 20
 MOST_FAILURES: Final = 100

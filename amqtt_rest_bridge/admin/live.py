@@ -1,4 +1,4 @@
-"""Records of now, as server-sent events (WHATWG HTML section 9.2): one for each message and request. The loop alone.
+"""What happens now, as server-sent events (WHATWG HTML section 9.2): runs, and rows of pages that change.
 
 A follower that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
 """
@@ -11,9 +11,8 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.admin.shown import shown
+from amqtt_rest_bridge.admin.runs import Record, live_members
 from amqtt_rest_bridge.http.exchange import RETRY, Pulse, event_of
-from amqtt_rest_bridge.records.values import Record
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
@@ -142,7 +141,8 @@ class Followers:
         first = self._number + 1
         self._number += len(records)
         events = [
-            (record, b"id: %d\n" % number + event(None, shown(record))) for number, record in enumerate(records, first)
+            (record, b"id: %d\n" % number + event(None, live_members(record)))
+            for number, record in enumerate(records, first)
         ]
         for follower in self._followers:
             wanted = [text for record, text in events if follower.wants(record)]

@@ -1,6 +1,6 @@
-"""A disk of 4 MB that is full, and a file of failures on it; run in a process of its own by `test_kept_file`.
+"""A disk of 4 MB that is full, and a file of failures on it; run in a process of its own by `test_failure_file`.
 
-    python -m tests.records.small_disk KIND FOLDER
+    python -m tests.store.small_failure_disk KIND FOLDER
 
 For the kinds see `tests.store.small_disk`.
 """
@@ -13,10 +13,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.records import kept_file
-from amqtt_rest_bridge.records.kept_file import FailureFile
-from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.records.values import Record
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
+from amqtt_rest_bridge.admin.runs import Record
+from amqtt_rest_bridge.store import failure_file
+from amqtt_rest_bridge.store.failure_file import FailureFile
 from tests.support.waiting import eventually
 
 SIZE: Final = 4 << 20
@@ -30,7 +30,7 @@ def kept(number: int, size: int = 20_000) -> KeptRun:
 
 def loaded(path: Path) -> list[str | None]:
     """Return the ids that a file holds."""
-    with closing(FailureFile(path)) as file:
+    with closing(FailureFile(path, KeptRun)) as file:
         return [one.record.id for one in file.loaded]
 
 
@@ -39,8 +39,8 @@ def main(kind: str, folder: str) -> None:
     path, other = Path(folder, "failures.db"), Path(folder, "other")
     if kind == "tmpfs":
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", folder], check=True)
-    kept_file._AGAIN_SECONDS = 0.05  # type: ignore[misc]
-    with closing(FailureFile(path)) as file:
+    failure_file._AGAIN_SECONDS = 0.05  # type: ignore[misc]
+    with closing(FailureFile(path, KeptRun)) as file:
         for number in range(10):
             file.put(str(number), kept(number))
         eventually(lambda: not file.waiting)
@@ -55,14 +55,14 @@ def main(kind: str, folder: str) -> None:
         eventually(lambda: not file.waiting and file.trouble is None)
     assert loaded(path) == [str(number) for number in range(1, 40)]
     full(kind, other)
-    with closing(FailureFile(path)) as file:  # starts, with what it held or a trouble that is said
+    with closing(FailureFile(path, KeptRun)) as file:  # starts, with what it held or a trouble that is said
         assert len(file.loaded) == 39 or file.trouble is not None
         roomy(kind, other)
         file.put("40", kept(40))
         eventually(lambda: not file.waiting and file.trouble is None)
     assert len(loaded(path)) == 40
     full(kind, other)
-    with closing(FailureFile(Path(folder, "new.db"))) as file:
+    with closing(FailureFile(Path(folder, "new.db"), KeptRun)) as file:
         assert file.trouble is not None
         assert file.loaded == []
         file.put("1", kept(1))

@@ -7,18 +7,34 @@ before.
 """
 
 import asyncio
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nlargest
 from operator import attrgetter
 from typing import Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.following import Followers
-from amqtt_rest_bridge.admin.numbers import BUCKETS, Durations, EventCounts
-from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
+from amqtt_rest_bridge.admin.live import Followers
+from amqtt_rest_bridge.admin.problems import Problems
+from amqtt_rest_bridge.admin.runs import (
+    NOT_SERVED_CODES,
+    SHOWN_BYTES,
+    SHOWN_FAILURES,
+    SHOWN_RUNS,
+    Evidence,
+    Reason,
+    Record,
+    RunQuery,
+    Runs,
+    ShownResponse,
+    is_wanted,
+    shown_body,
+)
+from amqtt_rest_bridge.admin.runs import Outcome as RunOutcome
 from amqtt_rest_bridge.engine.failures import masker_for
 from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
@@ -36,23 +52,18 @@ from amqtt_rest_bridge.lot.model import (
     Try,
 )
 from amqtt_rest_bridge.lot.route_set import event_names, with_bound_ports
-from amqtt_rest_bridge.records.kept_runs import KeptRun, KeptRuns
-from amqtt_rest_bridge.records.problems import Problems
-from amqtt_rest_bridge.records.runs import NOT_SERVED_CODES, is_wanted, shown_body
-from amqtt_rest_bridge.records.runs import Outcome as RunOutcome
-from amqtt_rest_bridge.records.values import (
-    SHOWN_BYTES,
-    SHOWN_FAILURES,
-    SHOWN_RUNS,
-    Evidence,
-    Reason,
-    Record,
-    RunQuery,
-    ShownResponse,
-)
 from amqtt_rest_bridge.secret_search import MASK
 from amqtt_rest_bridge.topics import loggable
 
+_STEPS: Final = (1000, 1250, 1550, 1900, 2350, 2900, 3600, 4500, 5600, 7000, 8500)
+BUCKETS: Final[tuple[float, ...]] = (
+    0.0008,
+    *(step * 10**power / 1e6 for power in range(5) for step in _STEPS if step * 10**power < 40_000_000),
+)
+"""The upper bounds of the histogram of what servers take, 0.8 ms to 36 s; one more counts what took longer.
+
+None is more than a quarter above the one before, so that no quantile is further off, however durations lie.
+"""
 SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
 _LONGEST: Final = 1000  # characters of a URL; masked before it is cut, so that no part of a secret is left
@@ -61,6 +72,35 @@ _KEEP_SECONDS: Final = 0.2  # from a request that is kept at once to those after
 _MOST_WAITING: Final = 100  # requests, the last ones, that wait to be kept ...
 _MOST_WAITING_BYTES: Final = 8 << 20  # ... and their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRIED: "retry", Outcome.REFUSED: "refused"}
+
+
+class EventCounts(Struct, array_like=True):
+    """What has been counted of an event since the start.
+
+    `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
+    `waited` how long they waited (one bucket). `statuses` are requests of server mode by the status of the answer; of a
+    server event `took` is the time until the answer, without callers that were refused and what was skipped. `skipped`
+    are messages and requests by the code of their reason.
+    """
+
+    outcomes: dict[str, int]
+    took: "Durations"
+    waited: "Durations"
+    refused: int = 0
+    statuses: dict[str, int] = {}
+    skipped: dict[str, int] = {}
+
+
+class Durations(Struct, array_like=True):
+    """Durations: their number by upper bounds, `BUCKETS` by default, not cumulated, and their sum in seconds."""
+
+    buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
+    seconds: float = 0.0
+
+    def add(self, seconds: float, bounds: tuple[float, ...] = ()) -> None:
+        """Count one more."""
+        self.buckets[bisect_left(bounds, seconds)] += 1
+        self.seconds += seconds
 
 
 class _Run(Struct, gc=False):

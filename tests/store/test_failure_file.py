@@ -16,11 +16,11 @@ from typing import Any, Final
 
 import pytest
 
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
+from amqtt_rest_bridge.admin.runs import Record
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.records import kept_file
-from amqtt_rest_bridge.records.kept_file import FailureFile
-from amqtt_rest_bridge.records.kept_runs import KeptRun
-from amqtt_rest_bridge.records.values import Record
+from amqtt_rest_bridge.store import failure_file
+from amqtt_rest_bridge.store.failure_file import FailureFile
 from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.store.test_full_disk import TMPFS, UNSHARE
 from tests.support.admin_client import (
@@ -46,7 +46,7 @@ def kept(number: int, message: str = "why", payload: bytes = b"payload") -> Kept
 
 
 def loaded(path: Path) -> list[KeptRun]:
-    with closing(FailureFile(path)) as file:
+    with closing(FailureFile(path, KeptRun)) as file:
         return file.loaded
 
 
@@ -78,14 +78,14 @@ def test_a_file_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path)
     file = tmp_path / "failures.db"
     file.write_bytes(b"not a database" * 100)
     with pytest.raises(ConfigurationError, match=r"failures\.db \(failures\): file is not a database; move it away"):
-        FailureFile(file)
+        FailureFile(file, KeptRun)
     with pytest.raises(ConfigurationError, match="name a file that can be written"):
-        FailureFile(tmp_path)
+        FailureFile(tmp_path, KeptRun)
     with closing(sqlite3.connect(tmp_path / "newer.db")) as database:
         database.execute("CREATE TABLE runs (id TEXT, run BLOB, more TEXT)")
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(ConfigurationError, match="of a newer version of the bridge"):
-        FailureFile(tmp_path / "newer.db")
+        FailureFile(tmp_path / "newer.db", KeptRun)
 
 
 def test_a_file_that_cannot_be_written_any_more_is_said_and_costs_nothing_else(
@@ -105,7 +105,7 @@ def test_a_file_that_cannot_be_written_any_more_is_said_and_costs_nothing_else(
 
 
 def test_a_run_that_cannot_be_written_keeps_no_other_one_from_it(tmp_path: Path) -> None:
-    file = FailureFile(tmp_path / "failures.db")
+    file = FailureFile(tmp_path / "failures.db", KeptRun)
     for number, message in enumerate(("one", "half a pair \ud800", "two")):
         file.put(str(number), kept(number, message))
     file.close()
@@ -117,7 +117,7 @@ def test_a_machine_without_threads_costs_no_run_and_is_said(tmp_path: Path, monk
         raise RuntimeError("can't start new thread")
 
     path = tmp_path / "failures.db"
-    with closing(FailureFile(path)) as file:
+    with closing(FailureFile(path, KeptRun)) as file:
         with monkeypatch.context() as full:
             full.setattr(threading.Thread, "start", no_thread)
             file.put("1", kept(1))
@@ -130,9 +130,9 @@ def test_a_machine_without_threads_costs_no_run_and_is_said(tmp_path: Path, monk
 def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kept_file, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(failure_file, "_AGAIN_SECONDS", 0.05)
     path = tmp_path / "failures.db"
-    file = FailureFile(path)
+    file = FailureFile(path, KeptRun)
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")  # as unwritable as a full disk
         file.put("1", kept(1))
@@ -168,13 +168,13 @@ def test_a_row_that_is_none_stops_the_start_and_says_what_to_do(tmp_path: Path) 
     with closing(sqlite3.connect(file)) as database, database:
         database.execute("INSERT INTO runs VALUES ('1', 'text')")
     with pytest.raises(ConfigurationError, match=r"failures\.db \(failures\): .*; move it away"):
-        FailureFile(file)
+        FailureFile(file, KeptRun)
 
 
 def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept_file, "_AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(failure_file, "_AGAIN_SECONDS", 0.05)
     path = tmp_path / "failures.db"
-    file = FailureFile(path)
+    file = FailureFile(path, KeptRun)
     run = kept(1)
     file.put("written", run)
     eventually(lambda: _rows(path) == ["written"])
@@ -196,7 +196,7 @@ def test_what_is_dropped_before_it_was_written_is_forgotten(tmp_path: Path, monk
 
 def test_a_file_that_is_removed_or_emptied_while_it_is_used_is_made_again_with_all_that_is_kept(tmp_path: Path) -> None:
     path = tmp_path / "failures.db"
-    with closing(FailureFile(path)) as file:
+    with closing(FailureFile(path, KeptRun)) as file:
         for number in range(3):
             file.put(str(number), kept(number))
             names = [str(one) for one in range(number + 1)]
@@ -216,8 +216,8 @@ def test_a_file_that_is_removed_or_emptied_while_it_is_used_is_made_again_with_a
 def test_a_second_broker_is_refused_and_says_so(target: Recorder, tmp_path: Path) -> None:
     path = tmp_path / "failures.db"
     said = r"failures\.db \(failures\) is used by another broker; give each its own"
-    with closing(FailureFile(path)), pytest.raises(ConfigurationError, match=said):
-        FailureFile(path)
+    with closing(FailureFile(path, KeptRun)), pytest.raises(ConfigurationError, match=said):
+        FailureFile(path, KeptRun)
     with hosting(client_route(target.url), failures=str(path)):
         broker = BrokerProcess(tmp_path, client_route(target.url), failures=str(path))
         with closing(broker), pytest.raises(AssertionError, match=said):  # it has ended
@@ -233,7 +233,7 @@ def test_a_database_of_something_else_is_refused_and_left_as_it_is(tmp_path: Pat
         database.execute(f"PRAGMA user_version = {version}")
     before = path.read_bytes()
     with pytest.raises(ConfigurationError, match="is a database of something else; name another one"):
-        FailureFile(path)
+        FailureFile(path, KeptRun)
     assert path.read_bytes() == before
 
 
@@ -244,7 +244,7 @@ def test_a_kill_between_any_two_lines_leaves_a_file_that_opens_with_whole_runs(t
     while True:
         line += step
         path = tmp_path / str(line)
-        with closing(FailureFile(path)) as file:
+        with closing(FailureFile(path, KeptRun)) as file:
             for number in (0, 1):
                 file.put(str(number), kept(number))
         writer = context.Process(target=_write_until, args=(path, line))
@@ -262,7 +262,7 @@ def test_a_kill_between_any_two_lines_leaves_a_file_that_opens_with_whole_runs(t
 
 def _write_until(path: Path, line: int) -> None:
     """Write in a process that is killed before a line of the module is executed, counted over all threads."""
-    lines, module = itertools.count(1), kept_file.__file__
+    lines, module = itertools.count(1), failure_file.__file__
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
         if frame.f_code.co_filename != module:
@@ -273,7 +273,7 @@ def _write_until(path: Path, line: int) -> None:
 
     threading.settrace(trace)
     sys.settrace(trace)
-    file = FailureFile(path)
+    file = FailureFile(path, KeptRun)
     for name, run in (("2", kept(2)), ("3", kept(3)), ("0", None)):
         file.put(name, run)
         eventually(lambda: not file.waiting)
@@ -291,7 +291,7 @@ ON_DISKS: Final = [
 def test_a_full_disk_costs_no_start_and_what_is_kept_is_written_once_there_is_room(
     tmp_path: Path, kind: str, prefix: list[str]
 ) -> None:
-    program = [sys.executable, "-m", "tests.records.small_disk", kind, str(tmp_path)]
+    program = [sys.executable, "-m", "tests.store.small_failure_disk", kind, str(tmp_path)]
     ended = subprocess.run([*prefix, *program], capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
 

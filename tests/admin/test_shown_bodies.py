@@ -2,9 +2,8 @@
 
 import pytest
 
+from amqtt_rest_bridge.admin.runs import MASKED_BYTES, SHOWN_BYTES, shown_body
 from amqtt_rest_bridge.lot.masking import Masker
-from amqtt_rest_bridge.records.runs import shown_body
-from amqtt_rest_bridge.records.values import MASKED_BYTES, SHOWN_BYTES
 
 SECRET = "s3cret-" * 20
 

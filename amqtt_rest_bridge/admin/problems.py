@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
+from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Record
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import EventName, Route
 from amqtt_rest_bridge.lot.route_set import shown_endpoint
-from amqtt_rest_bridge.records.values import MOST_NAMED, Problem, Record
 
 LISTED_SECONDS: Final = 600.0
 """A problem is listed for so long after its last message, and until each of its routes has had a success since.

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.runs import Runs
+from amqtt_rest_bridge.admin.runs import Record, RunQuery, Runs
 from amqtt_rest_bridge.lot.model import RunIds
-from amqtt_rest_bridge.records.values import Record, RunQuery
 from tests.support.admin_client import Events, admin_of, client_route, server_route
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import Recorder
