@@ -18,8 +18,6 @@ TWO_CLASSES = {
     "Definition",
     "Outcome",
     "Problem",
-    "Reader",
-    "Retries",
     "Source",
     "Trial",
 }

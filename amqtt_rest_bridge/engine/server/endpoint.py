@@ -30,7 +30,7 @@ from amqtt_rest_bridge.engine.server.callers import (
     credentials_for,
     verifier_of,
 )
-from amqtt_rest_bridge.engine.server.reads import Reading, Reads, TopicPayload, payload_answer
+from amqtt_rest_bridge.engine.server.reads import ReadEvent, Reads, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies, until
 from amqtt_rest_bridge.engine.server.request import EventRequest
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
@@ -103,11 +103,11 @@ class ServerEndpoint:
         self._label = f"{event.method} {masker_of(route).address(event.endpoint)}"
         self._labels = (("route", route.name), ("event", event.name))
         self._status = f"{event.response_status} {_PHRASES.get(event.response_status, 'Success')}"
-        self._reading: Reading | None = None
+        self._reading: ReadEvent | None = None
         topic = self._topic = event.destination_topic
         if topic is None:
             largest = shared.host.limits.max_response_bytes
-            self._reading = Reading(route, event, shared.reads, largest, shared.host.clock.monotonic)
+            self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock.monotonic)
         is_usual = topic is not None and topic.is_constant and event.response is None
         self._answer = self._published(topic.source) if topic is not None and is_usual else None
         """The answer to every request, None if it depends on the request."""

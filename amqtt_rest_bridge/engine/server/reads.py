@@ -186,8 +186,8 @@ class Reads:
         """How many streams are open, by route."""
         self._newest: dict[str, Newest] = {}
         self._index: TopicIndex[Newest] = TopicIndex(())
-        self._streams: set[Reader] = set()
-        self._asleep: dict[str, dict[_Topic | _Topics, set[Reader]]] = {}  # by filter of the event, and by topics
+        self._streams: set[CallerStream] = set()
+        self._asleep: dict[str, dict[_Topic | _Topics, set[CallerStream]]] = {}  # by filter of the event, and by topics
         self._takes_streams = True
 
     def watch(self, filters: Iterable[str]) -> None:
@@ -228,21 +228,21 @@ class Reads:
                 newest.is_complete = False
             raise
 
-    def add(self, stream: "Reader") -> None:
+    def add(self, stream: "CallerStream") -> None:
         """Count a stream; raises `RequestRefusedError` (503) when there are too many."""
         if not self._takes_streams or len(self._streams) >= MOST_STREAMS:
             raise RequestRefusedError(overloaded("The bridge has as many streams open as it can serve"))
         self._streams.add(stream)
         self._count(stream.name[0], 1)
 
-    def sleep(self, stream: "Reader") -> None:
+    def sleep(self, stream: "CallerStream") -> None:
         """Wake a stream, which has sent all that there is, with the next message on one of its topics.
 
         So a message costs nothing for streams that have not sent what came before it.
         """
         self._asleep.setdefault(stream.topic_filter, {}).setdefault(stream.topics, set()).add(stream)
 
-    def remove(self, stream: "Reader") -> None:
+    def remove(self, stream: "CallerStream") -> None:
         """Forget a stream."""
         self._streams.remove(stream)
         self._count(stream.name[0], -1)
@@ -268,7 +268,7 @@ class Reads:
                 stream.end()
 
 
-class Reading:
+class ReadEvent:
     """Answers the requests of one read event.
 
     Args:
@@ -317,7 +317,7 @@ class Reading:
     def _streamed(self, request: EventRequest, topics: "_Topic | _Topics") -> Response:
         if request.http.method == "HEAD":
             return Response("200 OK", HEADERS)
-        stream = Reader(self, topics, request.http.headers.get("last-event-id", ""))
+        stream = CallerStream(self, topics, request.http.headers.get("last-event-id", ""))
         self.reads.add(stream)
         return Response("200 OK", HEADERS, stream=stream)
 
@@ -472,10 +472,10 @@ class _Topics:
         raise RequestRefusedError(refuse(ANSWER_TOO_LARGE, message))
 
 
-class Reader:
+class CallerStream:
     """The stream of one caller; see `http.exchange.ResponseStream`."""
 
-    def __init__(self, reading: Reading, topics: _Topic | _Topics, last_id: str) -> None:
+    def __init__(self, reading: ReadEvent, topics: _Topic | _Topics, last_id: str) -> None:
         self.name = reading.name
         self.definition = reading.definition
         self.topic_filter = reading.filter

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.engine.needs import Sends
 from amqtt_rest_bridge.engine.stages.batch import Items, Split
 from amqtt_rest_bridge.engine.stages.dedupe import Claims, Deduplicated
 from amqtt_rest_bridge.engine.stages.on_change import OnChange
-from amqtt_rest_bridge.engine.stages.retries import Retries
+from amqtt_rest_bridge.engine.stages.retries import TriedAgain
 from amqtt_rest_bridge.engine.stages.schema import Checked
 from amqtt_rest_bridge.engine.stages.signature import Signed
 from amqtt_rest_bridge.engine.stages.when import When
@@ -54,7 +54,7 @@ def prepare(
         else None,
         OnChange(event.on_change, event.on_change_for, monotonic) if event.on_change is not None else None,
         Signed(event.signature) if event.signature is not None else None,
-        Retries(route, event, time, chance) if tries_again and chance is not None else None,
+        TriedAgain(route, event, time, chance) if tries_again and chance is not None else None,
         Split(refused=event.batch_split) if event.batch_size is not None else None,
     )
     own = [stage for stage in stages if stage is not None]
