@@ -107,7 +107,6 @@ class Call(Struct, eq=False):
     since: float | None = None  # monotonic time at which it began to wait for room
     line: str | None = None  # name of its line, for an ORDERED event; calls of one line run one after the other
     is_behind: bool = False  # it waits for another call of its line
-    is_held: bool = False  # a stage keeps it, see `HeldError`
     # That of the present attempt, None between attempts. With the payload released, it stays.
     request: HttpRequest | None = None
     destination: str | None = None  # the topic of the result; None without one, or where the response gives it

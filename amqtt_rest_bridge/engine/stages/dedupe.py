@@ -5,8 +5,6 @@ it is skipped if the other call has succeeded, else it gets the claim.
 """
 
 from collections import deque
-from collections.abc import Callable
-from functools import partial
 
 from amqtt_rest_bridge.engine.event import Call, HeldError, SkippedError, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Keeps
@@ -14,9 +12,6 @@ from amqtt_rest_bridge.engine.stages.on_change import digest
 from amqtt_rest_bridge.lot.model import EventName
 from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.lot.placeholders.values import MessageValues
-
-Tell = Callable[[bytes | None], bool]
-"""Called with None if the claim is granted, or the kept answer of a key that was seen. Returns False to decline."""
 
 
 def dedupe_key(event: EventName, text: bytes) -> bytes | None:
@@ -29,34 +24,33 @@ class Claims:
 
     def __init__(self, keeps: Keeps) -> None:
         self._keeps = keeps
-        self._open: dict[bytes, deque[Tell]] = {}  # what waits for a claim, by key
+        self._waiting: dict[bytes, deque[Call]] = {}  # calls that wait for a claim to end, by its key
 
-    def claim(self, key: bytes, tell: Tell) -> None:
-        """Claim a key; `tell` is called now, or once the claim before it has ended. `end_claim` must follow a grant."""
-        waiting = self._open.get(key)
-        if waiting is not None:
-            waiting.append(tell)
+    def claim(self, key: bytes, call: Call) -> None:
+        """Set `call.was_seen`; if another call has the claim, that is set once it has ended, and the call resumed.
+
+        `end_claim` must follow if it is False: then the call has the claim.
+        """
+        if key in self._waiting:
+            self._waiting[key].append(call)
             return
-        answer = self._keeps.answer(key)
-        if answer is None:
-            self._open[key] = deque()
-        if not tell(answer) and answer is None:
-            self.end_claim(key, 0.0, None)
+        call.was_seen = self._keeps.answer(key) is not None
+        if not call.was_seen:
+            self._waiting[key] = deque()
 
-    def end_claim(self, key: bytes, seconds: float, answer: bytes | None) -> None:
-        """End a claim that was granted. The key counts as seen and has this answer; with None it does not."""
-        if answer is not None:
-            self._keeps.keep(key, seconds, answer)
-        waiting = self._open.pop(key, None)
+    def end_claim(self, key: bytes, seconds: float, *, is_done: bool) -> None:
+        """End a claim. If its call has succeeded, the key counts as seen, else the next call has the claim."""
+        if is_done:
+            self._keeps.keep(key, seconds, b"")
+        waiting = deque(call for call in self._waiting.pop(key) if not call.has_ended)
         while waiting:
-            tell = waiting.popleft()
-            if answer is not None:
-                tell(answer)
-                continue
-            self._open[key] = waiting
-            if tell(None):
+            call = waiting.popleft()
+            call.was_seen = is_done
+            if not is_done:
+                self._waiting[key] = waiting
+                call.resume(call)
                 return
-            del self._open[key]
+            call.resume(call)
 
 
 class Deduplicated(Stage):
@@ -76,30 +70,20 @@ class Deduplicated(Stage):
         self._claims = claims
 
     def enter(self, call: Call, values: MessageValues) -> None:
-        """Claim the key of a call; skip it where the key was seen."""
+        """Claim the key of a call; skip the call if the key was seen."""
         if call.was_seen is None:
             call.dedupe_key = dedupe_key(self._event, self._text.fill_bytes(values))
             if call.dedupe_key is None:
                 return
-            self._claims.claim(call.dedupe_key, partial(self._answered, call))
+            self._claims.claim(call.dedupe_key, call)
             if call.was_seen is None:
-                call.is_held = True
                 raise HeldError
         if call.was_seen:
             raise SkippedError("duplicate", "DEDUPE_KEY was seen before")
-
-    def _answered(self, call: Call, answer: bytes | None) -> bool:
-        if call.has_ended:
-            return False
-        call.was_seen = answer is not None
-        if call.is_held:
-            call.is_held = False
-            call.resume(call)
-        return True
 
     def after(self, call: Call, verdict: Verdict | None) -> None:
         """End the claim of a call, before its result is published: a repeated message is skipped from then on."""
         if call.dedupe_key is not None and call.was_seen is False:
             call.was_seen = None
             is_done = verdict is not None and verdict.step is Step.DONE
-            self._claims.end_claim(call.dedupe_key, self._seconds, b"" if is_done else None)
+            self._claims.end_claim(call.dedupe_key, self._seconds, is_done=is_done)
