@@ -16,7 +16,7 @@ from amqtt_rest_bridge.engine.server.callers import WrongCredentials
 from amqtt_rest_bridge.engine.server.endpoint import ServerEndpoint, Shared, outcome_of
 from amqtt_rest_bridge.engine.server.openapi import PATH, describe
 from amqtt_rest_bridge.engine.server.reads import Reads, TopicPayload, payload_answer
-from amqtt_rest_bridge.engine.server.replies import Replies
+from amqtt_rest_bridge.engine.server.replies import Replies, Turns
 from amqtt_rest_bridge.engine.server.request import EndpointTable, EventRequest, Methods, readable
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
 from amqtt_rest_bridge.errors import CallError
@@ -54,7 +54,8 @@ class ServerMode:
         self.wrong_credentials = WrongCredentials(host.clock)
         """Delays answers to callers that guess credentials; the admin port shares it."""
         self._replies = Replies(host.clock)
-        self._shared = Shared(host, outcomes, is_mqtt_5, self.reads, self._replies, self.wrong_credentials)
+        turns = Turns(host.clock)
+        self._shared = Shared(host, outcomes, is_mqtt_5, self.reads, self._replies, self.wrong_credentials, turns)
         self._openapi = openapi
         self._routes: tuple[Route, ...] = ()
         self.filters: set[str] = set()

@@ -1,10 +1,9 @@
 """One server event: what happens to a request, from its admission to its answer; read it from top to bottom."""
 
-import asyncio
 import json
 import logging
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
@@ -31,7 +30,7 @@ from amqtt_rest_bridge.engine.server.callers import (
     verifier_of,
 )
 from amqtt_rest_bridge.engine.server.reads import ReadEvent, Reads, TopicPayload, payload_answer
-from amqtt_rest_bridge.engine.server.replies import Replies, until
+from amqtt_rest_bridge.engine.server.replies import Replies, Turns
 from amqtt_rest_bridge.engine.server.request import EventRequest
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
@@ -77,7 +76,7 @@ class Shared:
         reads: The messages of read events.
         replies: The requests that wait for replies.
         wrong_credentials: Delays answers to callers that guess credentials.
-        claims: Requests that wait for one with the same DEDUPE_KEY to end, by key.
+        turns: Requests that wait for those before them, on a reply topic or with a DEDUPE_KEY.
     """
 
     host: Host
@@ -86,7 +85,7 @@ class Shared:
     reads: Reads
     replies: Replies
     wrong_credentials: WrongCredentials
-    claims: dict[bytes, list[asyncio.Future[None]]] = field(default_factory=dict)
+    turns: Turns
 
 
 class ServerEndpoint:
@@ -202,7 +201,9 @@ class ServerEndpoint:
             return await self._ask(publication, topic, correlation, takes_unmarked=is_own)
         if is_own:
             return await self._ask(publication, topic, None, takes_unmarked=True)
-        async with self._shared.replies.turn(topic, request.http.caller, self._route.config.request_timeout):
+        late = "The requests that came before on this reply topic have no replies yet; this one was not published"
+        seconds = self._route.config.request_timeout
+        async with self._shared.turns.turn(topic, seconds, late, request.http.caller):
             return await self._ask(publication, topic, None, takes_unmarked=True)
 
     async def _ask(
@@ -243,8 +244,9 @@ class ServerEndpoint:
         A request that comes while the first is under way waits. If the first one fails, the waiting one is published.
         """
         shared, is_usual = self._shared, self._answer is not None and self._event.reply_topic is None
-        await self._claim(key)
-        try:
+        seconds = self._route.config.request_timeout + _PUBLISH_SECONDS
+        late = "A request with the same DEDUPE_KEY has not ended; this one was not published"
+        async with shared.turns.turn(key, seconds, late):
             kept = shared.host.keeps.answer(key)
             if kept is not None:
                 request.publication = None
@@ -253,24 +255,6 @@ class ServerEndpoint:
             answer = await self._send(request, publication, answer)
             shared.host.keeps.keep(key, float(self._event.dedupe_for), b"" if is_usual else _keep(answer))
             return answer
-        finally:
-            for waiting in shared.claims.pop(key):
-                if not waiting.done():
-                    waiting.set_result(None)
-
-    async def _claim(self, key: bytes) -> None:
-        """Wait until no other request with the key is under way; the caller removes the claim."""
-        claims, clock = self._shared.claims, self._shared.host.clock
-        deadline = clock.monotonic() + self._route.config.request_timeout + _PUBLISH_SECONDS
-        while key in claims:
-            mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            claims[key].append(mine)
-            try:
-                await until(mine, deadline - clock.monotonic(), clock)
-            except TimeoutError:
-                message = "A request with the same DEDUPE_KEY has not ended; this one was not published"
-                raise RequestRefusedError(overloaded(message)) from None
-        claims[key] = []
 
     # The end.
 

@@ -58,12 +58,11 @@ class AwaitedReply:
 
 
 class Replies:
-    """The requests that wait for replies, and those that wait for their turn, by topic."""
+    """The requests that wait for replies, by topic."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._awaited: dict[str, list[AwaitedReply]] = {}
-        self._turns: dict[str, deque[asyncio.Future[bool]]] = {}
 
     @contextlib.contextmanager
     def expect(self, topic: str, correlation: bytes | None, *, takes_unmarked: bool) -> Iterator[AwaitedReply]:
@@ -96,21 +95,44 @@ class Replies:
             for reply in replies:
                 reply.arrive(None)
 
-    @contextlib.asynccontextmanager
-    async def turn(self, topic: str, caller: Caller, seconds: float) -> AsyncIterator[None]:
-        """Wait until all requests of a topic that came before have been answered; in order of arrival.
 
-        Raises `RequestRefusedError`: 503 where that takes longer than `seconds`, 400 for a caller that leaves.
-        Decision: such a caller loses its turn, for all others would wait until its request is answered. Once it is
-        published the turn is kept, whether the caller has left or not: the reply would be taken for the next.
+class Turns:
+    """Requests that are served one after the other, by what they share: a topic for replies, or a DEDUPE_KEY."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._queues: dict[str | bytes, deque[asyncio.Future[bool]]] = {}  # the first one has its turn
+
+    @contextlib.asynccontextmanager
+    async def turn(
+        self, key: str | bytes, seconds: float, late: str, caller: Caller | None = None
+    ) -> AsyncIterator[None]:
+        """Wait until all requests with a key that came before have been answered; in order of arrival.
+
+        With `caller` a request loses its turn if its caller leaves before: all others would wait until it is answered.
+        Once it has its turn it keeps it, since its reply would be taken for the next one's.
+
+        Args:
+            key: What the requests share.
+            seconds: How long a request waits at most.
+            late: The message of the refusal (503) after that time.
+            caller: Of the request.
+
+        Raises:
+            RequestRefusedError: 503 if that takes too long, 400 if the caller has left.
         """
-        queue = self._turns.setdefault(topic, deque())
+        queue = self._queues.setdefault(key, deque())
         mine: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         queue.append(mine)
         _begin_first(queue)
-        caller.when_left(lambda: None if mine.done() else mine.set_result(False))
+        if caller is not None:
+            caller.when_left(lambda: None if mine.done() else mine.set_result(False))
         try:
-            if not await _turn_of(mine, seconds, self._clock) or caller.has_left:
+            try:
+                is_present = await until(mine, seconds, self._clock)
+            except TimeoutError:
+                raise RequestRefusedError(overloaded(late)) from None
+            if not is_present or (caller is not None and caller.has_left):
                 left = "The caller closed its side of the connection"
                 message = f"{left} before its turn on the reply topic; nothing was published"
                 raise RequestRefusedError(refuse(CALLER_LEFT, message))
@@ -120,18 +142,10 @@ class Replies:
             if queue:
                 _begin_first(queue)
             else:
-                del self._turns[topic]
+                del self._queues[key]
 
 
 def _begin_first(queue: deque[asyncio.Future[bool]]) -> None:
     """Begin the turn of the first request, if it has not begun."""
     if not queue[0].done():
         queue[0].set_result(True)
-
-
-async def _turn_of(mine: asyncio.Future[bool], seconds: float, clock: Clock) -> bool:
-    try:
-        return await until(mine, seconds, clock)
-    except TimeoutError:
-        message = "The requests that came before on this reply topic have no replies yet; this one was not published"
-        raise RequestRefusedError(overloaded(message)) from None

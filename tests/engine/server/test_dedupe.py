@@ -26,7 +26,7 @@ def test_a_second_request_waits_for_the_first_and_publishes_nothing() -> None:
         b'{"status": "published", "topic": "hook/received"}'
     ] * 2
     assert [body for _, body in made.published] == [b"3", b"1"]
-    assert (made.mode._shared.claims, made.waited) == ({}, [])
+    assert (made.mode._shared.turns._queues, made.waited) == ({}, [])
     assert [code for _, code in made.broker.counted].count("skipped") == 1
 
 

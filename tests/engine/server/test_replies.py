@@ -222,7 +222,7 @@ def test_a_request_that_gives_up_before_its_turn_keeps_the_others_order() -> Non
     assert [json.loads(body)[1] for _, body in questions.published] == ["0", "2"]
     third.cancel()
     questions.settle()
-    assert questions.mode._replies._turns == {}
+    assert questions.mode._shared.turns._queues == {}
 
 
 def test_topics_do_not_wait_for_each_other_and_nothing_is_kept() -> None:
@@ -232,7 +232,7 @@ def test_topics_do_not_wait_for_each_other_and_nothing_is_kept() -> None:
     for task in tasks:
         task.cancel()
     questions.settle()
-    assert questions.mode._replies._turns == questions.mode._replies._awaited == {}
+    assert questions.mode._shared.turns._queues == questions.mode._replies._awaited == {}
 
 
 # Reply filters over reloads.
