@@ -1,7 +1,7 @@
 """One API process from start to stop: first import, library, application, waitress, signals.
 
 Runs on the main thread. A process that a broker's plugin has started gets its listening socket and a *link*, a socket
-on which it reports `busy` while it imports, then `ready` or why it cannot start. When the other end closes, it stops.
+on which it reports `ready` or why it cannot start. When the other end closes, it stops, an import that runs included.
 """
 
 import contextlib
@@ -24,15 +24,15 @@ from waitress.adjustments import Adjustments
 
 from template_api.app import create_app
 from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
-from template_api.errors import SettingsError, StartError, TemplateApiError
+from template_api.errors import SettingsError, TemplateApiError
 from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
-from template_api.serving.supervisor import BUSY, READY, listening_socket
+from template_api.serving.supervisor import READY, listening_socket
 from template_api.sources import Reading
 
 log = logging.getLogger(__name__)
 
 _SWITCH_SECONDS = 0.0001
-_BUSY_SECONDS = 1.0  # between two reports that the import is running
+_REPORT_SECONDS = 1.0  # between two lines of the log that say how far an import is
 _LIMITS: dict[str, Any] = {
     "connection_limit": 1000,  # below the 1,024 files that a process may usually have open
     "asyncore_use_poll": True,  # select() takes no descriptor above 1,023
@@ -79,21 +79,22 @@ def serve(
     with ExitStack() as opened:
         link = None
         if link_fd is not None:
-            link = _Link(opened.enter_context(socket.socket(fileno=link_fd)))
+            link = opened.enter_context(socket.socket(fileno=link_fd))
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_IGN)  # those to the process group; the supervisor stops this process
+            threading.Thread(target=_stop_at_end, args=(link,), name="link", daemon=True).start()
         try:
             if socket_fd is not None:
                 listening = opened.enter_context(socket.socket(fileno=socket_fd))
             else:
                 listening = opened.enter_context(listening_socket(settings.host, settings.port))
             logger = _access_logger(access_log, opened)
-            library = opened.enter_context(closing(_open_library(settings, link)))
+            library = opened.enter_context(closing(_open_library(settings)))
             server = _server(settings, library, logger, listening, threads)
         except TemplateApiError as exc:
             if link is None:
                 raise
-            link.send(str(exc))
+            _send(link, str(exc))
             raise SystemExit(1) from exc
         with contextlib.suppress(SystemExit):  # of a signal just before waitress runs
             for number in (signal.SIGINT, signal.SIGTERM) if link is None else (signal.SIGUSR1,):
@@ -102,8 +103,7 @@ def serve(
             port = server.effective_port
             log.info("template API on http://%s:%s, public address %s", settings.host, port, settings.public_url(port))
             if link is not None:
-                link.send(READY)
-                threading.Thread(target=link.stop_at_end, name="link", daemon=True).start()
+                _send(link, READY)
             server.run()
     log.info("template API stopped")
 
@@ -140,8 +140,8 @@ def _server(
     return server
 
 
-def _open_library(settings: Settings, link: "_Link | None") -> TemplateLibrary:
-    """Open the library; import `settings.library` first when it is empty, and report each second that this runs."""
+def _open_library(settings: Settings) -> TemplateLibrary:
+    """Open the library; import `settings.library` first when it is empty."""
     reported = time.monotonic()
 
     def observe(reading: Reading) -> None:
@@ -150,11 +150,9 @@ def _open_library(settings: Settings, link: "_Link | None") -> TemplateLibrary:
             log.warning("%s", warning)
         for fault in reading.faults:
             log.error("%s", fault)
-        if time.monotonic() - reported >= _BUSY_SECONDS:
+        if time.monotonic() - reported >= _REPORT_SECONDS:
             reported = time.monotonic()
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
-            if link is not None:
-                link.send_busy()
 
     if settings.library is not None:
         # Decision: a template that cannot be read is logged and does not keep the others from being served.
@@ -173,30 +171,18 @@ def _open_library(settings: Settings, link: "_Link | None") -> TemplateLibrary:
     return library
 
 
-class _Link:
-    """This process's end of the link to its supervisor."""
+def _send(link: socket.socket, word: str) -> None:
+    """Send a line to the supervisor, unless it has ended."""
+    with contextlib.suppress(OSError):
+        link.sendall(word.encode("utf-8", "replace") + b"\n")
 
-    def __init__(self, connection: socket.socket) -> None:
-        self._connection = connection
 
-    def send(self, word: str) -> None:
-        """Write a line, unless the supervisor has ended."""
-        with contextlib.suppress(OSError):
-            self._connection.sendall(word.encode("utf-8", "replace") + b"\n")
-
-    def send_busy(self) -> None:
-        """Report that the import is running; raise `StartError` when the supervisor has ended."""
-        try:
-            self._connection.sendall(BUSY.encode() + b"\n")
-        except OSError as exc:
-            raise StartError("the import was stopped, as the broker has ended") from exc
-
-    def stop_at_end(self) -> None:
-        """Stop this process once the supervisor closes its end, or dies."""
-        with contextlib.suppress(OSError):
-            while self._connection.recv(1):
-                pass
-        os.kill(os.getpid(), signal.SIGUSR1)
+def _stop_at_end(link: socket.socket) -> None:
+    """Stop this process once the supervisor closes its end of the link, or dies."""
+    with contextlib.suppress(OSError):
+        while link.recv(1):
+            pass
+    os.kill(os.getpid(), signal.SIGUSR1)  # which ends a process that has not begun to serve at once
 
 
 class _AccessFile(WatchedFileHandler):

@@ -19,7 +19,6 @@ from template_api.errors import StartError
 log = logging.getLogger(__name__)
 
 READY = "ready"
-BUSY = "busy"
 _BACKLOG = 1024
 
 
@@ -51,7 +50,6 @@ class Supervisor:
     Args:
         listening: the bound socket that the child serves; stays open in this process.
         environment: the settings, as environment variables of the child.
-        start_seconds: how long it may start without a word; indexing 100,000 templates takes a tenth of the default.
         stop_seconds: how long it may take to stop; it gives its requests 5.
         backoff: when it is started again; at once by default, then after 1, 2, 4 ... 30 s.
     """
@@ -61,13 +59,11 @@ class Supervisor:
         listening: socket.socket,
         environment: Mapping[str, str],
         *,
-        start_seconds: float = 300,
         stop_seconds: float = 8,
         backoff: Backoff | None = None,
     ) -> None:
         self._listening = listening
         self._environment = environment
-        self._start_seconds = start_seconds
         self._stop_seconds = stop_seconds
         self._backoff = backoff or Backoff(at_once=True)
         self._stopping = threading.Event()
@@ -84,7 +80,7 @@ class Supervisor:
     def start(self) -> None:
         """Start the child, wait until it is ready, and watch it from then on.
 
-        Blocks for about a second, longer while a library is imported, and for `start_seconds` without a sign of life.
+        Blocks for about a second, longer while a library is imported.
 
         Raises:
             StartError: it cannot start; the message says why.
@@ -118,22 +114,13 @@ class Supervisor:
                 return
             self._link = ours
             self._process = ChildProcess("template_api", arguments, fds, self._environment)
-        word = self._first_word(ours)
+        word = ""  # when it ends without one, or `stop` closes the link
+        with contextlib.suppress(OSError, ValueError), ours.makefile(encoding="utf-8", errors="replace") as lines:
+            word = lines.readline().strip()
         if word != READY and not self._stopping.is_set():
             self._close_link()
             status = self._process.end(self._stop_seconds)
             raise StartError(word or f"the template API's process ended with status {status}")
-
-    def _first_word(self, link: socket.socket) -> str:
-        """Return the first line of the child, `ready` or the error, empty when it ends without one."""
-        link.settimeout(self._start_seconds)
-        try:
-            with link.makefile(encoding="utf-8", errors="replace") as lines:
-                return next((line.strip() for line in lines if line.strip() != BUSY), "")
-        except TimeoutError:
-            return f"the template API sent nothing for {self._start_seconds:g} s"
-        except (OSError, ValueError):  # closed by `stop`
-            return ""
 
     def _watch(self) -> None:
         """Start the child again whenever it ends; runs in a thread until `stop`."""

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import sqlalchemy as sa
-
 from template_api.library import listed_templates
 from template_api.sources.reading import read_templates
 
@@ -34,11 +32,3 @@ def read_one(store: "Store", name: str = "one") -> dict[str, Any]:
 
 def faults(path: Path) -> list[str]:
     return [str(fault) for reading in read_templates(path) for fault in reading.faults]
-
-
-def undo_the_sixth(connection: sa.Connection) -> None:
-    """Take out of a database what the sixth version of the schema brought."""
-    connection.execute(sa.text("DROP TABLE deletions"))
-    connection.execute(sa.text("ALTER TABLE templates DROP COLUMN prepared"))
-    for table in ("categories", "tags", "routes", "broker_versions"):
-        connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN members"))

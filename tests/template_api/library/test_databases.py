@@ -29,12 +29,22 @@ if TYPE_CHECKING:
 Make = Callable[..., dict[str, Any]]
 
 
+LATER = {
+    "notebooks": ["role"], "library": ["identity", "synonyms"], "templates": ["updated_at", "inputs", "prepared"],
+    "categories": ["members"], "tags": ["members"], "routes": ["members"], "broker_versions": ["members"],
+}  # fmt: skip
+"""The columns that the first version of the schema lacks."""
+
+
 def make_older(url: str) -> None:
-    """Take a column out of a database, as before there was one."""
+    """Take out of a database what its first version did not have."""
     engine = open_database(url)
     with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE templates DROP COLUMN prepared"))
-        connection.execute(sa.update(LibraryRow).values(schema_version=SCHEMA_VERSION - 1))
+        connection.execute(sa.text("DROP INDEX templates_listed"))
+        connection.execute(sa.text("DROP TABLE deletions"))
+        for table, column in ((table, column) for table, columns in LATER.items() for column in columns):
+            connection.execute(sa.text(f"ALTER TABLE {table} DROP COLUMN {column}"))
+        connection.execute(sa.update(LibraryRow).values(schema_version=1))
     engine.dispose()
 
 
@@ -49,10 +59,15 @@ def state(url: str) -> tuple[bool, int]:
 
 
 def test_an_older_database_is_upgraded_and_keeps_its_templates(store: "Store", make_template: Make) -> None:
-    store.bring(make_template("one"))
+    notebooks = {"solution": {"filename": "a.lotnb", "cells": [{"value": "DEFINE ROUTE A WITH TYPE REST_API"}]}}
+    store.bring(make_template("one", notebooks=notebooks, inputs=["SITE"]))
     make_older(store.url)
     assert store.client().slugs("/api/search?q=template") == ["one"]
     assert state(store.url) == (True, SCHEMA_VERSION)
+    store.bring(make_template("new", notebooks=notebooks, inputs=["SITE"]))
+    old, new = (store.client().get(f"/api/templates/{slug}").json["template"] for slug in ("one", "new"))
+    assert [each["notebooks"][0].get("role") for each in (old, new)] == [None, "solution"]
+    assert ("inputs" in old, "inputs" in new) == (False, True)
 
 
 def test_an_upgrade_that_fails_changes_nothing(
@@ -64,7 +79,7 @@ def test_an_upgrade_that_fails_changes_nothing(
         broken.setattr("template_api.library.database.prepared_text", lambda *_texts: object())
         with pytest.raises(DatabaseUnavailableError):
             open_database(store.url)
-    assert state(store.url) == (False, SCHEMA_VERSION - 1)
+    assert state(store.url) == (False, 1)
     assert store.client().slugs("/api/templates") == ["one"]
 
 

@@ -68,27 +68,6 @@ def test_filters_follow_changed_templates(library: TemplateLibrary, store: "Stor
     assert library.find(wanted).total == 0
 
 
-def test_a_version_that_runs_backwards_is_a_backup_that_came_back(
-    sqlite_store: "Store", make_template: Make, tmp_path: Path
-) -> None:
-    sqlite_store.bring(make_template("one"), make_template("two"))
-    library = TemplateLibrary(sqlite_store.url)
-    database = sqlite3.connect(tmp_path / "library.db")
-    with database:
-        database.execute("DELETE FROM templates WHERE slug = 'two'")
-        database.execute("UPDATE library SET version = 1")
-    database.close()
-    library.refresh()
-    assert found(library, "template") == ["one"]
-    library.close()
-
-
-def test_what_was_hidden_a_moment_ago_is_not_shown(library: TemplateLibrary, store: "Store") -> None:
-    set_status(store.url, "t0", Status.HIDDEN)
-    assert found(library, "")[0] == "t1"
-    assert library.get("t0") is None
-
-
 def test_a_change_is_seen_without_being_asked_for(library: TemplateLibrary, store: "Store") -> None:
     library.follow()
     before = library.current()

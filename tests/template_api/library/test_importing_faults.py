@@ -1,7 +1,6 @@
 """What is wrong with templates, reported with its place; the others are imported."""
 
 import io
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,28 +18,6 @@ if TYPE_CHECKING:
 
 Make = Callable[..., dict[str, Any]]
 UUID = "11111111-2222-4333-8444-555555555555"
-
-
-def test_a_folder_of_a_library_is_looked_at_once_however_many_there_are(tmp_path: Path) -> None:
-    def calls(folders: int) -> int:
-        root = tmp_path / str(folders)
-        for number in range(folders):
-            write_folder(root / f"t{number}", "title: T\n")
-        count = 0
-
-        def counting(_frame: object, event: str, _of: object) -> None:
-            nonlocal count
-            count += event == "call"
-
-        before = sys.getprofile()
-        sys.setprofile(counting)
-        try:
-            read_templates(root)  # which only looks for the files
-        finally:
-            sys.setprofile(before)
-        return count
-
-    assert calls(100) < 11 * calls(10)
 
 
 @pytest.mark.parametrize(
@@ -101,17 +78,6 @@ def test_a_file_that_cannot_be_read_is_reported(tmp_path: Path) -> None:
     folder.mkdir()
     folder.joinpath("template.yaml").symlink_to("nowhere")
     assert faults(tmp_path) == [f"{folder}/template.yaml: cannot be read: No such file or directory"]
-
-
-def test_a_path_that_no_file_system_takes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StartError, match="cannot be read: File name too long"):
-        read_templates(tmp_path / ("x" * 5000))
-
-
-def test_files_that_are_not_utf8_are_reported_with_their_line(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "t", "title: T\n")
-    folder.joinpath("README.md").write_bytes(b"fine\n\xff")
-    assert faults(folder) == [f"{folder}/README.md:2: is not UTF-8"]
 
 
 @pytest.mark.parametrize(
@@ -184,14 +150,6 @@ def test_a_date_to_come_is_warned_of_and_sorts_as_it_says(
     assert past.warnings == ()
     sqlite_store.bring(make_template("today"), make_template("later", published_at="2931-01-01"))
     assert sqlite_store.client().slugs("/api/templates") == ["later", "today"]
-
-
-def test_unknown_keys_are_warned_of_with_what_was_meant(tmp_path: Path) -> None:
-    folder = write_folder(tmp_path / "t", "title: T\ndificulty: beginner\nzzz: 1\n")
-    [reading] = read_templates(folder)
-    assert reading.warnings == (
-        f"{folder}/template.yaml:2: warning: unknown key 'dificulty' is not read; did you mean 'difficulty'?",
-    )
 
 
 @pytest.mark.parametrize(

@@ -5,14 +5,12 @@ import os
 import subprocess
 import sys
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from template_api.cli import main
-from template_api.library import Report, import_templates
 from template_api.sources.fields import SLUG
 from template_api.sources.reading import Reading, read_templates
 from tests.support.library_store import Store, template
@@ -206,22 +204,6 @@ def test_a_folder_that_cannot_be_looked_into_is_a_fault(tmp_path: Path) -> None:
     assert "cannot be read: File name too long" in str(*unreadable.faults)
     assert good.source is not None
     assert (good.done, good.total) == (2, 2)
-
-
-def test_an_import_waits_for_the_one_that_runs_and_changes_nothing_twice(store: Store, tmp_path: Path) -> None:
-    file = tmp_path / "both.jsonl"
-    file.write_text("".join(json.dumps(template(f"t{number}", tags=["a", "b"])) + "\n" for number in range(20)))
-    with ThreadPoolExecutor() as pool:
-        others: list[Future[Report]] = []
-
-        def start_another(reading: Reading) -> None:
-            if not others:
-                others.append(pool.submit(import_templates, store.url, file))
-
-        report = import_templates(store.url, file, observe=start_another)
-    assert str(report) == "20 added, 0 changed, 0 unchanged, 0 failed"
-    assert [str(other.result()) for other in others] == ["0 added, 0 changed, 20 unchanged, 0 failed"]
-    assert store.client().library.current() == 1 + 20
 
 
 def test_escape_sequences_of_names_do_not_reach_the_terminal(

@@ -3,14 +3,12 @@
 from pathlib import Path
 
 import pytest
-import sqlalchemy as sa
 
 from template_api.library import import_templates
-from template_api.library.database import open_database
 from template_api.sources.reading import read_templates
 from tests.support.library_store import Store, template
 from tests.support.route_text import BASIC
-from tests.template_api.library.imports import faults, read_one, undo_the_sixth, write_folder
+from tests.template_api.library.imports import faults, read_one, write_folder
 
 ASKING = BASIC + (
     '        WITH BODY \'{"site": "{env.SITE|none}"}\'\n'
@@ -85,18 +83,3 @@ def test_inputs_that_differ_from_what_routes_read_are_warned_of(tmp_path: Path, 
     write_folder(tmp_path / "t", f"title: T\ninputs: {declared}\n", main=CELLS)
     [reading] = read_templates(tmp_path)
     assert reading.warnings == tuple(f"{tmp_path}/t/template.yaml:2: warning: {each}" for each in said)
-
-
-def test_a_database_of_an_older_version_answers_no_inputs_until_the_template_is_imported_again(store: Store) -> None:
-    one = template("one", notebooks=[{"filename": "a.lotnb", "cells": CELLS}])
-    store.bring(one)
-    engine = open_database(store.url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE templates DROP COLUMN inputs"))
-        undo_the_sixth(connection)
-        connection.execute(sa.text("UPDATE templates SET digest = 'of an older version'"))
-        connection.execute(sa.text("UPDATE library SET schema_version = 4"))
-    engine.dispose()
-    assert "inputs" not in read_one(store)
-    store.bring(one)
-    assert [each["name"] for each in read_one(store)["inputs"]] == ["SITE", "API_KEY"]

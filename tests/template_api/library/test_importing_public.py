@@ -6,13 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-import sqlalchemy as sa
 
 from template_api.library import import_templates
-from template_api.library.database import open_database
-from template_api.library.models import SCHEMA_VERSION
 from template_api.sources.reading import read_templates
-from tests.template_api.library.imports import faults, undo_the_sixth
+from tests.template_api.library.imports import faults
 
 if TYPE_CHECKING:
     from tests.support.library_store import Store
@@ -236,24 +233,3 @@ def test_a_key_that_is_near_to_no_known_one_is_not_a_mistake(tmp_path: Path) -> 
     assert reading.warnings == (
         f"{tmp_path}/t/template.yaml:5: warning: unknown key 'notebook' is not read; did you mean 'notebooks'?",
     )
-
-
-def test_a_database_of_the_first_version_gets_roles(store: "Store", make_template: Make) -> None:
-    store.bring(make_template("old", notebooks=[{"filename": "a.lotnb", "cells": CELLS}]))
-    engine = open_database(store.url)
-    with engine.begin() as connection:
-        connection.execute(sa.text("ALTER TABLE notebooks DROP COLUMN role"))
-        connection.execute(sa.text("DROP INDEX templates_listed"))
-        connection.execute(sa.text("ALTER TABLE library DROP COLUMN identity"))
-        connection.execute(sa.text("ALTER TABLE library DROP COLUMN synonyms"))
-        connection.execute(sa.text("ALTER TABLE templates DROP COLUMN updated_at"))
-        connection.execute(sa.text("ALTER TABLE templates DROP COLUMN inputs"))
-        undo_the_sixth(connection)
-        connection.execute(sa.text("UPDATE library SET schema_version = 1"))
-    engine.dispose()
-    assert SCHEMA_VERSION == 6
-    store.bring(make_template("new", notebooks={"solution": {"filename": "a.lotnb", "cells": []}}))
-    client = store.client()
-    for slug, role in (("old", None), ("new", "solution")):
-        [notebook] = client.get(f"/api/templates/{slug}").json["template"]["notebooks"]
-        assert notebook.get("role") == role

@@ -40,16 +40,6 @@ def test_a_document_that_is_put_again_is_found_by_its_new_words_alone(index: Sea
     assert found(index.ranking, "valve x") == set()
 
 
-def test_a_document_that_is_removed_is_gone_and_may_come_back(index: SearchIndex) -> None:
-    index.remove("valve")
-    index.commit()
-    assert found(index.ranking, "control") == {"pump"}
-    assert found(index.ranking, "pump meter") == {"pump", "meter"}
-    index.put(document("valve", "Valve control", "", "", "Faucet.", ""))
-    index.commit()
-    assert found(index.ranking, "faucet") == {"valve"}
-
-
 def test_new_words_are_corrected_and_completed(index: SearchIndex) -> None:
     index.put(document("fan", "Ventilator", "", "", "", ""))
     index.commit()
