@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import waitress
+from waitress import wasyncore
 from waitress.adjustments import Adjustments
 
 from template_api.app import create_app
@@ -35,7 +36,6 @@ _SWITCH_SECONDS = 0.0001
 _REPORT_SECONDS = 1.0  # between two lines of the log that say how far an import is
 _LIMITS: dict[str, Any] = {
     "connection_limit": 1000,  # below the 1,024 files that a process may usually have open
-    "asyncore_use_poll": True,  # select() takes no descriptor above 1,023
     "channel_timeout": 30,  # seconds after which a connection on which nothing moves is closed
     "cleanup_interval": 5,
     "max_request_header_size": 65536,
@@ -96,33 +96,56 @@ def serve(
                 raise
             _send(link, str(exc))
             raise SystemExit(1) from exc
-        with contextlib.suppress(SystemExit):  # of a signal just before waitress runs
-            for number in (signal.SIGINT, signal.SIGTERM) if link is None else (signal.SIGUSR1,):
-                # It ends `server.run`, which then gives running requests 5 s.
-                signal.signal(number, lambda *_: sys.exit(0))
-            port = server.effective_port
-            log.info("template API on http://%s:%s, public address %s", settings.host, port, settings.public_url(port))
-            if link is not None:
-                _send(link, READY)
-            server.run()
+        for number in (signal.SIGINT, signal.SIGTERM) if link is None else (signal.SIGUSR1,):
+            signal.signal(number, lambda *_: server.stop())
+        port = server.port
+        log.info("template API on http://%s:%s, public address %s", settings.host, port, settings.public_url(port))
+        if link is not None:
+            _send(link, READY)
+        server.run()
     log.info("template API stopped")
 
 
-def wsgi_server(app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, **limits: Any) -> Any:
-    """Return waitress with an application on a bound socket; its `run` serves until `SystemExit`.
+class ApiServer:
+    """Waitress with an application on a bound socket.
 
-    `limits` are taken in place of those above, as waitress names them.
+    Args:
+        app: the application.
+        listening: the socket.
+        threads: how many requests are answered at once.
+        limits: in place of those above, as waitress names them.
     """
-    logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+
+    def __init__(self, app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, **limits: Any) -> None:
+        logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread
+        self._is_stopping = False
+        self._waited_for: dict[int, Any] = {}
         settings = {**_LIMITS, **_ONE_WRITE, **limits}
-        return waitress.create_server(app, sockets=[listening], threads=threads, **settings)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._waitress = waitress.create_server(
+                app, map=self._waited_for, sockets=[listening], threads=threads, **settings
+            )
+        self.port = int(self._waitress.effective_port)
+
+    def run(self) -> None:
+        """Serve until `stop`. Running requests then get 5 s, and what they answered is sent."""
+        while not self._is_stopping:
+            # select() takes no descriptor above 1,023, poll() does.
+            wasyncore.loop(timeout=1, use_poll=True, map=self._waited_for, count=1)
+        self._waitress.task_dispatcher.shutdown()
+        for channel in list(self._waitress.active_channels.values()):  # nothing waits for them any more
+            channel.handle_write()
+
+    def stop(self) -> None:
+        """End `run`; for handlers of signals, which must raise nothing: between sending and noting what was sent."""
+        self._is_stopping = True
+        self._waitress.pull_trigger()
 
 
 def _server(
     settings: Settings, library: TemplateLibrary, logger: logging.Logger | None, listening: socket.socket, threads: int
-) -> Any:
+) -> ApiServer:
     """Return the server, ready to run."""
     # A request takes the interpreter lock some ten times and waits so long each time for the thread that indexes: with
     # Python's 5 ms, the p99 of searches is three times as long while 1,000 changed templates are indexed.
@@ -131,7 +154,7 @@ def _server(
         library, settings.public_url(listening.getsockname()[1]), logger,
         log_empty_searches=settings.log_empty_searches, playground=settings.playground,
     )  # fmt: skip
-    server = wsgi_server(app, listening, threads)
+    server = ApiServer(app, listening, threads)
     library.follow()
     # What is there now lives as long as this process: 68,000 objects, for which each full round of the garbage
     # collector would hold the interpreter lock for 20 ms.

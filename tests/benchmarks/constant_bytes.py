@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable
 
-from template_api.serving.service import wsgi_server
+from template_api.serving.service import ApiServer
 from template_api.serving.supervisor import listening_socket
 
 
@@ -20,7 +20,7 @@ def main() -> None:
         start_response("200 OK", headers)
         return [body]
 
-    wsgi_server(app, listening_socket("127.0.0.1", options.port)).run()
+    ApiServer(app, listening_socket("127.0.0.1", options.port)).run()
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from waitress import wasyncore
 
-from template_api.serving.service import wsgi_server
+from template_api.serving.service import ApiServer
 from template_api.serving.supervisor import listening_socket
 from tests.support.waiting import eventually
 
@@ -40,41 +40,23 @@ class Application:
 
 
 @contextmanager
-def running(app: Any, **limits: Any) -> Iterator[Any]:
-    """Run a server on a thread, which ends as by a signal."""
+def running(app: Any, **limits: Any) -> Iterator[ApiServer]:
+    """Run a server on a thread, until the end."""
     with listening_socket("127.0.0.1", 0) as listening:
-        server = wsgi_server(app, listening, threads=2, **limits)
+        server = ApiServer(app, listening, threads=2, **limits)
         thread = threading.Thread(target=server.run)
         thread.start()
         try:
             yield server
         finally:
-            stop(server)
+            server.stop()
             thread.join(20)
             assert not thread.is_alive()
-            wasyncore.close_all(server._map)
+            wasyncore.close_all(server._waited_for)
 
 
-class _Ending(wasyncore.dispatcher):  # type: ignore[misc]
-    """A part of the server's loop that raises what the handler of a signal raises."""
-
-    def writable(self) -> bool:
-        return True
-
-    def handle_write(self) -> None:
-        self.close()
-        raise SystemExit(0)
-
-
-def stop(server: Any) -> None:
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    _Ending(ours, map=server._map)
-    server.pull_trigger()
-
-
-def connected(server: Any) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(server.effective_port)), timeout=60)
+def connected(server: ApiServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.port), timeout=60)
 
 
 def received(connection: socket.socket) -> bytes:
@@ -93,7 +75,9 @@ def test_a_running_request_is_finished_at_a_stop() -> None:
     with running(app) as server, connected(server) as connection:
         connection.sendall(get("/slow"))
         assert app.entered.wait(20)
-        stop(server)
+        server.stop()
+        # The loop has ended, and one thread still answers.
+        eventually(lambda: server._waitress.task_dispatcher.stop_count == 1)
         app.go_on.set()
         answer = b""
         while not answer.endswith(b"\r\n\r\nok"):
@@ -124,7 +108,7 @@ def test_requests_that_come_in_one_piece_are_answered_in_order() -> None:
 def test_a_connection_on_which_nothing_moves_is_closed(sent: bytes) -> None:
     with running(Application(), channel_timeout=0, cleanup_interval=0) as server, connected(server) as idle:
         idle.sendall(sent)
-        eventually(lambda: not server.active_channels, "it is not closed")
+        eventually(lambda: not server._waitress.active_channels, "it is not closed")
 
 
 def test_connections_that_make_room_let_the_next_ones_in() -> None:
