@@ -23,8 +23,8 @@ Read route files and report everything that is wrong with them, as the broker wo
   path:line:column: warning: message    works, but probably not as intended
   path:line:column: notice: message     worth knowing, such as a definition that is skipped
 
-The plugin's settings, such as the spool of lossless routes, are validated by `rest-bridge serve -c FILE --check`.
-At most 200 faults are listed, errors before others; a line says how many more there are.
+What a route needs of the bridge's settings is a notice; `rest-bridge serve -c FILE --check` validates the settings.
+At most 200 faults are listed, by line; if there are more, errors are preferred, and a line counts the others.
 Folders are searched for *.lot and *.lotnb. A place in a notebook is file.lotnb#cell:line:column; cells count from 1.
 """
 EPILOG = """\
