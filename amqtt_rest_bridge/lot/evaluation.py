@@ -228,7 +228,8 @@ def _is_from_outside(part: str | Fixed) -> TypeGuard[Fixed]:
 
 _READ_BY_GET = re.compile(
     r"""GET\s+(?P<source>ENV|SECRET)\s+["']?(?P<name>[\w.-]+)["']?
-    |(?P<scheme>(?:Bearer|Basic|Token)\s)?(?:\$(?:(?P<brace>\{)(?=\w+\}))?(?P<shell>(?(brace)[A-Za-z_]\w*|[A-Z][A-Z0-9_]+))(?(brace)\})|%(?P<windows>[A-Z][A-Z0-9_]+)%)""",
+    |(?P<scheme>(?:Bearer|Basic|Token)\s)?
+    (?:\$\{(?P<brace>[A-Za-z_]\w*)\}|\$(?P<dollar>[A-Z][A-Z0-9_]+)|%(?P<percent>[A-Z][A-Z0-9_]+)%)""",
     re.VERBOSE,
 )
 
@@ -406,10 +407,11 @@ def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, 
     found = _READ_BY_GET.fullmatch(value.text) if all(isinstance(part, str) for part in value.parts) else None
     if found is None:
         return
-    is_error = is_secret and found["brace"] is not None and recognise(found["shell"], Mode.CLIENT) is None
-    if found["brace"] and not is_error and (has_placeholders or not found["shell"].isupper()):
+    brace = found["brace"]
+    is_error = is_secret and brace is not None and recognise(brace, Mode.CLIENT) is None
+    if brace and not is_error and (has_placeholders or not brace.isupper()):
         return
-    scheme, what = found["scheme"] or "", found["name"] or found["shell"] or found["windows"]
+    scheme, what = found["scheme"] or "", found["name"] or brace or found["dollar"] or found["percent"]
     hint = f'write GET {found["source"] or "ENV"} "{what}", without quotes around it'
     if scheme:
         hint = f'write "{scheme}" + GET ENV "{what}", or "{scheme}{{env.{what}}}"'
