@@ -30,6 +30,8 @@ from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import Question, question
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
 
+_LONGEST: Final = 200  # characters of a query parameter that are looked at
+
 
 def placeholder_text_of(settings: BlockSettings, name: str, place: Place, mode: Mode) -> PlaceholderText | None:
     """Parse a setting with placeholders; None when it is missing or at fault."""
@@ -166,24 +168,26 @@ def _report_misspelt(name: str, value: Value, place: Place, mode: Mode, report: 
             continue
         for suspect in suspects(piece.text, mode):
             warning = explain_suspect(suspect, place, mode)
-            if warning is not None:
-                message, hint = warning
-                if isinstance(hint, Question):
-                    hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
-                is_error = suspect.written.startswith("${") and recognise(suspect.name, mode) is None
-                if place is Place.ENDPOINT:
-                    parameter = _PARAMETER.search(piece.text, 0, suspect.offset)
-                    is_error = is_error and parameter is not None and is_credential_parameter(parameter[1])
-                else:
-                    is_error = is_error and place is Place.HEADER and is_credential(name.removeprefix("header "))
-                severity = Severity.ERROR if is_error else Severity.WARNING
-                begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
-                report.note(severity, FaultCode.PLACEHOLDER, begin, message, hint, end=end)
-                found = True
+            if warning is None:
+                continue
+            (message, hint), severity, found = warning, Severity.WARNING, True
+            if isinstance(hint, Question):
+                hint = question(hint.meant, f"{hint.meant[:-1]}{suspect.default}}}")
+            is_variable = suspect.written.startswith("${") and recognise(suspect.name, mode) is None
+            if is_variable and _is_for_credential(name, place, piece.text[: suspect.offset]):
+                severity, variable = Severity.ERROR, suspect.name.strip()
+                hint = f"write {{env.{variable}}} for an environment variable, {{secret.{variable}}} for a secret"
+            begin, end = piece.offset + suspect.offset, piece.offset + suspect.end
+            report.note(severity, FaultCode.PLACEHOLDER, begin, message, hint, end=end)
     return found
 
 
-_PARAMETER = re.compile(r"[?&]([^=&]+)=[^&]*\Z")
+def _is_for_credential(name: str, place: Place, before: str) -> bool:
+    """Return whether what follows a text is a credential: in a header, or in a query parameter, that is named so."""
+    if place is Place.ENDPOINT:
+        parameter, equals, _ = re.split("[?&]", before[-_LONGEST:])[-1].partition("=")
+        return bool(equals) and is_credential_parameter(parameter)
+    return place is Place.HEADER and is_credential(name.removeprefix("header "))
 
 
 # Conditions.
