@@ -14,14 +14,16 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.cli.look.admin_client import AdminError, AdminPort
 from amqtt_rest_bridge.cli.look.broker_client import BrokerUnavailableError, broker_address
-from amqtt_rest_bridge.cli.look.status import OfBroker, Overview
+from amqtt_rest_bridge.cli.look.status import OfBridge, OfBroker, Overview
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.cli.test_status_table import status
 from tests.support.admin_client import TOKEN, admin_of
 from tests.support.commands import SERVER_ROUTE, overview, taken_port
 from tests.support.embedded_broker import Host, configuration, hosting, plain_broker
 from tests.support.http_ports import Raw, post
+from tests.support.http_recorder import Recorder
 from tests.support.http_target import Peer, Target, silent
 from tests.support.terminal import Terminal
 from tests.support.waiting import eventually
@@ -453,3 +455,24 @@ def test_nothing_is_asked_without_one_address(
 ) -> None:
     assert main(["status", *arguments]) == 2
     assert said in capsys.readouterr().err
+
+
+def test_a_bridge_that_is_away_for_a_moment_ends_no_table(target: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.cli.look.status._REFRESH_SECONDS", 0.01)
+    content = json.dumps({"routes": [status("a"), 3], "reasons": []}).encode()
+    seen: list[Overview] = []
+
+    def show(one: Overview) -> None:
+        seen.append(one)
+        target.answer = lambda _: (500, b"") if len(seen) == 1 else (200, content)
+        if len(seen) == 3:
+            raise _SeenEnoughError
+
+    target.answer = lambda _: (200, content)
+    with pytest.raises(_SeenEnoughError):
+        OfBridge(AdminPort(target.url)).watch(None, show)
+    assert [[one["name"] for one in overview.statuses] for overview in seen] == [["a"]] * 3
+    assert [len(overview.troubles) for overview in seen] == [0, 1, 0]
+    target.answer = lambda _: (500, b"")
+    with pytest.raises(AdminError, match="this is not the admin port of a bridge"):
+        OfBridge(AdminPort(target.url)).watch(None, show)

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.cli.look import status_table
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminError, AdminPort
 from amqtt_rest_bridge.cli.look.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
 from amqtt_rest_bridge.engine.status import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
@@ -119,23 +119,32 @@ class OfBridge:
         self.shown = port.shown
 
     def watch(self, seconds: float | None, show: Show) -> None:
-        """Call `show` every second; blocks.
+        """Call `show` every second; blocks. A bridge that is away for a while is said so below its last figures.
 
         Args:
             seconds: When to end, 0: after the first time; None: when interrupted.
             show: Called in this thread.
 
         Raises:
-            AdminError: The port cannot be asked, or refuses.
+            AdminError: The port cannot be asked, or refuses: the first time, or the last time.
         """
-        end = None if seconds is None else time.monotonic() + seconds
+        end, shown = None if seconds is None else time.monotonic() + seconds, None
         with contextlib.closing(self._port) as port:
             while True:
-                routes = port.get("/api/routes", "routes")["routes"]
-                reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
-                show(Overview(list(filter(_is_status, routes)), [f"not ready: {visible(str(one))}" for one in reasons]))
+                try:
+                    routes = port.get("/api/routes", "routes")["routes"]
+                    reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
+                    troubles, failed = [f"not ready: {visible(str(one))}" for one in reasons], None
+                    shown = list(filter(_is_status, routes))
+                except AdminError as error:
+                    if shown is None:
+                        raise
+                    troubles, failed = [str(error)], error
+                show(Overview(shown, troubles))
                 left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
                 if left <= 0:
+                    if failed is not None:
+                        raise failed
                     return
                 time.sleep(left)
 
