@@ -43,10 +43,6 @@ class IndexNotReadyError(TemplateApiError):
 class UnknownTemplateError(TemplateApiError):
     """No template in any state has this id or slug; the message names the nearest slug."""
 
-    def __init__(self, id_or_slug: str, database: str, slugs: Sequence[str]) -> None:
-        advice = did_you_mean(id_or_slug, slugs) or ", nor one that is near (see template-api list)"
-        super().__init__(f"database {database} holds no template with the id or slug {id_or_slug!r}{advice}")
-
 
 class SourceError(TemplateApiError):
     """A template cannot be imported; the message has its file and line.

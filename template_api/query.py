@@ -101,6 +101,7 @@ def unknown_names(query_string: str) -> tuple[str, ...]:
 def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B008  # immutable
     """Return the query string of GET that asks for the same templates, shown alike."""
     lists = {name: ",".join(sorted(getattr(wanted, name))) for name in ID_LISTS}
+    since = "" if wanted.updated_since is None else (_EPOCH + timedelta(microseconds=wanted.updated_since)).isoformat()
     given = {
         "q": wanted.text,
         "limit": wanted.limit,
@@ -110,7 +111,7 @@ def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B0
         **lists,
         "exact": wanted.exact,
         "sort": wanted.sort if wanted.sort is not Sort.RELEVANCE else None,
-        "updated_since": None if wanted.updated_since is None else _time_text(wanted.updated_since),
+        "updated_since": since.replace("+00:00", "Z"),
         "meta": view.meta,
         "highlight": view.highlight,
         "fields": ",".join(sorted(view.fields or ())),
@@ -234,10 +235,11 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
     """Return the known parameters, and the names of the others; of a repeated one the last counts."""
     given: dict[str, Any] = {}
     pairs = _pairs(query_string)
-    for name, kind in _kinds(schema).items():
+    for name, rule in _members(schema).items():
         if name not in pairs:
             continue
-        text = given[name] = pairs[name]
+        text, kind = pairs[name], rule.get("anyOf", [rule])[0].get("type")
+        given[name] = text
         try:
             text.encode()  # a lone surrogate, made of bytes that are not UTF-8, breaks databases and JSON writers
         except UnicodeEncodeError:
@@ -290,12 +292,6 @@ def _members(schema: type[msgspec.Struct]) -> Mapping[str, Mapping[str, Any]]:
     return {**components[schema.__name__]["properties"], **filters["properties"]}
 
 
-@cache
-def _kinds(schema: type[msgspec.Struct]) -> Mapping[str, str]:
-    """Return the JSON type of each member; that of an enumeration is empty."""
-    return {name: rule.get("anyOf", [rule])[0].get("type", "") for name, rule in _members(schema).items()}
-
-
 def _pairs(query_string: str) -> dict[str, str]:
     text = query_string.encode("latin-1", "replace").decode("utf-8", "surrogateescape")
     return dict(parse_qsl(text, keep_blank_values=True, errors="surrogateescape"))
@@ -318,11 +314,6 @@ def _microseconds(text: str) -> int:
         raise ErrorCode.INVALID_PARAMETER.error(f"updated_since must be {rule}, not {_shown(text)}") from None
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     return min(max(since // timedelta(microseconds=1), _YEARS[0]), _YEARS[1])
-
-
-def _time_text(microseconds: int) -> str:
-    """Return a time since 1970 as a query string has it."""
-    return (_EPOCH + timedelta(microseconds=microseconds)).isoformat().replace("+00:00", "Z")
 
 
 @cache

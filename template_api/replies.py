@@ -134,10 +134,7 @@ class SearchCounts:
 class ReplyCache:
     """The answers of one edition of the library: the most recently used ones, up to 24 MiB with their keys.
 
-    Args:
-        library: what answers are made from; a new edition of it drops them all.
-        searches: counts the searches that are answered.
-        max_bytes: in place of 24 MiB.
+    `searches` counts those that are answered.
     """
 
     def __init__(self, library: TemplateLibrary, searches: SearchCounts, max_bytes: int = _CACHED_BYTES) -> None:

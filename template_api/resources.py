@@ -27,14 +27,7 @@ _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
 
 class Answers:
-    """The answers of the API, made from the library.
-
-    Args:
-        library: what is read.
-        base_url: the public address of this API, without a trailing slash.
-        searches: what `/metrics` shows.
-        cache: keeps the answers to POST.
-    """
+    """The answers of the API from the library; `cache` keeps those to POST, `searches` are what `/metrics` shows."""
 
     def __init__(self, library: TemplateLibrary, base_url: str, searches: SearchCounts, cache: ReplyCache) -> None:
         self._library = library
@@ -91,7 +84,12 @@ class Answers:
             if path != query.LIST_PATH:
                 result["content"] = each.summary.content
                 result["score"] = round(each.score, 6)
-                result["matched"] = [_word(word) for word in each.matched]
+                result["matched"] = [
+                    {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
+                    if word.typed != word.found
+                    else word.typed
+                    for word in each.matched
+                ]
             if view.highlight:
                 result["snippet"] = snippet(each)
             if view.fields is not None:
@@ -160,12 +158,6 @@ def _json_body(req: falcon.Request) -> bytes:
     if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
         raise ErrorCode.PAYLOAD_TOO_LARGE.error()
     return body
-
-
-def _word(word: Word) -> str | dict[str, Any]:
-    if word.typed == word.found:
-        return word.typed
-    return {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
 
 
 def _template_view(template: Template, base_url: str) -> dict[str, Any]:

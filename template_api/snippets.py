@@ -38,17 +38,16 @@ def snippet(found: Found) -> str:
 def excerpt(found: Found) -> str:
     """Return about 240 characters of the content as `snippet` does, an empty text where no word is in it."""
     content, sought = found.summary.content[:_READ], _sought(found)
+
+    def unmarked(match: re.Match[str]) -> str:
+        return match["text"] or (" " if match[0].isspace() or "|" in match[0] else "")
+
     for text in (_FENCED.sub("\n", content), content):  # prose before code
-        plain = " ".join(_MARKS.sub(_unmarked, text).split())
+        plain = " ".join(_MARKS.sub(unmarked, text).split())
         spans = list(_spans(plain, sought))
         if spans:
             return _marked(plain, spans)
     return ""
-
-
-def _unmarked(match: re.Match[str]) -> str:
-    """Return what is read of a piece of Markdown: of a link its text."""
-    return match["text"] or (" " if match[0].isspace() or "|" in match[0] else "")
 
 
 def marked_text(found: Found, text: str) -> str:

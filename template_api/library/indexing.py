@@ -52,12 +52,7 @@ def _shipped() -> Synonyms:
 
 
 class Indexer:
-    """Keep a search index up to date with a library.
-
-    Args:
-        engine: the library's database.
-        pace: how much is indexed at once.
-    """
+    """Keep a search index up to date with a library."""
 
     def __init__(self, engine: Engine, pace: Pace) -> None:
         self._pace = pace
@@ -76,11 +71,7 @@ class Indexer:
         """Grows with each state of `ranking`."""
 
     def work(self) -> bool:
-        """Do a part of what the index lacks, `Pace.part` of it; return whether something is left.
-
-        Raises:
-            DatabaseUnavailableError: the database does not answer.
-        """
+        """Do a part of what the index lacks, `Pace.part` of it; return whether something is left."""
         with reading(self._engine) as connection:
             library, version, rules = connection.execute(_LIBRARY).one()
             if library != self._library or version < self._version:
@@ -105,13 +96,12 @@ class Indexer:
 
     def _begin(self, library: str, version: int) -> None:
         """Begin a new index."""
-        if self._library not in (None, library):
+        if self._library == library:
+            restored = "library version %d after %d: a backup was restored, all is indexed again"
+            log.warning(restored, version, self._version)
+        elif self._library is not None:
             self.ranking = None  # of other templates
             self.edition += 1
-        elif self._library == library:
-            log.warning(
-                "library version %d after %d: a backup was restored, all is indexed again", version, self._version
-            )
         self._index, self._library, self._version, self._is_complete = SearchIndex(), library, 0, False
 
     def _put_part(self, connection: Connection, version: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlmodel import Session, col, delete, or_, select
 
-from template_api.errors import StartError, TemplateApiError, UnknownTemplateError
+from template_api.errors import StartError, TemplateApiError, UnknownTemplateError, did_you_mean
 from template_api.library.database import check_url, opened, parsed_url, shown_url, writing
 from template_api.library.importing import Report, import_templates, next_version
 from template_api.library.models import (
@@ -102,8 +102,9 @@ def _named(session: Session, id_or_slug: str) -> TemplateRow:
     matches = session.exec(known).all() if id_or_slug.isprintable() else []
     if not matches:
         slugs = session.exec(select(TemplateRow.slug).order_by(col(TemplateRow.slug))).all()
+        near = did_you_mean(id_or_slug, filter(None, slugs)) or ", nor one that is near (see template-api list)"
         database = shown_url(session.get_bind().engine.url)
-        raise UnknownTemplateError(id_or_slug, database, [slug for slug in slugs if slug])
+        raise UnknownTemplateError(f"database {database} holds no template with the id or slug {id_or_slug!r}{near}")
     return min(matches, key=lambda row: row.id != wanted)
 
 

@@ -46,14 +46,7 @@ _ASSETS: Final = {"library.js": SCRIPT, "docs.js": SCRIPT}
 
 
 class Pages:
-    """The pages of a library.
-
-    Args:
-        library: what is read.
-        base_url: the public address, without a trailing slash; links of the pages begin with its path.
-        cache: keeps the pages of what the library holds.
-        playground: whether there is one.
-    """
+    """The pages of a library; links begin with the path of `base_url`."""
 
     def __init__(self, library: TemplateLibrary, base_url: str, cache: ReplyCache, *, playground: bool = True) -> None:
         self._library = library

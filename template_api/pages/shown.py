@@ -125,6 +125,8 @@ def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mappin
             parameters = list(map(_parameter, operation.get("parameters", ())))
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             body = _json(content["example"]) if content else ""
+            kind, answered = next(iter(operation["responses"]["200"]["content"].items()))
+            answer = answered["example"]
             yield operation | {
                 "method": method.upper(),
                 "path": path,
@@ -132,7 +134,7 @@ def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mappin
                 "body": body,
                 "schema": _json(content["schema"]) if content else "",
                 "curl": _curl(f"{base_url}{path}", parameters, body),
-                "answer": _answer(operation["responses"]["200"]["content"]),
+                "answer": Markup.escape(answer) if isinstance(answer, str) else highlighted(_json(answer), kind[-4:]),
             }
 
 
@@ -157,12 +159,6 @@ def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
     query = urlencode([(each["name"], each["value"]) for each in parameters if each["in"] == "query" and each["value"]])
     address = shlex.quote(f"{url}?{query}" if query else url)
     return f"curl {address}" + (f" -H 'Content-Type: application/json' -d {shlex.quote(body)}" if body else "")
-
-
-def _answer(content: Mapping[str, Any]) -> Markup:
-    media_type, shown = next(iter(content.items()))
-    example = shown["example"]
-    return Markup.escape(example) if isinstance(example, str) else highlighted(_json(example), media_type[-4:])
 
 
 def _json(value: object) -> str:

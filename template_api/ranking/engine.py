@@ -128,12 +128,10 @@ class Ranking:
     ) -> Ranked:  # fmt: skip
         """Return at most `limit` templates that have a word of the text and pass the filters, best first.
 
-        A score is the share of what a template could reach at most for this text, were every word found as typed, over
-        and over, and its title just these. What scores less than a tenth of the best is left out, unless it has all
-        rare words of the text. `offset` leaves out that many of the first, `place` what was shown before it. Of equals
-        the newest comes first, then the one with the lowest key. Without a text, all that changed `since` are found, or
-        all where the order is that of the titles, with a score of 0. `exact` keeps the words as they are: no
-        corrections, no synonyms.
+        A score is the share of what a template could reach at most for this text. What scores less than a tenth of the
+        best is left out, unless it has all rare words of the text. `offset` leaves out that many of the first, `place`
+        what was shown before it. Of equals the newest comes first, then the one with the lowest key. Without a text all
+        that changed `since` are found, or all in the order of titles, with a score of 0. `exact` keeps the words.
         """
         meaning = self._meaning(text, exact=exact)
         wanted = meaning.wanted
