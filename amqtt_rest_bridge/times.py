@@ -16,6 +16,8 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 """The units of the durations that people write: `10m`."""
 
 
+_QUIET_ITERATION: Final = 15e-6  # seconds; one that does something takes longer ...
+_QUIET_ITERATIONS: Final = 4  # ... and so many in a row are a lull
 _SUSPENDED: Final = getattr(time, "CLOCK_BOOTTIME", None)
 lease_time: Final[Callable[[], float]] = (
     time.monotonic if _SUSPENDED is None else partial(time.clock_gettime, _SUSPENDED)
@@ -86,6 +88,43 @@ class LineLimit:
                 return 0
             count, self._count, self._written = self._count, 0, now
             return count
+
+
+class Lull:
+    """Waits until the running loop has nothing else to do, for some milliseconds at most.
+
+    What is sent then goes together: while the loop is busy each call of the system costs more than what it sends.
+
+    Args:
+        most: Seconds that it takes at most.
+        action: Called then.
+    """
+
+    def __init__(self, most: float, action: Callable[[], object]) -> None:
+        self._most = most
+        self._action = action
+        self._until = self._looked = 0.0
+        self._quiet = 0  # iterations in a row
+
+    def begin(self) -> None:
+        """Begin to wait; once each time."""
+        import asyncio
+
+        self._loop = asyncio.get_running_loop()
+        self._looked = self._loop.time()
+        self._until = self._looked + self._most
+        self._quiet = 0
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        """Look how long the last iteration of the loop took."""
+        now = self._loop.time()
+        self._quiet = self._quiet + 1 if now - self._looked < _QUIET_ITERATION else 0
+        if self._quiet < _QUIET_ITERATIONS and now < self._until:
+            self._looked = now
+            self._loop.call_soon(self._look)
+        else:
+            self._action()
 
 
 class LoopClock:

@@ -4,9 +4,9 @@ A session is what the bridge subscribes, what waits for it, what is under way. A
 was not acknowledged is sent again, with DUP, on the next one. The messages of lossless events lie on disk (`lossless`):
 a session has their keys in order, and reads a message when its turn comes.
 
-A connection makes packets of bytes, and back; `endpoint` says what they mean. Packets of one iteration of the loop are
-written at once, and those that are not urgent at most every three milliseconds. The socket is not read while the bridge
-publishes faster than amqtt takes it, and no more is written than its buffer has room for.
+A connection makes packets of bytes, and back; `endpoint` says what they mean. Packets are written together in a lull of
+the loop, after three milliseconds at most. The socket is not read while the bridge publishes faster than amqtt takes
+it, and no more is written than its buffer has room for.
 """
 
 import asyncio
@@ -28,11 +28,11 @@ from amqtt_rest_bridge.mqtt.packets import Disconnect, PacketError, write_proper
 from amqtt_rest_bridge.mqtt.private import AGAIN, GATHERED_SECONDS, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.times import Lull
 
 log = logging.getLogger(__name__)
 
 _ENTRY_BYTES: Final = 300  # of a message that waits, beside its topic and payload
-_MANY_IN_FLIGHT: Final = 32  # messages; beyond it the bridge is busy, and the next one may wait for others
 _MOST_UNKEPT: Final = 10_000  # messages that wait for a session that ends with its connection ...
 _MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or two of the largest
 _UNSENT_BYTES: Final = 1 << 20  # in the buffer of the socket; beyond it messages wait in their session
@@ -207,7 +207,7 @@ class BridgeSession:
             message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
             duplicate=entry.was_sent,
             properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
-        ), is_urgent=len(self.in_flight) < _MANY_IN_FLIGHT)  # fmt: skip
+        ))  # fmt: skip
 
     def wait(self, entry: Entry) -> None:
         """Queue a message; the oldest ones of a session that is not kept are dropped for it."""
@@ -368,7 +368,7 @@ class BridgeConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_due = False  # to be written at the end of this iteration
-        self._flushed_at = 0.0
+        self._lull = Lull(GATHERED_SECONDS, self._flush)
         self._is_full = False
         self._is_reading = True
         self._take_due = False
@@ -384,17 +384,15 @@ class BridgeConnection(asyncio.Protocol):
         """Return whether the socket is read."""
         return self._is_reading
 
-    def write(self, packet: bytes, *, is_urgent: bool = True) -> None:
-        """Send a packet at the end of this iteration of the loop; one that is not urgent may wait for others."""
-        is_first = not self._unsent
+    def write(self, packet: bytes) -> None:
+        """Send a packet in the next lull of the loop."""
+        if not self._unsent:
+            self._lull.begin()
         self._unsent.append(packet)
         self._unsent_bytes += len(packet)
-        if is_urgent or not self.takes_more:
-            if not self._is_due:
-                self._is_due = True
-                self._loop.call_soon(self._flush)
-        elif is_first:
-            self._loop.call_later(self._flushed_at + GATHERED_SECONDS - self._loop.time(), self._flush)
+        if not (self._is_due or self.takes_more):
+            self._is_due = True
+            self._loop.call_soon(self._flush)
 
     def take(self) -> None:
         """Take packets that have come, some at a time, while the bridge may publish."""
@@ -460,7 +458,6 @@ class BridgeConnection(asyncio.Protocol):
     def _flush(self) -> None:
         unsent, self._unsent, self._unsent_bytes, self._is_due = self._unsent, [], 0, False
         if unsent and not self._transport.is_closing():
-            self._flushed_at = self._loop.time()
             self._transport.write(b"".join(unsent))
             if not self._is_full:
                 self.on_writable()

@@ -346,7 +346,7 @@ class Endpoint:
         publication = Publication(packet.topic, packet.payload, packet.retain, qos=None if qos is None else int(qos))
 
         def published() -> None:
-            connection.write(acknowledgement, is_urgent=not len(self._publisher))  # else the next one goes with it
+            connection.write(acknowledgement)
             connection.resume()
 
         self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,6 @@ from typing import Any, cast
 
 import pytest
 
-from amqtt_rest_bridge.broker import bridge_session
 from amqtt_rest_bridge.broker.bridge_session import BridgeConnection
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.catalogue import ROUTE_FULL
@@ -25,6 +25,7 @@ from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
     ENDS,
     EVENT,
+    GATHERED_SECONDS,
     LOSSLESS,
     OWN,
     QOS,
@@ -365,21 +366,24 @@ async def test_the_bridge_publishes_and_is_acknowledged_once_the_broker_has_it()
 
 
 @on_a_loop
-async def test_packets_that_are_not_urgent_wait_for_others_unless_none_was_sent_before() -> None:
+async def test_packets_are_written_together_in_a_lull_of_the_loop_or_after_some_milliseconds() -> None:
     sent: list[bytes] = []
     transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, set_write_buffer_limits=lambda _: None)
     connection = BridgeConnection(Accepting())
     connection.connection_made(cast("asyncio.Transport", transport))
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(bridge_session, "GATHERED_SECONDS", 5.0)
-        for packet in (b"1", b"2", b"3"):
-            connection.write(packet, is_urgent=False)
-            for _ in range(3):
-                await asyncio.sleep(0)
-        assert sent == [b"1"]
-        connection.write(b"4")
+    end = time.monotonic() + GATHERED_SECONDS / 2
+    for packet in (b"1", b"2", b"3"):
+        connection.write(packet)
+        time.sleep(0.0002)  # it is busy
         await asyncio.sleep(0)
-        assert sent == [b"1", b"234"]
+    assert sent == [] or time.monotonic() > end
+    while time.monotonic() < end + GATHERED_SECONDS:
+        time.sleep(0.0002)
+        await asyncio.sleep(0)
+    assert b"".join(sent) == b"123"
+    connection.write(b"4")
+    while sent[-1] != b"4":
+        await asyncio.sleep(0)
 
 
 @on_a_loop

@@ -37,7 +37,7 @@ from amqtt.session import ApplicationMessage, Session
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.repairs.permissions import send_will
-from amqtt_rest_bridge.times import LineLimit
+from amqtt_rest_bridge.times import LineLimit, Lull
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -50,8 +50,8 @@ _LOOK_SECONDS: Final = 1.0
 # Looks in a row that see no progress before messages are given up. They are counted, not timed, so that a process that
 # was suspended for a minute has lost one look.
 _LOOKS: Final = 10
-# A connection is busy while so many packets are written within so many seconds. Its packets are written every
-# `_GATHERED_SECONDS`, or when they have so many bytes.
+# A connection is busy while so many packets are written within so many seconds. Its packets are written in a lull of
+# the loop, after so many seconds at most, or when they have so many bytes.
 _MANY: Final = 8
 _BUSY_SECONDS: Final = 0.01
 _GATHERED_SECONDS: Final = 0.002
@@ -233,6 +233,7 @@ class _Writer(WriterAdapter):
         self._gathered: list[bytes] = []
         self.gathered_bytes = 0
         """How many bytes have not been given to the transport."""
+        self._lull = Lull(_GATHERED_SECONDS, self._flush)
         self._is_busy = False
         self._count = 0  # packets since ...
         self._since = 0.0
@@ -250,10 +251,10 @@ class _Writer(WriterAdapter):
             now = self._loop.time()
             self._is_busy, self._since, self._count = now - self._since < _BUSY_SECONDS, now, 0
         if not self._gathered:
-            if not self._is_busy or (now := self._loop.time()) - self._since > _BUSY_SECONDS:
+            if not self._is_busy or self._loop.time() - self._since > _BUSY_SECONDS:
                 self._transport.write(data)
                 return
-            self._loop.call_at(now + _GATHERED_SECONDS, self._flush)
+            self._lull.begin()
         self._gathered.append(data)
         self.gathered_bytes += len(data)
         if self.gathered_bytes > _GATHERED_BYTES:
