@@ -26,7 +26,7 @@ from amqtt.client import MQTTClient
 
 from amqtt_rest_bridge.bridge import Program
 from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
-from amqtt_rest_bridge.broker.repairs import connections, forwarding
+from amqtt_rest_bridge.broker.repairs import connections, traffic
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.processes.supervisor import Times
@@ -270,7 +270,7 @@ def configuration(
 def plain_broker() -> Iterator[Host]:
     """Run a broker without the bridge, which lets its clients subscribe at any time as one with it, until the end."""
     host = Host({"listeners": {"default": {"type": "tcp", "bind": "127.0.0.1:0"}}, "plugins": ANONYMOUS})
-    forwarding.mend(host.broker)
+    traffic.mend(host.broker)
     try:
         yield host
     finally:

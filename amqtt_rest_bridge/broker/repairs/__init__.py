@@ -10,12 +10,12 @@ All of it runs in the broker's loop. Private names of amqtt are in `amqtt_broker
 
 from typing import Any
 
-from amqtt_rest_bridge.broker.repairs import connections, forwarding, permissions, reading, shutdown
+from amqtt_rest_bridge.broker.repairs import connections, permissions, shutdown, traffic
 
 
 def mend(broker: Any) -> None:
     """Mend an amqtt broker before it starts; its constructor may still run. A second call changes nothing."""
-    if isinstance(broker.subscriptions, forwarding.CopiedWhenRead):
+    if isinstance(broker.subscriptions, traffic.CopiedWhenRead):
         return
-    for part in (permissions, connections, reading, forwarding, shutdown):
+    for part in (permissions, connections, traffic, shutdown):
         part.mend(broker)

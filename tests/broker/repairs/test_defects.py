@@ -273,7 +273,7 @@ def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> N
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(mended: bool) -> None:
-    """See `reading`."""
+    """See `traffic`."""
     Published.payloads.clear()
     packet = publish_packet("in/x", bytes(100))
     with (
@@ -294,7 +294,7 @@ def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: bool) -> None:
-    """See `reading`."""
+    """See `traffic`."""
     with running(mended) as host:
         ann = connect(host, "ann", will=("gone", b"x"), will_retain=True)
         with host.ending("ann"):
@@ -304,7 +304,7 @@ def test_amqtt_forgets_a_disconnect_that_comes_together_with_the_end(mended: boo
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_drops_packets_that_came_before_a_reset(mended: bool) -> None:
-    """See `reading`."""
+    """See `traffic`."""
     with running(mended) as host, listening(host.mqtt_port, login=("bob", "bob")) as listener:
         ann = connect(host, "ann")
         with host.ending("ann"):
@@ -314,7 +314,7 @@ def test_amqtt_drops_packets_that_came_before_a_reset(mended: bool) -> None:
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_leaves_a_connection_without_a_connect_open(mended: bool) -> None:
-    """See `reading`."""
+    """See `traffic`."""
     if not mended and sys.version_info >= (3, 13):
         pytest.skip("Python 3.13 closes a connection that nothing refers to")
     with running(mended) as host, socket.create_connection(("127.0.0.1", host.mqtt_port)) as peer:
@@ -325,7 +325,7 @@ def test_amqtt_leaves_a_connection_without_a_connect_open(mended: bool) -> None:
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_reads_all_packets_of_a_client_in_one_iteration_of_the_loop(mended: bool) -> None:
-    """See `reading`."""
+    """See `traffic`."""
     Rounds.most = 0
     with running(mended, "Rounds") as host:
         ann = connect(host, "ann")
@@ -337,7 +337,7 @@ def test_amqtt_reads_all_packets_of_a_client_in_one_iteration_of_the_loop(mended
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_takes_three_iterations_of_the_loop_to_forward_a_message(mended: bool) -> None:
-    """See `forwarding`."""
+    """See `traffic`."""
     with running(mended) as host:
         taken = iterations(host, 300)
     assert taken <= 300 if mended else taken > 600
@@ -345,7 +345,7 @@ def test_amqtt_takes_three_iterations_of_the_loop_to_forward_a_message(mended: b
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_keeps_delivered_messages_while_one_client_does_not_acknowledge(mended: bool) -> None:
-    """See `forwarding`."""
+    """See `traffic`."""
     with running(mended) as host:
         ann, bob = connect(host, "ann"), connect(host, "bob")
         ann.subscribe("first", 1)
@@ -399,7 +399,7 @@ def test_amqtt_sends_a_client_retained_messages_for_the_filters_of_others(mended
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_keeps_a_message_from_its_subscribers_when_another_subscribes_meanwhile(mended: bool) -> None:
-    """See `forwarding`."""
+    """See `traffic`."""
     Rights.asked.clear()
     Rights.may.clear()
     with running(mended, "Rights") as host:
@@ -461,7 +461,7 @@ def test_amqtt_logs_a_stack_trace_for_messages_that_are_not_read_at_a_shutdown(
 
 @pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_cannot_bind_an_ipv6_address(mended: bool) -> None:
-    """See `reading`."""
+    """See `traffic`."""
     with contextlib.ExitStack() as stack:
         if not mended:
             stack.enter_context(pytest.raises(Exception, match="can't be started"))
