@@ -30,7 +30,7 @@ import msgspec
 from amqtt_rest_bridge.engine.status import status_topic
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
-from amqtt_rest_bridge.group.sessions import Watches, WatchSubscriptions
+from amqtt_rest_bridge.group.sessions import OwnSession, Watches
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.event_intake import EventIntake, RunsEvents, failure_of
@@ -140,62 +140,43 @@ class UsesBroker(RunsRoutes, Protocol):
         ...
 
 
-class PrivateOwnSession:
-    """The session that publishes, and sees what read events, replies and the bridge itself have to know.
-
-    Args:
-        broker: Returns the address of the endpoint.
-        publisher: Publishes while there is a connection.
-        watches: Takes the messages of read events and replies.
-    """
+class PrivateSession(OwnSession):
+    """The own session of the plugin's bridge, which also hears what the broker process says."""
 
     def __init__(
-        self,
-        broker: Callable[[], Address],
-        publisher: MqttPublisher,
-        watches: PrivateWatches,
-    ) -> None:
+        self, broker: Callable[[], Address], publisher: MqttPublisher, watches: PrivateWatches
+    ) -> None:  # fmt: skip
         self.program: UsesBroker | None = None
-        """Receives what the broker process tells."""
-        self.client = ReconnectingClient(broker, _OWN, self._take, self._connected, self._down, publisher.resume)
+        """Receives what the broker process says."""
         self.has_connected = asyncio.Event()
         """Set by each new connection."""
-        self._publisher = publisher
-        self._watches = watches
-        self._subscriptions = WatchSubscriptions(watches, [BROKER_TOPIC])
-
-    async def subscribe(self) -> None:
-        """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
-        if self.client.connection is not None:
-            await self._subscriptions.subscribe(self.client.connection)
+        self._refuses = watches
+        super().__init__(broker, _OWN, publisher, watches, [BROKER_TOPIC])
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
         """Subscribe what concerns no client event, or unsubscribe it; without a connection on the next one."""
-        self._subscriptions.set_always([BROKER_TOPIC, *([UNMATCHED_TOPIC] if wanted else [])])
+        self.set_always([BROKER_TOPIC, *([UNMATCHED_TOPIC] if wanted else [])])
         with contextlib.suppress(BrokerError):  # the next connection subscribes
             await self.subscribe()
 
-    async def _connected(self, connection: MqttConnection) -> None:
-        self._subscriptions.forget()
-        await self._subscriptions.subscribe(connection)
-        self._publisher.up(connection)
+    def subscribed(self) -> None:
+        """Wake who waits for a new connection."""
         self.has_connected.set()
 
-    def _down(self, connection: MqttConnection, why: str) -> None:
-        self._publisher.down(why, refused=connection.has_refused_packet)
-
-    def _take(self, connection: MqttConnection, received: Publish) -> None:
-        if received.packet_id is not None:
-            connection.acknowledge(received.packet_id)
+    def take_own(self, connection: MqttConnection, received: Publish) -> None:  # noqa: ARG002
+        """Pass on what the broker process says."""
         if self.program is not None and received.topic == BROKER_TOPIC:
             self.program.note_broker(msgspec.json.decode(received.payload, type=BrokerState))
         elif self.program is not None and received.topic == UNMATCHED_TOPIC:
             self.program.note_unmatched(received.payload.decode())
-        elif (failure := failure_of(dict(received.properties.get(Property.USER_PROPERTY, ())))) is not None:
-            message = Message(received.topic, received.payload, time.time(), carried(received.properties))
-            self._watches.refuse(message, failure)
+
+    def see(self, received: Publish) -> None:
+        """Show a message, or that it can be no answer, to read events and replies."""
+        if (failure := failure_of(dict(received.properties.get(Property.USER_PROPERTY, ())))) is None:
+            super().see(received)
         else:
-            self._subscriptions.see(received)
+            message = Message(received.topic, received.payload, time.time(), carried(received.properties))
+            self._refuses.refuse(message, failure)
 
 
 class Alone:
@@ -225,7 +206,7 @@ class Alone:
         self._may_tell = asyncio.Event()
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
-        self.own = PrivateOwnSession(broker, publisher, watches)
+        self.own = PrivateSession(broker, publisher, watches)
         """The connection that publishes."""
         self._coreflux = coreflux
         self._broker = broker

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.admin.figures import GroupNumbers
 from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, Notice, worker_status_topic
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
-from amqtt_rest_bridge.group.sessions import Capacities, OwnSession, Slot, Watches, plan
+from amqtt_rest_bridge.group.sessions import Capacities, MemberSession, Slot, Watches, plan
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
 from amqtt_rest_bridge.lot.route_set import route_set_hash
 from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
@@ -97,7 +97,7 @@ class Member:
         self._calls = calls
         self._supervisor = supervisor
         self._look = asyncio.Event()
-        self.own = OwnSession(broker, settings.group, self.leases, publisher, watches, self._look.set)
+        self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._look.set)
         """The connection that publishes."""
         self._slots: dict[int, Slot] = {}
         self._leaving: dict[int, Slot] = {}  # they are handed over, or were taken by another worker

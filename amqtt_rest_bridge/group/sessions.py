@@ -64,15 +64,23 @@ class Watches(Protocol):
         ...
 
 
-class WatchSubscriptions:
-    """The subscriptions of an own session: what is watched, and topics that are always subscribed.
+class OwnSession:
+    """The connection that publishes, and that sees what read events and replies need.
 
     Args:
+        broker: Returns the broker's address; called before each connection.
+        session: The client.
+        publisher: Publishes while there is a connection.
         watches: Takes the messages of read events and replies.
-        always: Topic filters whose messages are the session's own.
+        always: Topic filters whose messages are the session's own: `take_own` gets them.
     """
 
-    def __init__(self, watches: Watches, always: Iterable[str]) -> None:
+    def __init__(
+        self, broker: Callable[[], Address], session: ClientSession, publisher: MqttPublisher, watches: Watches,
+        always: Iterable[str],
+    ) -> None:  # fmt: skip
+        self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)
+        self._publisher = publisher
         self._watches = watches
         self._subscribed: set[str] = set()
         self.set_always(always)
@@ -81,12 +89,27 @@ class WatchSubscriptions:
         """Change the topic filters whose messages are the session's own, from the next `subscribe` on."""
         self._always = {one: Feed(one, frozenset()).identifier for one in topic_filters}
 
-    def forget(self) -> None:
-        """Note that nothing is subscribed: the connection is new."""
-        self._subscribed = set()
+    async def subscribe(self) -> None:
+        """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
+        if self.client.connection is not None:
+            await self._subscribe(self.client.connection)
 
-    async def subscribe(self, connection: MqttConnection) -> None:
-        """Subscribe what is watched now, then unsubscribe what is not."""
+    def connecting(self) -> None:
+        """Note that a connection begins or has ended."""
+
+    def subscribed(self) -> None:
+        """Note that a connection has subscribed all, just before the publisher has it."""
+
+    def take_own(self, connection: MqttConnection, received: Publish) -> None:
+        """Take a message of the session's own."""
+
+    def see(self, received: Publish) -> None:
+        """Show a message to read events and replies."""
+        if received.payload or not received.retain:
+            message = Message(received.topic, received.payload, time.time(), carried(received.properties))
+            self._watches.see(message, retained=received.retain, size=size_of(received))
+
+    async def _subscribe(self, connection: MqttConnection) -> None:
         wanted = self._always | {one: Feed(one, frozenset()).identifier for one in self._watches.filters}
         with self._watches.asking_again() as again:
             missing = (wanted.keys() - self._subscribed) | set(again)
@@ -94,70 +117,59 @@ class WatchSubscriptions:
         await connection.unsubscribe(Subscription(one) for one in self._subscribed - set(wanted))
         self._subscribed = set(wanted)
 
-    def see(self, received: Publish) -> bool:
-        """Show a message to read events and replies; return False for one of the session's own topics."""
-        identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
-        if any(number in self._always.values() for number in identifiers):
-            return False
-        if received.payload or not received.retain:
-            message = Message(received.topic, received.payload, time.time(), carried(received.properties))
-            self._watches.see(message, retained=received.retain, size=size_of(received))
-        return True
-
-
-class OwnSession:
-    """Publish, and see what all workers see.
-
-    Args:
-        broker: Returns the broker's address; called before each connection.
-        group: The group of the worker.
-        leases: Takes the group's notices.
-        publisher: Publishes while there is a connection.
-        watches: Takes the messages of read events and replies.
-        on_notice: Called after each notice, and when the connection has ended.
-    """
-
-    def __init__(
-        self,
-        broker: Callable[[], Address],
-        group: str,
-        leases: Leases,
-        publisher: MqttPublisher,
-        watches: Watches,
-        on_notice: Callable[[], None],
-    ) -> None:
-        self._presence = leases.farewell()
-        session = ClientSession(
-            f"{group}-{leases.worker}", 0, _RECEIVE_MAXIMUM, Will(self._presence.topic, self._presence.payload)
-        )
-        self.client = ReconnectingClient(broker, session, self._take, self._connected, self._down, publisher.resume)
-        self._leases = leases
-        self._publisher = publisher
-        self._on_notice = on_notice
-        self._subscriptions = WatchSubscriptions(watches, [lease_topic(group, "+"), presence_topic(group, "+")])
-
-    async def subscribe(self) -> None:
-        """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
-        if (connection := self.client.connection) is not None:
-            await self._subscriptions.subscribe(connection)
-
     async def _connected(self, connection: MqttConnection) -> None:
-        self._subscriptions.forget()
-        self._leases.connecting(lease_time())
-        await self._subscriptions.subscribe(connection)
-        self._publisher.announce(Publication(self._presence.topic, _MARK))  # it comes back behind all notices
+        self._subscribed = set()
+        self.connecting()
+        await self._subscribe(connection)
+        self.subscribed()
         self._publisher.up(connection)
 
     def _down(self, connection: MqttConnection, why: str) -> None:
         self._publisher.down(why, refused=connection.has_refused_packet)
-        self._leases.connecting(lease_time())
-        self._on_notice()
+        self.connecting()
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         if received.packet_id is not None:
             connection.acknowledge(received.packet_id)
-        if self._subscriptions.see(received):
-            return
+        identifiers = received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ())
+        if any(number in self._always.values() for number in identifiers):
+            self.take_own(connection, received)
+        else:
+            self.see(received)
+
+
+class MemberSession(OwnSession):
+    """The own session of a worker, which also publishes and hears notices of its group.
+
+    Args:
+        broker, publisher, watches: As of `OwnSession`.
+        group: The group of the worker.
+        leases: Takes the group's notices.
+        on_notice: Called after each notice, and when a connection begins or has ended.
+    """
+
+    def __init__(
+        self, broker: Callable[[], Address], group: str, leases: Leases, publisher: MqttPublisher, watches: Watches,
+        on_notice: Callable[[], None],
+    ) -> None:  # fmt: skip
+        self._presence = leases.farewell()
+        self._leases = leases
+        self._on_notice = on_notice
+        will = Will(self._presence.topic, self._presence.payload)
+        session = ClientSession(f"{group}-{leases.worker}", 0, _RECEIVE_MAXIMUM, will)
+        super().__init__(broker, session, publisher, watches, [lease_topic(group, "+"), presence_topic(group, "+")])
+
+    def connecting(self) -> None:
+        """Begin to hear the notices of the group."""
+        self._leases.connecting(lease_time())
+        self._on_notice()
+
+    def subscribed(self) -> None:
+        """Publish a mark, which comes back behind all retained notices."""
+        self._publisher.announce(Publication(self._presence.topic, _MARK))
+
+    def take_own(self, connection: MqttConnection, received: Publish) -> None:
+        """Take a notice."""
         now = lease_time()
         if received.payload == _MARK and received.topic == self._presence.topic:
             self._leases.connected(now, connection.silence_seconds)

@@ -10,7 +10,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.group.leases import Leases
-from amqtt_rest_bridge.group.sessions import OwnSession
+from amqtt_rest_bridge.group.sessions import MemberSession
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.intake import Feed, Intake, MqttDelivery
@@ -227,7 +227,7 @@ def test_a_worker_with_as_many_failures_as_may_wait_learns_of_its_group_when_it_
         leases = Leases("plant", 1, "a", prefers=None, adopt_seconds=30, version="1", clock=0)
         known = asyncio.Event()
         address = Address("127.0.0.1", mosquitto.port, None, None, None, mosquitto.url)
-        session = OwnSession(lambda: address, "plant", leases, publisher, Nothing(), known.set)
+        session = MemberSession(lambda: address, "plant", leases, publisher, Nothing(), known.set)
         await session.client.open()
         async with asyncio.timeout(10):
             while not leases.is_connected:
