@@ -1,4 +1,4 @@
-"""The access log: one JSON object a line for each answer. Written by the port's thread.
+"""The access log: one JSON object a line for each answer.
 
 A line never holds a body, a credential or a query string, which may hold tokens.
 """
@@ -7,7 +7,6 @@ import contextlib
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -33,9 +32,7 @@ class AccessLog:
         self._path = Path(path)
         self.labels = tuple(labels)
         self._look_seconds = look_seconds
-        self._lock = threading.Lock()
         self._failed = False
-        self._closed = False
         self._looked = time.monotonic()
         try:
             self._descriptor = self._open()
@@ -44,12 +41,11 @@ class AccessLog:
 
     def write(self, fields: Mapping[str, object]) -> None:
         """Append one line; it is one write, so that lines of several processes never mix."""
+        if self._descriptor < 0:
+            return
         try:
-            with self._lock:
-                if self._closed:
-                    return
-                self._follow()
-                os.write(self._descriptor, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
+            self._follow()
+            os.write(self._descriptor, json.dumps(fields, separators=(",", ":")).encode() + b"\n")
         except OSError as error:
             if not self._failed:
                 self._failed = True
@@ -59,10 +55,9 @@ class AccessLog:
 
     def close(self) -> None:
         """Close the file; what is written afterwards is dropped."""
-        with self._lock, contextlib.suppress(OSError):
-            if not self._closed:
-                self._closed = True
-                os.close(self._descriptor)
+        descriptor, self._descriptor = self._descriptor, -1
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
     def _open(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)

@@ -2,8 +2,7 @@
 
 A server refuses the first request with a challenge: an algorithm and a nonce. The request is sent again with a digest
 of the password and both; later ones answer the same nonce at once, each with the next count, until the server names
-another nonce. The password itself is never sent. A driver with threads holds one lock of a route while it uses its
-`RequestLogin`s.
+another nonce. The password itself is never sent.
 """
 
 import hashlib
@@ -109,8 +108,8 @@ class DigestLogin:
 class RequestLogin:
     """Answers the challenges to one request of a route.
 
-    Decision: the challenge of a 401 is this request's own until the server has accepted its answer. A nonce may be good
-    for one request only, and another thread must not spend it first.
+    The challenge of a 401 is this request's own until the server has accepted its answer: a nonce may be good for one
+    request only, and another request must not use it first.
     """
 
     def __init__(self, route: DigestLogin) -> None:
