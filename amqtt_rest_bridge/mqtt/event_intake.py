@@ -23,10 +23,9 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
-from amqtt_rest_bridge.mqtt.intake import MqttDelivery, Unacknowledged, hops_of, time_of
+from amqtt_rest_bridge.mqtt.intake import MessageSession, MqttDelivery, hops_of, time_of
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import AGAIN, KEY, REFUSED, TIME
-from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
 from amqtt_rest_bridge.times import LineLimit
@@ -56,7 +55,7 @@ class RunsEvents(Protocol):
         """Drop the calls that have not begun and whose delivery `is_dropped`."""
 
 
-class EventIntake:
+class EventIntake(MessageSession):
     """One session of the private endpoint.
 
     Args:
@@ -76,19 +75,13 @@ class EventIntake:
         *,
         is_lossless: bool,
     ) -> None:
-        self.held = 0
-        """How many messages have come and not ended."""
-        self.redelivered = 0
-        """How many messages have come that the endpoint had sent before."""
-        self.client = ReconnectingClient(broker, session, self._take, self._connected)
+        super().__init__(broker, session)
         self._calls = calls
         self._names = names
         self._is_lossless = is_lossless
         self._wanted: dict[EventName, Subscription] = {}
         self._subscribed: dict[EventName, Subscription] = {}  # as the endpoint knows the session
         self._subscribing = asyncio.Lock()
-        self._unacknowledged = Unacknowledged()
-        self._is_paused = False
         self._gave_back_on: MqttConnection | None = None  # with a message that is never acknowledged
         self._warnings = LineLimit(_WARN_SECONDS)
 
@@ -111,11 +104,12 @@ class EventIntake:
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
-    async def _connected(self, connection: MqttConnection) -> None:
+    async def connected(self, connection: MqttConnection) -> None:
+        """Subscribe, unless the session is paused."""
         if not connection.session_present:
             self._subscribed = {}
-            self._unacknowledged.forget()
-        if self._is_paused:
+            self.unacknowledged.clear()
+        if self.is_paused:
             connection.pause()
         else:
             await self._subscribe(connection)
@@ -131,20 +125,19 @@ class EventIntake:
 
     # Messages.
 
-    def _take(self, connection: MqttConnection, received: Publish) -> None:
-        self.redelivered += received.duplicate
-        if not self._unacknowledged.goes_on(connection, received):
-            self._accept(connection, received)
+    def take(self, connection: MqttConnection, received: Publish) -> None:
+        """Accept a message, unless it came before and its calls go on."""
+        if not self.goes_on(connection, received):
+            self.accept(connection, received)
 
-    def _accept(self, connection: MqttConnection, received: Publish) -> None:
+    def accept(self, connection: MqttConnection, received: Publish) -> None:
         """Call the events of a message, or end it for them with the failure that the endpoint, or a restart, says."""
         user = dict(received.properties.get(Property.USER_PROPERTY, ()))
         is_on_disk = KEY in user  # also in `main`, where a reload has made a lossless route another one
         delivery = MqttDelivery(
             self, connection, received, is_bounded=self._is_lossless or is_on_disk, has_key=is_on_disk
         )  # fmt: skip
-        self._unacknowledged.add(delivery)
-        self.held += 1
+        self.add(delivery)
         delivery.hold()
         now = time.time()
         again = None if AGAIN not in user else time_of(user.get(AGAIN), now)
@@ -178,15 +171,11 @@ class EventIntake:
         else:
             delivery.release()
 
-    def end(self, delivery: MqttDelivery) -> None:
-        """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
-        self.held -= 1
-        if not delivery.is_abandoned:
-            self._unacknowledged.acknowledge(delivery)
-        elif delivery.came_again and delivery.connection.is_open:
-            self._accept(delivery.connection, delivery.received)
-        else:
-            self._unacknowledged.remove(delivery)
+    def end_message(self, delivery: MqttDelivery) -> None:
+        """Acknowledge a message; leave one that is abandoned, and was not sent again, with the endpoint."""
+        super().end_message(delivery)
+        if delivery.is_abandoned and not (delivery.came_again and delivery.connection.is_open):
+            self.remove(delivery)
             self._gave_back_on = delivery.connection
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:
@@ -204,19 +193,13 @@ class EventIntake:
 
     # What is given up.
 
-    def pause(self) -> None:
-        """Take no more messages, for good; acknowledgements are sent all the same."""
-        self._is_paused = True
-        if self.client.connection is not None:
-            self.client.connection.pause()
-
     async def give_up(self, gone: Collection[EventName]) -> None:
         """Leave messages of lossless events that are gone with the endpoint, once requests that run have ended.
 
         Calls that have not begun are dropped at once. At the end the session connects again, since messages that are
         not acknowledged would count against Receive Maximum for ever.
         """
-        left = [one for one in self._unacknowledged if not set(self._events_of(one.received)).isdisjoint(gone)]
+        left = [one for one in self.unacknowledged.values() if not set(self._events_of(one.received)).isdisjoint(gone)]
         for delivery in left:
             delivery.is_dropped = not delivery.has_ended
         self._calls.withdraw()

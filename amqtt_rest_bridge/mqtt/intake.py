@@ -12,8 +12,9 @@ import logging
 import math
 import time
 import uuid
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Protocol
 from zlib import crc32
@@ -44,18 +45,6 @@ _WARN_SECONDS: Final = 60.0  # between two warnings of a session
 _MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
 
 
-class HoldsMessages(Protocol):
-    """A session, as its messages know it."""
-
-    client: ReconnectingClient
-
-    def end(self, delivery: "MqttDelivery") -> None:
-        """Take back a message whose calls have ended."""
-
-    def mark(self, delivery: "MqttDelivery", event: EventName) -> str:
-        """Return what is said to the broker where a publication ends a message for an event."""
-
-
 @dataclass(slots=True, eq=False)
 class MqttDelivery:
     """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last.
@@ -63,7 +52,7 @@ class MqttDelivery:
     It is an `engine.needs.Delivery`.
     """
 
-    session: HoldsMessages
+    session: "MessageSession"
     connection: MqttConnection
     received: Publish
     is_bounded: bool = True
@@ -102,7 +91,7 @@ class MqttDelivery:
         self._holds -= 1
         if not self._holds:
             self.has_ended = True
-            self.session.end(self)
+            self.session.end_message(self)
 
     def abandon(self) -> None:
         """Note that a call was given up before it began: the message is not acknowledged, and comes again."""
@@ -118,47 +107,83 @@ class MqttDelivery:
         return self.session.mark(self, event)
 
 
-class Unacknowledged:
-    """The messages of a session that have come and were not acknowledged, by packet id."""
+class MessageSession(ABC):
+    """A session, and the messages of it that have come and were not acknowledged, by packet id.
 
-    def __init__(self) -> None:
-        self._by_id: dict[int, MqttDelivery] = {}
+    Args:
+        broker: Returns the broker's address; called before each connection.
+        session: The client; its Receive Maximum bounds what the broker sends before it is acknowledged.
+        gate: Awaited before each connection.
+    """
 
-    def __iter__(self) -> Iterator[MqttDelivery]:
-        """Iterate over the messages."""
-        return iter(self._by_id.values())
+    def __init__(
+        self, broker: Callable[[], Address], session: ClientSession, gate: Callable[[], Awaitable[object]] | None = None
+    ) -> None:
+        self.held = 0  # messages that have come and not ended
+        self.redelivered = 0  # messages that have come and that the broker had sent before
+        self.is_paused = False
+        self.unacknowledged: dict[int, MqttDelivery] = {}
+        self.client = ReconnectingClient(broker, session, self.take, self.connected, gate=gate)
+
+    @abstractmethod
+    def take(self, connection: MqttConnection, received: Publish) -> None:
+        """Take what a connection hands out."""
+
+    @abstractmethod
+    def accept(self, connection: MqttConnection, received: Publish) -> None:
+        """Begin the calls of a message."""
+
+    @abstractmethod
+    async def connected(self, connection: MqttConnection) -> None:
+        """Subscribe on a new connection."""
+
+    def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002
+        """Return what is said to the broker where a publication ends a message for an event; empty: nothing."""
+        return ""
+
+    def pause(self) -> None:
+        """Take no more messages, for good; acknowledgements are sent all the same."""
+        self.is_paused = True
+        if self.client.connection is not None:
+            self.client.connection.pause()
 
     def add(self, delivery: MqttDelivery) -> None:
-        """Add a message that has come."""
+        """Hold a message that has come."""
+        self.held += 1
         if delivery.received.packet_id is not None:
-            self._by_id[delivery.received.packet_id] = delivery
+            self.unacknowledged[delivery.received.packet_id] = delivery
 
     def remove(self, delivery: MqttDelivery) -> None:
         """Remove a message that is never acknowledged: it comes again as another one."""
         packet_id = delivery.received.packet_id
-        if packet_id is not None and self._by_id.get(packet_id) is delivery:
-            del self._by_id[packet_id]
+        if packet_id is not None and self.unacknowledged.get(packet_id) is delivery:
+            del self.unacknowledged[packet_id]
 
     def goes_on(self, connection: MqttConnection, received: Publish) -> bool:
         """Return whether a message came on an earlier connection, and its calls go on or have ended."""
-        if not received.duplicate or received.packet_id is None:
+        if not received.duplicate:
             return False
-        known = self._by_id.get(received.packet_id)
+        self.redelivered += 1
+        known = None if received.packet_id is None else self.unacknowledged.get(received.packet_id)
         if known is None or known.is_abandoned or not known.move(connection, received):
             return False
         if known.has_ended:
-            self.acknowledge(known)
+            self._acknowledge(known)
         return True
 
-    def acknowledge(self, delivery: MqttDelivery) -> None:
+    def end_message(self, delivery: MqttDelivery) -> None:
+        """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
+        self.held -= 1
+        if not delivery.is_abandoned:
+            self._acknowledge(delivery)
+        elif delivery.came_again and delivery.connection.is_open:
+            self.accept(delivery.connection, delivery.received)
+
+    def _acknowledge(self, delivery: MqttDelivery) -> None:
         """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
         if delivery.received.packet_id is not None and delivery.connection.is_open:
             self.remove(delivery)
             delivery.connection.acknowledge(delivery.received.packet_id)
-
-    def forget(self) -> None:
-        """Forget all: the broker has forgotten the session."""
-        self._by_id = {}
 
 
 # What is carried of a message's properties.
@@ -309,20 +334,17 @@ class _Delayed(NamedTuple):
     delivery: MqttDelivery
 
 
-class Intake:
+class Intake(MessageSession):
     """The messages of one session.
 
     The session sets no Maximum Packet Size, since brokers silently drop larger messages.
 
     Args:
-        broker: Returns the broker's address; called before each connection.
-        session: The client; its Receive Maximum bounds what the broker sends before it is acknowledged.
+        broker, session, gate: As of `MessageSession`.
         offer: Takes the messages.
-        slot: The slot that the session is of ...
-        slots: ... and how many there are, for feeds by slot.
+        slot, slots: The slot that the session is of, and how many there are, for feeds by slot.
         capacity: Bounds what the sessions of the route hold. When it is full, a session that holds a message reads no
             other.
-        gate: Awaited before each connection.
         keeps_unserved: Returns whether to hold messages that no event here takes, since another worker may have the
             event.
     """
@@ -332,13 +354,10 @@ class Intake:
         capacity: Capacity | None = None, gate: Callable[[], Awaitable[object]] | None = None,
         keeps_unserved: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip
-        self.held = 0  # messages that have come and not ended
-        self.redelivered = 0  # messages that have come and that the broker had sent before
+        super().__init__(broker, session, gate)
         self.ordered_from = -math.inf
         """ORDERED events are called from this time of the loop on; before, calls of a crashed worker may run."""
-        self.client = ReconnectingClient(broker, session, self._take, self._connected, gate=gate)
         self._capacity = capacity or Capacity()
-        self._paused = False
         self._offer = offer
         self._slot, self._slots = slot, slots
         self._feeds: dict[int, Feed] = {}
@@ -347,7 +366,6 @@ class Intake:
         self._all: frozenset[EventName] = frozenset()
         self._ordered: frozenset[EventName] = frozenset()
         self._choices: dict[tuple[int, ...], _Choice] = {}
-        self._unacknowledged = Unacknowledged()
         self._waiting: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
@@ -377,12 +395,6 @@ class Intake:
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
-    def pause(self) -> None:
-        """Take no more messages, for good; acknowledgements are sent all the same."""
-        self._paused = True
-        if self.client.connection is not None:
-            self.client.connection.pause()
-
     def drop(self, *, shared: bool) -> None:
         """Drop messages whose calls have not begun: the broker sends them on the session's next connection.
 
@@ -390,7 +402,7 @@ class Intake:
         A message for several events is dropped only with `shared`: one of its calls may have ended, and would be
         repeated.
         """
-        for delivery in self._unacknowledged:
+        for delivery in self.unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
         waiting, self._waiting = self._waiting, deque[_Delayed]()
         self._waiting.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
@@ -407,11 +419,12 @@ class Intake:
             self._distribute(delivery)
             delivery.release()
 
-    async def _connected(self, connection: MqttConnection) -> None:
+    async def connected(self, connection: MqttConnection) -> None:
+        """Subscribe, unless only missed messages were the reason for the new connection."""
         self._connection = connection
         has_subscribed, self._has_subscribed = self._has_subscribed, False
         if not connection.session_present:  # then no message of before comes again
-            self._unacknowledged.forget()
+            self.unacknowledged.clear()
             self._gone = set()
         elif has_subscribed:
             return
@@ -438,20 +451,20 @@ class Intake:
             self._missed, self._has_subscribed = False, True
             await self.client.connect_again(connection)
 
-    def _take(self, connection: MqttConnection, received: Publish) -> None:
-        self.redelivered += received.duplicate
-        if not self._unacknowledged.goes_on(connection, received):
+    def take(self, connection: MqttConnection, received: Publish) -> None:
+        """Accept a message, while there is room for one."""
+        if not self.goes_on(connection, received):
             if self._missed or (self._subscribing and not self._has_room()):
                 self._missed = True  # all that follow are missed too: they would be called before it
                 return
-            self._accept(connection, received)
+            self.accept(connection, received)
         if not self._subscribing and not self._has_room():
             connection.pause()
 
-    def _accept(self, connection: MqttConnection, received: Publish) -> None:
+    def accept(self, connection: MqttConnection, received: Publish) -> None:
+        """Offer a message to its events."""
         delivery = MqttDelivery(self, connection, received)
-        self._unacknowledged.add(delivery)
-        self.held += 1
+        self.add(delivery)
         self._capacity.count(1, received.size)
         self._distribute(delivery)
 
@@ -538,19 +551,11 @@ class Intake:
 
         Messages beyond the room come with QoS 0, or if the broker exceeds Receive Maximum.
         """
-        return not self._paused and (not self.held or self._capacity.is_left)
+        return not self.is_paused and (not self.held or self._capacity.is_left)
 
-    def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002  # of `HoldsMessages`
-        """Return nothing: calls of a worker are repeated after a kill."""
-        return ""
-
-    def end(self, delivery: MqttDelivery) -> None:
-        """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
-        self.held -= 1
+    def end_message(self, delivery: MqttDelivery) -> None:
+        """Acknowledge a message, and read the next ones if there is room now."""
         self._capacity.count(-1, -delivery.size)
-        if not delivery.is_abandoned:
-            self._unacknowledged.acknowledge(delivery)
-        elif delivery.came_again and delivery.connection.is_open:
-            self._accept(delivery.connection, delivery.received)
+        super().end_message(delivery)
         if self._has_room() and self._connection is not None:  # which may be a later one than the message came on
             self._connection.resume()
