@@ -105,32 +105,9 @@ def test_route_files_that_are_broken_by_then_cost_a_bridge_that_starts_again_not
         admin_of(host).await_value(1, "rest_bridge_restarts_total")
 
 
-@pytest.mark.parametrize("processes", [0, 1])
-def test_a_reload_uses_the_new_routes(target: Recorder, processes: int) -> None:
-    with hosting(route(target), processes=processes) as host:
-        client = host.client("other")
-        host.path.write_text(route(target).replace('"out"', '"other"'))
-        host.reload()
-        eventually(lambda: _answers(client), "the new route is not used")
-
-
 def _answers(client: Client) -> Any:
     client.publish("in/1", b"1")
     return client.message() == ("other", b"1")
-
-
-@pytest.mark.parametrize("processes", [0, 1])
-def test_a_stop_publishes_the_result_of_a_request_under_way(target: Recorder, processes: int) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
-    with hosting(route(target), processes=processes) as host:
-        client = host.client("out")
-        client.publish("in/1", b"1")
-        gate.entered.get(timeout=SECONDS)
-        stopping = host.begin(host.plugin.on_broker_pre_shutdown())
-        gate.open.set()
-        assert client.message() == ("out", b"1")
-        stopping.result(SECONDS)
 
 
 def test_signals_to_the_whole_group_do_not_end_the_bridge(target: Recorder) -> None:

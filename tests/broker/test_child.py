@@ -168,26 +168,6 @@ def test_a_bridge_that_dies_while_it_starts_is_started_again(tmp_path: Path, cap
     assert "ended while it started; it is started again at once" in caplog.text
 
 
-def test_a_bridge_that_is_killed_is_started_again_with_the_routes_that_it_used_last(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    async def run() -> None:
-        endpoint = FakeEndpoint()
-        async with running(endpoint, made(endpoint)) as child:
-            await until(lambda: "connecting" in caplog.text)
-            await child.reload()
-            caplog.clear()
-            assert child.pid is not None
-            pid = child.pid
-            os.kill(pid, signal.SIGKILL)
-            await until(lambda: "connecting" in caplog.text)
-            assert f"(pid {pid}) ended, killed by signal 9; it is started again at once" in caplog.text
-            assert "loading b'routes 1'" in caplog.text
-            assert (endpoint.restarts, child.pid != pid) == (1, True)
-
-    asyncio.run(run())
-
-
 def test_a_reload_that_the_bridge_does_not_survive_returns_too() -> None:
     async def run() -> None:
         endpoint = FakeEndpoint()

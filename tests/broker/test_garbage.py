@@ -7,7 +7,6 @@ from typing import Any
 from amqtt.plugins.base import BasePlugin
 
 from tests.benchmarks.mqtt_wire import Wire
-from tests.support.broker_process import BrokerProcess
 from tests.support.commands import SERVER_ROUTE, Workplace
 from tests.support.embedded_broker import hosting
 
@@ -34,19 +33,6 @@ def test_serve_freezes_the_objects_of_its_start(tmp_path: Path) -> None:
         client = Wire(running.port, "ann")
         assert running.line("visited: ").endswith("False")
         client.close()
-
-
-def test_amqtts_command_with_the_plugin_freezes_the_objects_of_its_start(
-    tmp_path: Path, processes: list[BrokerProcess]
-) -> None:
-    broker = BrokerProcess(tmp_path, SERVER_ROUTE, {f"{__name__}.Looking": {}}, processes=0)
-    processes.append(broker)
-    broker.start()
-    client = Wire(broker.port, "ann")
-    client.subscribe("any")
-    client.close()
-    broker.interrupt()
-    assert "visited: False" in broker.log
 
 
 def test_a_broker_in_another_program_freezes_nothing() -> None:

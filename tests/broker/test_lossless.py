@@ -2,9 +2,7 @@
 
 import asyncio
 import contextlib
-import os
 import random
-import signal
 import struct
 import threading
 import uuid
@@ -18,10 +16,9 @@ from tests.benchmarks.mqtt_wire import Wire, publish_packet
 from tests.support.broker_process import BrokerProcess
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
-from tests.support.http_target import Seen
-from tests.support.lossless import Keys, load, on_disk, route
+from tests.support.lossless import Keys, on_disk, route
 from tests.support.ports import free_port
-from tests.support.waiting import SECONDS, eventually
+from tests.support.waiting import eventually
 
 ACL = {"amqtt.plugins.topic_checking.TopicAccessControlListPlugin": {"publish_acl": {"anonymous": ["in/ok/#"]}}}
 
@@ -156,31 +153,6 @@ def test_each_message_is_sent_once_while_nothing_is_killed(tmp_path: Path) -> No
         eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
 
 
-def test_a_post_is_tried_again_until_the_server_has_it_with_the_same_key(tmp_path: Path) -> None:
-    with recording() as target, hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
-        keys: list[str] = []
-
-        def answer(seen: Seen) -> tuple[int, bytes]:
-            keys.append(seen.headers["Idempotency-Key"])
-            return (500, b"") if len(keys) < 3 else (200, b"done")
-
-        target.answer = answer
-        client = host.client("out")
-        client.publish("in/x", b"1")
-        assert client.message() == ("out", b"done")
-        assert len(keys) == 3
-        assert len(set(keys)) == 1
-
-
-def test_a_final_failure_ends_the_call(tmp_path: Path) -> None:
-    with recording() as target, hosting(route(target.port), spool=str(tmp_path / "spool.db")) as host:
-        target.answer = lambda _: (400, b"never")
-        client = host.client("out")
-        client.publish("in/x", b"1")
-        assert b"http_status" in client.message()[1]
-        eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
-
-
 def test_a_full_route_refuses_the_newest_message(tmp_path: Path) -> None:
     with hosting(route(free_port(), capacity=2), spool=str(tmp_path / "spool.db")) as host:
         client = host.client("out")
@@ -223,24 +195,6 @@ def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(tmp_path: P
             assert target.request().body == b"kept"
 
 
-def test_a_killed_bridge_process_costs_a_lossless_route_nothing(tmp_path: Path) -> None:
-    entered, let_go = threading.Event(), threading.Event()
-    with recording() as target, hosting(route(target.port), spool=str(tmp_path / "s.db"), processes=1) as host:
-
-        def answer(seen: Seen) -> tuple[int, bytes]:
-            entered.set()
-            let_go.wait(SECONDS)
-            return 200, seen.body
-
-        target.answer = answer
-        client = host.client("out")
-        client.publish("in/x", b"1")
-        assert entered.wait(SECONDS)
-        os.kill(host.child.pid or 0, signal.SIGKILL)
-        let_go.set()
-        assert client.message() == ("out", b"1")
-
-
 def test_a_message_of_a_route_that_is_gone_stays_on_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool = str(tmp_path / "spool.db")
     port = free_port()
@@ -251,22 +205,6 @@ def test_a_message_of_a_route_that_is_gone_stays_on_disk(tmp_path: Path, caplog:
         eventually(lambda: "route L, event E, which does not exist" in caplog.text, "nothing said so")
     with recording(port) as target, hosting(route(port), spool=spool):
         assert target.request().body == b"kept"
-
-
-def test_a_route_that_a_reload_brings_back_takes_up_what_stayed_on_disk(tmp_path: Path) -> None:
-    port = free_port()
-    with hosting(route(port), spool=str(tmp_path / "spool.db"), workers=1) as host:
-        client = host.client("out")
-        for number in range(3):
-            client.publish("in/x", b"%d" % number)
-        eventually(lambda: host.program.status("L")["messages"]["retried"] > 2, "not tried")
-        load(host, route(port).replace("ROUTE L", "ROUTE Other").replace("in/#", "elsewhere"))
-        eventually(lambda: "lossless:L" not in host.plugin.endpoint._sessions, "not given back")
-        assert on_disk(tmp_path / "spool.db") == 3
-        with recording(port) as target:
-            load(host, route(target.port))
-            assert sorted(payload for _, payload in client.messages(3)) == [b"0", b"1", b"2"]
-        eventually(lambda: on_disk(tmp_path / "spool.db") == 0, "an ended call stays on disk")
 
 
 def test_an_empty_message_of_a_client_with_an_empty_will_is_sent_once(tmp_path: Path) -> None:

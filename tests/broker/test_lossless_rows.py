@@ -180,20 +180,6 @@ def test_a_topic_that_amqtt_lets_no_client_publish_to_has_no_row(rig: Rig, topic
     assert sum(store.rows.values()) == rows
 
 
-def test_packets_have_to_be_looked_at_exactly_while_an_event_is_lossless(rig: Rig) -> None:
-    store, seen = rig.store(), []
-    seen.append(store.has_events)
-    store.subscribe(E, Queue())
-    seen.append(store.has_events)
-    store.adopt(E.name, Queue())
-    seen.append(store.has_events)
-    store.subscribe(E, Queue())
-    seen.append(store.has_events)
-    store.unsubscribe(E.name)
-    seen.append(store.has_events)
-    assert seen == [False, True, False, True, False]
-
-
 # What the broadcast offers.
 
 
@@ -309,21 +295,6 @@ def test_a_route_without_room_for_the_bytes_refuses_the_newest_but_takes_one_of_
     assert on_disk(path) == 1
 
 
-def test_a_message_that_is_larger_than_max_message_bytes_is_refused(rig: Rig, path: Path) -> None:
-    store, queue, session = rig.store(), Queue(), session_of("me")
-    store.subscribe(E, queue)
-
-    async def scenario() -> None:
-        payload = await published(store, b"x" * 2001, session=session)
-        broadcast(store, session, "in/x", payload)
-
-    run(store, scenario)
-    ((_, _, _, failure),) = queue.refusals
-    assert failure.code is FailureCode.PAYLOAD_TOO_LARGE
-    assert failure.message == "the message has 2001 bytes, max_message_bytes allows 2000"
-    assert (queue.put_rows, on_disk(path)) == ([], 0)
-
-
 def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(rig: Rig, path: Path) -> None:
     store, queue = rig.store(), Queue()
     store.subscribe(E, queue)
@@ -340,14 +311,6 @@ def test_a_full_disk_refuses_the_newest_message_and_keeps_the_others(rig: Rig, p
 
 
 # The ACL.
-
-
-def test_what_the_acl_refuses_is_never_sent_and_removed(rig: Rig, path: Path) -> None:
-    store, queue = rig.store(no), Queue()
-    store.subscribe(E, queue)
-    publish(store, b"1")
-    rig.spool.flush()
-    assert (queue.put_rows, on_disk(path), dict(store.rows)) == ([], 0, {})
 
 
 def test_the_acl_is_asked_for_the_user_that_published_not_for_a_later_one(rig: Rig) -> None:
@@ -507,18 +470,6 @@ def test_what_a_publisher_sends_while_the_acl_decides_about_its_earlier_messages
         assert queue.payloads[-1] == b"new"
 
 
-def test_what_an_earlier_run_left_counts_for_its_route_but_for_events_that_are_gone(path: Path) -> None:
-    left(path, ("R", "Gone", b"0"), ("R", "E", b"1"))
-    rig, queue = Rig(path), Queue()
-    with contextlib.closing(rig.spool):
-        store = rig.store()
-        store.subscribe(replace(E, most=2), queue)
-        publish(store, b"new")
-        assert queue.refusals == []
-        publish(store, b"newer")
-        assert len(queue.refusals) == 1
-
-
 @pytest.mark.parametrize("is_permitted", [True, False])
 @pytest.mark.parametrize("first", ["subscribed", "decided"])
 def test_the_acl_decides_about_what_an_earlier_run_left_undecided(
@@ -638,29 +589,6 @@ def spoil(path: Path, key: str) -> None:
         connection.execute("UPDATE calls SET topic = CAST(x'ff' AS TEXT) WHERE key = ?", (key,))
 
 
-def test_a_row_that_cannot_be_read_costs_itself_alone_and_is_reported_once_each_start(
-    path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    keys = left(path, *(("R", "E", b"%d" % number) for number in range(3)))
-    spoil(path, keys[1])
-    for _ in range(2):
-        caplog.clear()
-        rig, queue = Rig(path), Queue()
-        with contextlib.closing(rig.spool):
-            store = rig.store()
-            store.subscribe(E, queue)
-            assert rig.errors == []
-            for _ in range(2):
-                store.bridge_is_ready()
-            assert queue.keys == [keys[0], keys[2]]
-            assert store.rows == {"R": 2}
-            ((route, code, message),) = rig.errors
-            assert (route, code) == ("R", "unreadable_row")
-            assert message == "row 2 of the spool (event E) cannot be read and stays there: its topic is not UTF-8"
-            assert caplog.text.count(f"route R: {message}") == 1
-    assert on_disk(path) == 3
-
-
 def test_a_row_that_cannot_be_read_any_more_when_its_turn_comes_is_reported_and_counts_no_longer(
     rig: Rig, path: Path
 ) -> None:
@@ -677,31 +605,3 @@ def test_a_row_that_cannot_be_read_any_more_when_its_turn_comes_is_reported_and_
 
 
 # Batches.
-
-
-def test_the_keys_of_an_event_with_batches_say_which_messages_are_one_batch(rig: Rig) -> None:
-    store, queue = rig.store(), Queue()
-    store.subscribe(replace(E, batch_size=2, batch_seconds=1.0), queue)
-    publish(store, b"0", b"1", b"2")
-    first, second, third = queue.keys
-    assert first[:-4] == second[:-4] != third[:-4]
-    assert [key[-4:] for key in queue.keys] == ["0000", "0001", "0000"]
-
-
-def test_rows_of_ended_calls_are_removed_and_the_log_of_the_file_is_carried_without_being_asked(
-    rig: Rig, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.broker.lossless._FLUSHES", 2)
-    store, queue = rig.store(), Queue()
-    store.subscribe(E, queue)
-    publish(store, b"0")
-    store.acknowledged(queue.keys[0])
-
-    async def scenario() -> None:
-        tidying = asyncio.create_task(store.tidy())
-        async with asyncio.timeout(10):
-            while on_disk(path) or path.stat().st_size < 2 * 1024:
-                await asyncio.sleep(0.001)
-        tidying.cancel()
-
-    asyncio.run(scenario())

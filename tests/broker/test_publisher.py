@@ -64,13 +64,3 @@ def test_a_publication_is_done_after_its_turn_also_when_it_cannot_be_published()
     assert [payload for _, payload, _, _ in published.sent] == [b"1", b"fails", b"3"]
     assert published.done == [b"1", b"2", b"fails", b"3"]
     assert (len(published.publisher), published.publisher.waiting_bytes) == (0, 0)
-
-
-def test_hops_and_whose_a_publication_is_are_known_while_it_is_published_and_not_after() -> None:
-    published = Published()
-    published.put(b"status", own=True, retain=True)
-    published.put(b"result", retain=True)
-    published.run(50)
-    assert published.sent == [("topic", b"amended", 2, True), ("topic", b"result", 2, False)]
-    assert published.retained == [(b"amended", True), (b"result", False)]
-    assert (published.publisher.hops, published.publisher.is_own) == (0, False)

@@ -251,18 +251,3 @@ def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest
     loaded, error = asyncio.run(scenario())
     assert [result.routes[0].server_events[0].endpoint for result in loaded] == ["/first", "/second"]
     assert error == "tatsu was asked"
-
-
-def test_the_fingerprint_changes_with_every_change(tmp_path: Path) -> None:
-    seen = {fingerprint([str(tmp_path)])}
-    for text in ("a", "ab", "b"):
-        path = tmp_path / "sub" / "x.lot"
-        path.parent.mkdir(exist_ok=True)
-        path.unlink(missing_ok=True)
-        path.write_text(text)
-        seen.add(fingerprint([str(tmp_path)]))
-    for name in ("A.LOT", "B.Lotnb"):
-        (tmp_path / name).write_text("[]")
-        seen.add(fingerprint([str(tmp_path)]))
-    assert len(seen) == 6
-    assert fingerprint([str(tmp_path / "none")]) == frozenset()

@@ -103,22 +103,6 @@ def test_a_failure_that_may_pass_is_tried_again_less_and_less_often_and_told_onc
     assert caplog.text.count("reload failed, keeping the current routes") == 1
 
 
-@pytest.mark.parametrize("failure", FAILURES)
-def test_once_a_try_succeeds_there_are_no_more(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failure: Exception
-) -> None:
-    failures = iter([failure, failure])
-
-    def load() -> LoadResult:
-        for one in failures:
-            raise one
-        return LoadResult((), ())
-
-    looks = Looks(tmp_path, monkeypatch, load)
-    (tmp_path / "a.lot").write_text(server_route("/a"))
-    assert asyncio.run(looks.run(40)) == ["1", "1", "2"]
-
-
 def test_a_change_of_the_files_is_tried_at_once_and_a_new_reason_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

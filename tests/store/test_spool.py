@@ -12,7 +12,7 @@ import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.lot.model import Message
-from amqtt_rest_bridge.store import BatchNumbers, Kept, SpoolFullError
+from amqtt_rest_bridge.store import BatchNumbers, Kept
 from amqtt_rest_bridge.store.rows import SCHEMA_VERSION
 from amqtt_rest_bridge.store.spool import Spool
 from tests.store.filling import filled, left_over, message
@@ -116,20 +116,6 @@ def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
         Spool(tmp_path / "nowhere" / "spool.db")
 
 
-def test_a_full_disk_loses_nothing_that_was_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    spool = Spool(tmp_path / "spool.db")
-    kept = [spool.keep("R", "E", message(number), 0, None) for number in range(10)]
-    pages = spool._connection.execute("PRAGMA page_count").fetchone()[0]
-    spool._connection.execute(f"PRAGMA max_page_count = {pages}")  # the same error as a full disk
-    with pytest.raises(SpoolFullError, match="full"):
-        while True:
-            kept += [spool.keep("R", "E", message(200), 0, None)]
-    spool.close()
-    again = Spool(tmp_path / "spool.db")
-    assert [one.key for one in left_over(again)] == kept
-    again.close()
-
-
 def test_a_write_that_fails_is_logged_and_done_later(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool = Spool(tmp_path / "spool.db")
     key = spool.keep("R", "E", message(1), 0, None)
@@ -203,22 +189,6 @@ def test_a_second_broker_does_not_get_a_spool_in_use_under_another_name(
         assert "another broker" in ended.stderr
 
 
-def test_a_call_of_this_run_or_an_earlier_one_can_be_read_until_it_is_removed(tmp_path: Path) -> None:
-    (old,) = filled(tmp_path / "spool.db", 1)
-    with contextlib.closing(Spool(tmp_path / "spool.db")) as spool:
-        left_over(spool)
-        new = spool.keep("R", "E", message(2), 3, None)
-        read = [spool.read(key) for key in (new, old)]
-        assert read == [
-            Kept(new, "R", "E", message(2), 3, None, None),
-            Kept(old, "R", "E", message(0), 0, "me", "name"),
-        ]
-        spool.forget(old)
-        spool.flush()
-        assert spool.read(old) is None
-        assert spool.read("unknown") is None
-
-
 def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(tmp_path: Path) -> None:
     path, log = tmp_path / "spool.db", tmp_path / "spool.db-wal"
     spool = Spool(path, large_log=4 << 20)
@@ -236,19 +206,6 @@ def test_a_checkpoint_moves_what_was_committed_and_a_large_log_is_restarted(tmp_
     spool.close()
     again = Spool(path)
     assert [one.key for one in left_over(again)] == kept
-    again.close()
-
-
-def test_what_is_permitted_and_forgotten_is_written_in_one_commit(tmp_path: Path) -> None:
-    spool = Spool(tmp_path / "spool.db")
-    first, second, third = (spool.keep("R", "E", message(number), 0, ("me", None)) for number in range(3))
-    for key in (first, second):
-        spool.permit(key)
-    spool.forget(second)
-    spool.flush()
-    spool.close()
-    again = Spool(tmp_path / "spool.db")
-    assert [(one.key, one.client_id) for one in left_over(again)] == [(first, None), (third, "me")]
     again.close()
 
 

@@ -1,10 +1,6 @@
 """Client mode in a real broker: MQTT in, HTTP out, MQTT back."""
 
-import base64
 import json
-import os
-import signal
-import threading
 
 import pytest
 
@@ -12,7 +8,6 @@ from tests.benchmarks.mqtt_wire import Wire
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
 from tests.support.http_recorder import Recorder, echo, recording
-from tests.support.http_target import Seen
 from tests.support.waiting import eventually
 
 processes = pytest.mark.parametrize("processes", [pytest.param(0, id="thread"), pytest.param(1, id="process")])
@@ -71,16 +66,6 @@ def test_a_result_has_the_quality_of_service_of_each_subscription(
             wire.close()
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "DELETE", "PATCH"])
-def test_each_method_is_sent(target: Recorder, method: str) -> None:
-    target.answer = lambda seen: (200, seen.method.encode())
-    event = f'WITH SOURCE_TOPIC "in" WITH METHOD "{method}" WITH ENDPOINT "m" WITH DESTINATION_TOPIC "out"'
-    with hosting(route(target, event)) as host:
-        client = host.client("out")
-        client.publish("in", b"{}")
-        assert client.message() == ("out", method.encode())
-
-
 def test_placeholders_are_filled_in_endpoint_body_and_headers(target: Recorder) -> None:
     event = """
         WITH SOURCE_TOPIC "in/+"
@@ -104,17 +89,6 @@ def test_placeholders_are_filled_in_endpoint_body_and_headers(target: Recorder) 
     assert body["at"].endswith("Z")
     assert seen.headers["X-Name"] == 'quo"te'
     assert seen.headers["X-Raw"] == '{"id":"a/b?c","name":"quo\\"te"}'
-
-
-def test_credentials_and_content_type_are_sent(target: Recorder) -> None:
-    config = 'WITH USERNAME "ann" WITH PASSWORD "s3cret" WITH DEFAULT_CONTENT_TYPE "text/plain"'
-    with hosting(route(target, POST, config)) as host:
-        client = host.client("out")
-        client.publish("in/x", b"1")
-        client.message()
-    seen = target.request()
-    assert seen.headers["Authorization"] == "Basic " + base64.b64encode(b"ann:s3cret").decode()
-    assert seen.headers["Content-Type"] == "text/plain"
 
 
 def test_a_status_of_400_and_above_publishes_the_failure_payload(target: Recorder) -> None:
@@ -215,32 +189,6 @@ def test_a_full_route_refuses_the_new_message_and_answers_the_old_ones(target: R
         assert client.messages(2) == [("out", b"1"), ("out", b"2")]
 
 
-def test_a_full_route_with_a_timeout_lets_messages_wait_for_room(target: Recorder) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
-    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '60000'"
-    with hosting(routes) as host:
-        client = host.client("out")
-        for payload in (b"1", b"2", b"3"):
-            client.publish("in/x", payload)
-        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"  # one waits, as many as have room
-        gate.open.set()
-        assert client.messages(2) == [("out", b"1"), ("out", b"2")]
-
-
-def test_a_full_route_refuses_when_the_timeout_is_over(target: Recorder) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
-    routes = route(target, POST) + " ADD ROUTE_CONFIG WITH OVERLOAD_CAPACITY '1' WITH OVERLOAD_TIMEOUT '1'"
-    with hosting(routes) as host:
-        client = host.client("out")
-        client.publish("in/x", b"1")
-        client.publish("in/x", b"2")
-        assert json.loads(client.message()[1])["error"]["code"] == "overloaded"
-        gate.open.set()
-        assert client.message() == ("out", b"1")
-
-
 def test_a_realtime_route_refuses_when_no_worker_is_free(target: Recorder) -> None:
     gate = Gate()
     target.answer = gate.before(echo)
@@ -268,32 +216,6 @@ def test_a_slow_server_is_asked_sixty_four_times_at_once_by_default(target: Reco
         assert len(client.messages(64)) == 64
 
 
-def test_ordered_messages_of_one_topic_end_one_after_the_other(target: Recorder) -> None:
-    inside: list[bytes] = []
-    overlap: list[list[bytes]] = []
-    lock = threading.Lock()
-
-    def answer(seen: Seen) -> tuple[int, bytes]:
-        with lock:
-            inside.append(seen.body)
-            overlap.append([body for body in inside if body[:1] == seen.body[:1]])
-        threading.Event().wait(0.01)
-        with lock:
-            inside.remove(seen.body)
-        return 200, seen.body
-
-    target.answer = answer
-    with hosting(route(target, POST + ' WITH ORDERED "true"')) as host:
-        client = host.client("out")
-        sent = [f"{topic}{number}".encode() for number in range(5) for topic in "ab"]
-        for payload in sent:
-            client.publish(f"in/{payload[:1].decode()}", payload, qos=0)
-        got = [payload for _, payload in client.messages(10)]
-    for topic in (b"a", b"b"):
-        assert [body for body in got if body[:1] == topic] == [body for body in sent if body[:1] == topic]
-    assert all(len(same) == 1 for same in overlap)
-
-
 def test_a_slow_route_delays_no_other(target: Recorder) -> None:
     gate = Gate()
     target.answer = gate.before(echo)
@@ -307,19 +229,3 @@ def test_a_slow_route_delays_no_other(target: Recorder) -> None:
             client.publish("fast", b"now")
             assert client.message() == ("quick", b"now")
             gate.open.set()
-
-
-def test_a_killed_bridge_process_costs_no_message_its_answer(target: Recorder) -> None:
-    gate = Gate()
-    target.answer = gate.before(echo)
-    with hosting(route(target, POST), processes=1) as host:
-        client = host.client("out")
-        client.publish("in/x", b"held")
-        assert gate.entered.get(timeout=10).body == b"held"
-        assert host.child.pid is not None
-        os.kill(host.child.pid, signal.SIGKILL)
-        failure = json.loads(client.message()[1])
-        assert failure["error"]["code"] == "bridge_restarted"
-        gate.open.set()
-        client.publish("in/x", b"next")
-        assert client.message() == ("out", b"next")

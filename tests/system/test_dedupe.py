@@ -152,15 +152,6 @@ def test_a_row_that_is_not_as_it_was_written_costs_the_keys_only(
     assert set(caplog.messages) <= {said}
 
 
-def test_a_damaged_file_that_cannot_be_removed_costs_its_keys_only(clock: Clock, tmp_path: Path) -> None:
-    path = tmp_path / "seen"
-    path.write_bytes(b"no database" * 1000)
-    Path(f"{path}-shm").mkdir()
-    keys = clock.keys(path)
-    keys.keep(b"a", 10.0, b"")
-    assert keys.answer(b"a") == b""
-
-
 @pytest.mark.parametrize("opened", [True, False])
 def test_keys_that_a_full_disk_does_not_take_are_known_until_the_end_and_those_on_it_too(
     clock: Clock, tmp_path: Path, *, opened: bool
@@ -206,14 +197,6 @@ def test_the_keys_that_end_first_are_pushed_out_by_too_many(clock: Clock) -> Non
     known = [number for number in range(300) if keys.answer(b"%d" % number) is not None]
     assert 50 < len(known) <= 101
     assert known[-1] == 299 and known == list(range(known[0], 300))
-
-
-def test_a_key_that_comes_again_and_again_after_its_time_counts_once(clock: Clock) -> None:
-    keys = clock.keys(most=10)
-    for _ in range(30):
-        clock.monotonic += 2.0
-        keys.keep(b"a", 1.0, b"answer")
-        assert keys.answer(b"a") == b"answer"
 
 
 def test_answers_are_bounded_in_bytes_and_no_key_is_lost_for_them(clock: Clock, tmp_path: Path) -> None:

@@ -113,16 +113,6 @@ def kill(host: Host) -> None:
     eventually(host.plugin.endpoint.ready.is_set, "the next one is not ready")
 
 
-def test_a_restarted_bridge_process_knows_what_is_retained() -> None:
-    with hosting(ROUTE, processes=1) as host:
-        client = host.client("sensors/#")
-        client.publish("sensors/1/t", b"20.5", retain=True)
-        client.message()
-        assert await_answer(host, 200) == b"20.5"
-        kill(host)
-        assert await_answer(host, 200) == b"20.5"
-
-
 def test_what_was_retained_before_the_start_is_read_too() -> None:
     with hosting(ROUTE) as host:
         host.wait(host.broker.retain_message(None, "sensors/7/t", b"kept"))
@@ -154,27 +144,6 @@ def test_each_of_64_callers_at_once_gets_its_own_reply(processes: int) -> None:
             client.publish(f"answer/{request_id}", f"for {asking}".encode(), qos=0)
         for who, answer in calls.items():
             assert answer.result()[:2] == (200, f"for {who}".encode())
-
-
-def test_requests_of_one_reply_topic_are_served_one_after_the_other() -> None:
-    with hosting(ROUTE, processes=1) as host, concurrent.futures.ThreadPoolExecutor(8) as pool:
-        client = host.client("ask-one")
-        calls = [pool.submit(ask, host.http_port, "/ask", str(number).encode()) for number in range(8)]
-        for _ in calls:
-            _, payload = client.message()
-            client.publish("answer-one", b"re: " + payload, qos=0)
-        assert [answer.result().body for answer in calls] == [f"re: {number}".encode() for number in range(8)]
-
-
-def test_a_reply_that_never_comes_ends_in_504_and_a_late_one_is_dropped() -> None:
-    with hosting(ROUTE.replace("REQUEST_TIMEOUT '5'", "REQUEST_TIMEOUT '1'")) as host:
-        client = host.client("ask/#")
-        answer = ask(host.http_port, "/ask/a", b"?")
-        assert (answer.status, answer.json["error"]["code"]) == (504, "reply_timeout")
-        request_id = client.message()[0].split("/")[2]
-        client.publish(f"answer/{request_id}", b"late")
-        client.publish(f"answer/{request_id}", b"twice")
-        assert ask(host.http_port, "/hook", b"1").status == 200
 
 
 def test_the_port_is_open_again_once_the_bridge_process_has_been_started_again() -> None:
