@@ -16,7 +16,6 @@ TWO_CLASSES = {
     "AdminPort",
     "Command",
     "Definition",
-    "Outcome",
     "Problem",
     "Source",
     "Trial",

@@ -7,7 +7,7 @@ import asyncio
 import gzip
 import socket
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, quote, unquote
 
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin import metrics
 from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
-from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Figures, Numbers
+from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Figures
 from amqtt_rest_bridge.admin.guard import Guard
 from amqtt_rest_bridge.admin.pages import FIRST_ROUTE, SAFE, Changes, StatusPages
 from amqtt_rest_bridge.admin.queries import (
@@ -30,8 +30,8 @@ from amqtt_rest_bridge.admin.queries import (
     retry_of,
 )
 from amqtt_rest_bridge.admin.recorder import RunRecords
-from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retried, Retries
-from amqtt_rest_bridge.admin.runs import RunQuery, Runs, live_members, run_members
+from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retries
+from amqtt_rest_bridge.admin.runs import Record, RunQuery, live_members, run_members
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, unmatched_members, whole_run
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.http.connection import PortLimits
@@ -60,90 +60,8 @@ _NOT_RETRIED: Final = {
     ROUTE_GONE: catalogue.CANNOT_RETRY,
     RETRY_RUNS: catalogue.RETRY_RUNS,
 }
-_JSON: Final = ("Content-Type", "application/json")
 _COMPRESSED_FROM: Final = 1024  # bytes; below, one packet carries the answer anyway
 _LEVEL: Final = 7  # of gzip
-
-
-def json_answer(value: Mapping[str, Any], status: str = "200 OK") -> Response:
-    """Return an answer in JSON."""
-    return Response(status, (*SAFE, _JSON), msgspec.json.encode(value))
-
-
-def metrics_answer(numbers: Numbers) -> Response:
-    """Return the figures as Prometheus reads them."""
-    return Response("200 OK", (*SAFE, ("Content-Type", metrics.CONTENT_TYPE)), metrics.exposition(numbers))
-
-
-def readiness(reasons: list[str]) -> Response:
-    """Return whether the bridge is ready, and why not."""
-    status = "503 Service Unavailable" if reasons else "200 OK"
-    return json_answer({"ready": not reasons, "reasons": reasons}, status)
-
-
-def listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
-    """Return rows as JSON, or as a CSV file where the name of the list ends so."""
-    of, _, form = name.partition(".")
-    if not form:
-        return json_answer({of: rows})
-    kind = (("Content-Type", "text/csv; charset=utf-8"), ("Content-Disposition", f'attachment; filename="{name}"'))
-    return Response("200 OK", (*SAFE, *kind), csv_text(rows).encode("utf-8", "replace"))
-
-
-def history_answer(query: Mapping[str, Sequence[str]], routes: Collection[str], samples: History) -> Response:
-    """Return the history of a route; raises `BadQueryError`."""
-    route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
-    if span not in RANGES:
-        raise BadQueryError(f"range is one of {', '.join(RANGES)}")
-    if route not in routes:
-        return refused(NO_ROUTE, SAFE)
-    values = samples.of(route, span)
-    series: dict[str, list[int] | list[float | None]] = {
-        "succeeded": [one.succeeded for one in values],
-        "failed": [one.failed for one in values],
-    }
-    if latencies := samples.latencies(route, span):
-        series["p50_ms"] = [one and one.p50 for one in latencies]
-        series["p99_ms"] = [one and one.p99 for one in latencies]
-    return json_answer({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
-
-
-def retried(answer: Retried) -> Response:
-    """Return which retries have begun, and which were refused."""
-    return json_answer(
-        {
-            "started": [{"id": run, "retry_of": of} for run, of in answer.started],
-            "refused": [{"id": run, "code": code, "message": message} for run, code, message in answer.refused],
-        },
-        "202 Accepted",
-    )
-
-
-def retried_one(answer: Retried) -> Response:
-    """Return the retry of one run, or why it was refused."""
-    if answer.started:
-        run, of = answer.started[0]
-        return json_answer({"id": run, "retry_of": of}, "202 Accepted")
-    _, code, message = answer.refused[0]
-    return refused(refuse(_NOT_RETRIED[code], message[0].upper() + message[1:]), SAFE)
-
-
-def see_other(location: str) -> Response:
-    """Return a redirection after a form was sent."""
-    return Response("303 See Other", (*SAFE, ("Location", location)))
-
-
-def compressed(response: Response) -> Response:
-    """Return an answer with its body in gzip format; a small one, and a stream, as it is."""
-    if len(response.body) < _COMPRESSED_FROM:
-        return response
-    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
-    return replace(response, headers=headers, body=gzip.compress(response.body, _LEVEL, mtime=0))
-
-
-def query_members(request: Request) -> dict[str, list[str]]:
-    """Return the query of a request by names."""
-    return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
 
 
 _FOR_PROGRAMS: Final = ("/metrics", "/readyz", "/healthz")
@@ -246,15 +164,18 @@ class AdminPort:
     async def _find(self, path: str, request: Request) -> Response:
         match path.split("/")[1:]:
             case ["metrics"]:
-                return metrics_answer(await self._figures.now(statuses=False))
+                text = metrics.exposition(await self._figures.now(statuses=False))
+                return Response("200 OK", (*SAFE, ("Content-Type", metrics.CONTENT_TYPE)), text)
             case ["readyz"]:
-                return readiness((await self._figures.now(statuses=False)).bridge.reasons)
+                reasons = (await self._figures.now(statuses=False)).bridge.reasons
+                status = "503 Service Unavailable" if reasons else "200 OK"
+                return _json({"ready": not reasons, "reasons": reasons}, status)
             case ["api", *rest]:
                 return await self._find_api(rest, request)
         return await self._find_page(path, request)
 
     async def _find_page(self, path: str, request: Request) -> Response:
-        query, pages = query_members(request), self._pages
+        query, pages = _query(request), self._pages
         match path.split("/")[1:]:
             case [""]:
                 asked, _ = page_query_of(query, time.time())
@@ -271,25 +192,23 @@ class AdminPort:
                 asked, wanted = page_query_of(query, time.time())
                 return pages.runs(self._records.find(wanted), asked)
             case ["runs", run]:
-                return self._of_run(
-                    run, lambda runs: self._page_of_run(runs, is_refused="refused" in query), tries=True
-                )
+                return self._page_of_run(run, is_refused="refused" in query)
             case ["playground"]:
                 return pages.playground(Trial(FIRST_ROUTE), None)
         return pages.asset(path, request.query) or refused(NOT_FOUND, SAFE)
 
     async def _find_api(self, path: list[str], request: Request) -> Response:
-        query, now = query_members(request), self._figures.now
+        query, now = _query(request), self._figures.now
         match path:
             case ["routes" | "routes.csv" as name]:
                 numbers = await now(statuses=True)
-                return listed(name, [route.status or {} for route in numbers.routes.values()])
+                return _listed(name, [route.status or {} for route in numbers.routes.values()])
             case ["problems" | "problems.csv" as name]:
-                return listed(name, problem_members(await now(statuses=False)))
+                return _listed(name, problem_members(await now(statuses=False)))
             case ["unmatched"]:
-                return json_answer(unmatched_members(await now(statuses=False)))
+                return _json(unmatched_members(await now(statuses=False)))
             case ["history"]:
-                return history_answer(query, self._pages.routes, self._samples)
+                return self._history(query)
             case ["live"]:
                 return self._follow(request)
             case ["changes"]:
@@ -300,34 +219,57 @@ class AdminPort:
         match path:
             case ["routes", name, "calls"] if unquote(name) in self._pages.routes:
                 runs = self._records.find(RunQuery(route=unquote(name)))
-                return json_answer({"calls": [live_members(one) for one in runs.newest()]})
+                return _json({"calls": [live_members(one) for one in runs]})
             case ["routes", _, "calls"]:
                 return refused(NO_ROUTE, SAFE)
             case ["runs" | "runs.csv" as name]:
-                found = self._records.find(query_of(query, time.time())).newest()
-                return listed(name, [run_members(one) for one in found])
+                found = self._records.find(query_of(query, time.time()))
+                return _listed(name, [run_members(one) for one in found])
             case ["runs", run]:
-                return self._of_run(run, lambda runs: json_answer(whole_run(runs, self._pages.routes)))
+                found = self._records.find(RunQuery(id=run, limit=1))
+                return _json(self._whole(found[0])) if found else refused(NO_RUN, SAFE)
         return refused(NOT_FOUND, SAFE)
 
-    def _of_run(self, name: str, finish: Callable[[Runs], Response], *, tries: bool = False) -> Response:
-        runs = self._records.find(RunQuery(id=name, limit=1, tries=tries))
-        return finish(runs) if runs.newest() else refused(NO_RUN, SAFE)
+    def _whole(self, record: Record) -> dict[str, Any]:
+        return whole_run(record, self._records.kept.get(record.id or ""), self._pages.routes)
+
+    def _history(self, query: Mapping[str, Sequence[str]]) -> Response:
+        route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
+        if span not in RANGES:
+            raise BadQueryError(f"range is one of {', '.join(RANGES)}")
+        if route not in self._pages.routes:
+            return refused(NO_ROUTE, SAFE)
+        values = self._samples.of(route, span)
+        series: dict[str, list[int] | list[float | None]] = {
+            "succeeded": [one.succeeded for one in values],
+            "failed": [one.failed for one in values],
+        }
+        if latencies := self._samples.latencies(route, span):
+            series["p50_ms"] = [one and one.p50 for one in latencies]
+            series["p99_ms"] = [one and one.p99 for one in latencies]
+        return _json({"route": route, "range": span, "step_seconds": step_seconds(span), "series": series})
 
     async def _page_of(self, name: str, request: Request) -> Response:
         if name not in self._pages.routes:
             return refused(NO_ROUTE, SAFE)
-        query, wanted = page_query_of(query_members(request), time.time(), name)
+        query, wanted = page_query_of(_query(request), time.time(), name)
         numbers = await self._figures.now(statuses=True)
         if name not in numbers.routes:
             return refused(NO_ROUTE, SAFE)
         runs = self._records.find(wanted)
         return self._pages.route(name, numbers, runs, query, self._records.kept.unsent_by_code(name))
 
-    def _page_of_run(self, runs: Runs, *, is_refused: bool) -> Response:
-        run = runs.newest()[0]
-        alike = {} if run.route is None else self._records.kept.unsent_by_code(run.route)
-        return self._pages.run(runs, alike.get(run.code or "", 0), is_refused=is_refused)
+    def _page_of_run(self, name: str, *, is_refused: bool) -> Response:
+        found, kept = self._records.find(RunQuery(id=name, limit=1, tries=True)), self._records.kept
+        if not found:
+            return refused(NO_RUN, SAFE)
+        (run,) = found
+        again = kept.get(run.retried_as or "")
+        alike = {} if run.route is None else kept.unsent_by_code(run.route)
+        return self._pages.run(
+            self._whole(run), None if again is None else again.record, alike.get(run.code or "", 0),
+            is_refused=is_refused,
+        )  # fmt: skip
 
     async def _try(self, _path: str, request: Request) -> Response:
         """Try a definition, in a process that a thread waits for."""
@@ -337,7 +279,7 @@ class AdminPort:
     # Those who follow.
 
     def _follow(self, request: Request) -> Response:
-        query = query_members(request)
+        query = _query(request)
         route, topic_filter = (query.get(name, [None])[-1] for name in ("route", "topic"))
         if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
             return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), SAFE)
@@ -345,7 +287,7 @@ class AdminPort:
         return _stream(request, lambda: self._records.followers.follow("caller", routes, topic_filter))
 
     def _follow_changes(self, request: Request) -> Response:
-        routes = frozenset(query_members(request).get("route", ()))
+        routes = frozenset(_query(request).get("route", ()))
 
         def begin() -> ResponseStream | None:
             follower = self._records.followers.follow("pages", routes)
@@ -358,21 +300,57 @@ class AdminPort:
     # Retries.
 
     async def _retry(self, path: str, request: Request) -> Response:
+        retry = self._retries.retry
         match path.split("/")[1:-1]:
             case []:
                 alike = retry_form_of(request.body)
-                answer = await self._retries.retry(alike)
+                answer = await retry(alike)
                 page = f"/routes/{quote(alike.route or '', safe='')}"
-                return see_other(f"{page}?started={len(answer.started)}&refused={len(answer.refused)}")
-            case ["api", "failures"]:
-                return retried(await self._retries.retry(retry_of(request.body)))
-            case ["api", "runs", run]:
-                return retried_one(await self._retries.retry(RetryQuery([run])))
+                return _see_other(f"{page}?started={len(answer.started)}&refused={len(answer.refused)}")
             case ["runs", run]:
-                answer = await self._retries.retry(RetryQuery([run]))
-                page = f"/runs/{quote(run)}"
-                return see_other(page if answer.started else f"{page}?refused")
+                answer = await retry(RetryQuery([run]))
+                return _see_other(f"/runs/{quote(run)}{'' if answer.started else '?refused'}")
+            case ["api", "failures"]:
+                answer = await retry(retry_of(request.body))
+                started = [{"id": run, "retry_of": of} for run, of in answer.started]
+                not_begun = [{"id": run, "code": code, "message": why} for run, code, why in answer.refused]
+                return _json({"started": started, "refused": not_begun}, "202 Accepted")
+            case ["api", "runs", run]:
+                answer = await retry(RetryQuery([run]))
+                for new, of in answer.started:
+                    return _json({"id": new, "retry_of": of}, "202 Accepted")
+                _, code, why = answer.refused[0]
+                return refused(refuse(_NOT_RETRIED[code], why[0].upper() + why[1:]), SAFE)
         return refused(NOT_FOUND, SAFE)
+
+
+def _json(value: Mapping[str, Any], status: str = "200 OK") -> Response:
+    return Response(status, (*SAFE, ("Content-Type", "application/json")), msgspec.json.encode(value))
+
+
+def _listed(name: str, rows: Sequence[Mapping[str, Any]]) -> Response:
+    """Return rows as JSON, or as a CSV file where the name of the list ends so."""
+    of, _, form = name.partition(".")
+    if not form:
+        return _json({of: rows})
+    kind = (("Content-Type", "text/csv; charset=utf-8"), ("Content-Disposition", f'attachment; filename="{name}"'))
+    return Response("200 OK", (*SAFE, *kind), csv_text(rows).encode("utf-8", "replace"))
+
+
+def _see_other(location: str) -> Response:
+    return Response("303 See Other", (*SAFE, ("Location", location)))
+
+
+def compressed(response: Response) -> Response:
+    """Return an answer with its body in gzip format; a small one, and a stream, as it is."""
+    if len(response.body) < _COMPRESSED_FROM:
+        return response
+    headers = (*response.headers, ("Content-Encoding", "gzip"), ("Vary", "Accept-Encoding"))
+    return replace(response, headers=headers, body=gzip.compress(response.body, _LEVEL, mtime=0))
+
+
+def _query(request: Request) -> dict[str, list[str]]:
+    return parse_qs(request.query.encode("latin-1").decode("utf-8", "replace"), keep_blank_values=True)
 
 
 def _stream(request: Request, begin: Callable[[], ResponseStream | None]) -> Response:

@@ -8,28 +8,14 @@ import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
-from typing import Final, Protocol
+from typing import Final
 from urllib.parse import urlsplit
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.http.exchange import Refusal, refuse
+from amqtt_rest_bridge.http.exchange import Refusal, Request, refuse
 
 _HERE: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="rest-bridge", charset="UTF-8"'),)
-
-
-class Asked(Protocol):
-    """What is looked at of a request."""
-
-    @property
-    def method(self) -> str:
-        """Return its method."""
-        ...
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Return its headers, by names in lower case."""
-        ...
 
 
 class Guard:
@@ -43,7 +29,7 @@ class Guard:
         """Return whether there is a token: a retry changes something, so that it needs more than a question."""
         return self._expected is not None
 
-    def check(self, request: Asked, *, is_retry: bool, is_trial: bool = False) -> Refusal | None:
+    def check(self, request: Request, *, is_retry: bool, is_trial: bool = False) -> Refusal | None:
         """Return why a request is not admitted, None when it is; a trial is a form of the playground."""
         refusal = self._check_caller(request.headers)
         if refusal is not None:
@@ -57,7 +43,7 @@ class Guard:
             return refuse(catalogue.ADMIN_METHOD, "The admin port only answers questions", (("Allow", "GET, HEAD"),))
         return None
 
-    def _check_retry(self, request: Asked) -> Refusal | None:
+    def _check_retry(self, request: Request) -> Refusal | None:
         if request.method != "POST":
             return refuse(catalogue.RETRY_METHOD, "A retry changes something", (("Allow", "POST"),))
         if not self.may_retry:

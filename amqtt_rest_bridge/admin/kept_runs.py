@@ -11,7 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.runs import MASKED_BYTES, Evidence, Outcome, Record, RunDetail, outcome_of
+from amqtt_rest_bridge.admin.runs import MASKED_BYTES, Evidence, Record, outcome_of
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.model import MessageProperties
 
 MOST_BYTES: Final = 16 << 20
@@ -63,15 +64,12 @@ class KeptRun(Struct, frozen=True, array_like=True):
         """Return whether its message may be sent again."""
         return self.outcome is Outcome.FAILED
 
-    def detail(self, again: "KeptRun | None") -> RunDetail:
-        """Return what there is to show of it; `again` is the run that sends its message again."""
-        evidence = self.evidence
+    @property
+    def shown_payload(self) -> bytes | None:
+        """Return the begin of its payload, for the reader to mask; None where `evidence` has it masked."""
+        evidence, payload = self.evidence, self.payload
         is_open = evidence is None or (evidence.payload is None and not evidence.carries)
-        shown = self.payload[:MASKED_BYTES] if self.payload is not None and is_open else None
-        size = None if self.payload is None else len(self.payload)
-        return RunDetail(
-            self.topic, self.timestamp, shown, size, self.evidence, None if again is None else again.record
-        )  # fmt: skip
+        return payload[:MASKED_BYTES] if payload is not None and is_open else None
 
 
 _Part = tuple[str, Outcome]

@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib.resources import files
@@ -25,7 +25,7 @@ from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import Figures, Numbers
 from amqtt_rest_bridge.admin.live import Follower, event
 from amqtt_rest_bridge.admin.queries import PageQuery
-from amqtt_rest_bridge.admin.runs import Outcome, Runs, run_members
+from amqtt_rest_bridge.admin.runs import Record, run_members
 from amqtt_rest_bridge.admin.shown import (
     Row,
     curl_line,
@@ -38,8 +38,8 @@ from amqtt_rest_bridge.admin.shown import (
     summary,
     try_line,
     unmatched_rows,
-    whole_run,
 )
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.http.exchange import Headers, Response
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
@@ -140,18 +140,19 @@ class StatusPages:
             is_empty=not arrows,
         )
 
-    def route(self, name: str, numbers: Numbers, runs: Runs, query: PageQuery, alike: Mapping[str, int]) -> Response:
+    def route(
+        self, name: str, numbers: Numbers, runs: Sequence[Record], query: PageQuery, alike: Mapping[str, int]
+    ) -> Response:
         """Return the page of one route; `alike` counts failures that can be sent again, by code."""
         route = self.routes[name]
         shown = row(numbers.routes[name], self._samples)
-        found = [run_members(one) for one in runs.newest()]
         return self._page(
             "route",
             row=shown,
             place=f"{route.path}:{route.position.line}",
             definition=route.definition,
             drawing=flow.drawing(flow.edges([route]), {name: _state(shown)}),
-            runs=found,
+            runs=[run_members(one) for one in runs],
             outcomes=list(Outcome),
             query=query,
             may_retry=self._may_retry,
@@ -169,23 +170,22 @@ class StatusPages:
         latency = charts.latency_chart(self._samples.latencies(name, span), RANGES[span][1])
         return {"chart": chart, "latency": latency, "span": span, "ranges": RANGES}
 
-    def runs(self, runs: Runs, query: PageQuery) -> Response:
+    def runs(self, runs: Sequence[Record], query: PageQuery) -> Response:
         """Return the page of the runs of all routes."""
         return self._page(
             "runs",
-            runs=[run_members(one) for one in runs.newest()],
+            runs=[run_members(one) for one in runs],
             query=query,
             outcomes=list(Outcome),
             names=sorted(self.routes, key=str.lower),
         )
 
-    def run(self, runs: Runs, alike: int, *, is_refused: bool) -> Response:
-        """Return the page of one run.
+    def run(self, run: dict[str, Any], again: Record | None, alike: int, *, is_refused: bool) -> Response:
+        """Return the page of one run; see `whole_run`.
 
-        `alike` counts failures like it that can be sent again, `is_refused` is whether a retry of it was just refused.
+        `again` is the newest run that sends its message again, once that has ended. `alike` counts failures like it
+        that can be sent again, `is_refused` is whether a retry of it was just refused.
         """
-        run = whole_run(runs, self.routes) | run_members(runs.newest()[0])
-        again = None if runs.detail is None else runs.detail.again
         route = self.routes.get(run["route"])
         bars, seconds = charts.time_line(run["tries"], run["waited_ms"])
         return self._page(

@@ -29,12 +29,10 @@ from amqtt_rest_bridge.admin.runs import (
     Reason,
     Record,
     RunQuery,
-    Runs,
     ShownResponse,
     is_wanted,
     shown_body,
 )
-from amqtt_rest_bridge.admin.runs import Outcome as RunOutcome
 from amqtt_rest_bridge.engine.failures import masker_for
 from amqtt_rest_bridge.engine.needs import CallRun, Outcome, RequestRun
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
@@ -71,7 +69,7 @@ _LONGEST_METHOD: Final = 16  # of one that no endpoint takes, which may be as lo
 _KEEP_SECONDS: Final = 0.2  # from a request that is kept at once to those after it, so that a flood costs little
 _MOST_WAITING: Final = 100  # requests, the last ones, that wait to be kept ...
 _MOST_WAITING_BYTES: Final = 8 << 20  # ... and their bodies
-_KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRIED: "retry", Outcome.REFUSED: "refused"}
+_KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.REFUSED: "refused"}
 
 
 class EventCounts(Struct, array_like=True):
@@ -194,7 +192,7 @@ class RunRecords:
         self._note(noted)
         if name not in self._counts:
             return
-        if run.outcome is Outcome.RETRIED:
+        if run.outcome is Outcome.RETRYING:
             self.problems.try_failed(run.number, self._shown(noted))
             return
         is_kept = self._keeps(run.outcome)
@@ -269,41 +267,26 @@ class RunRecords:
         for noted, run in waiting:
             self._keep_request(noted, run)
 
-    def find(self, query: RunQuery) -> Runs:
-        """Return the newest runs that a query asks for, and what is kept of the one that it names."""
+    def find(self, query: RunQuery) -> list[Record]:
+        """Return the newest runs that a query asks for: those that are remembered, kept, or tried again."""
         self.keep_waiting()
-        routes = tuple(self._recent) if query.route is None else (query.route,)
-        recent: dict[int, _Run] = {}
-        for route in routes:
+        remembered: dict[str, _Run] = {}
+        for route in self._recent if query.route is None else (query.route,):
             for run in (*self._recent.get(route, ()), *self._failures.get(route, ())):
                 code = None if run.failure is None else run.failure[0]
                 if query.id in (None, run.id) and is_wanted(query, run.time, run.kind, code, run.topic):
-                    recent[id(run)] = run
-        runs = Runs(query, [self._shown(run) for run in nlargest(query.limit, recent.values(), key=attrgetter("time"))])
-        if query.tries or query.outcome == RunOutcome.RETRYING:
-            runs.found += [
-                one
-                for one in self.problems.open_tries()
-                if query.id in (None, one.id)
-                and query.route in (None, one.route)
-                and is_wanted(query, one.time, one.kind, one.code, one.topic)
-            ]
-        if query.id is not None:
-            self._find_kept(query.id, runs)
-            return runs
-        for kept in self.kept.newest(query.route):
-            record = kept.record
-            if is_wanted(query, record.time, record.kind, record.code, record.topic):
-                runs.kept.append(record)
-                if len(runs.kept) == query.limit:
-                    break
-        return runs
-
-    def _find_kept(self, name: str, runs: Runs) -> None:
-        kept = self.kept.get(name)
-        if kept is not None:
-            runs.detail = kept.detail(self.kept.get(kept.record.retried_as or ""))
-            runs.kept.append(kept.record)
+                    remembered[run.id] = run
+        newest = nlargest(query.limit, remembered.values(), key=attrgetter("time"))
+        found: dict[str | None, Record] = {run.id: self._shown(run) for run in newest}
+        tried = self.problems.open_tries() if query.tries or query.outcome == Outcome.RETRYING else ()
+        for record in (*(kept.record for kept in self.kept.newest(query.route)), *tried):
+            if (
+                query.id in (None, record.id)
+                and query.route in (None, record.route)
+                and is_wanted(query, record.time, record.kind, record.code, record.topic)
+            ):
+                found[record.id] = record
+        return nlargest(query.limit, found.values(), key=attrgetter("time"))
 
     # How it is done.
 
@@ -346,7 +329,7 @@ class RunRecords:
 
     def _count_call(self, name: EventName, run: CallRun) -> None:
         counts = self._counts.get(name)
-        if counts is None or run.outcome is Outcome.RETRIED:
+        if counts is None or run.outcome is Outcome.RETRYING:
             return
         if run.outcome is Outcome.REFUSED:
             counts.refused += 1

@@ -3,14 +3,12 @@
 Values hold no secrets of routes.
 """
 
-from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Final
 
 from msgspec import Struct, structs
-from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import Try
 from amqtt_rest_bridge.times import rfc3339
@@ -131,22 +129,6 @@ class RunQuery(Struct, frozen=True, array_like=True):
     tries: bool = False
 
 
-class RunDetail(Struct, frozen=True, array_like=True):
-    """What is kept of one run: its message, and the evidence.
-
-    `payload` is the message's as it came, cut at `MASKED_BYTES`, for the reader to mask; None where `evidence` has it
-    masked, or nothing can. `size` is that of the whole, None where no payload is kept, so that there is no retry.
-    `again` is the newest run that sends the message again, None while there is none that has ended.
-    """
-
-    topic: str
-    timestamp: float
-    payload: bytes | None
-    size: int | None
-    evidence: Evidence | None
-    again: Record | None = None
-
-
 class Problem(Struct, frozen=True):
     """Messages and requests that went wrong alike; `message` and `hint` are those of the last one.
 
@@ -173,21 +155,6 @@ class Problem(Struct, frozen=True):
 
 NOT_SERVED_CODES: Final = frozenset(row.code for row in (BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT))
 """Codes of requests that the route could not serve; with any other code the caller is at fault."""
-
-
-class Outcome(StrEnum):
-    """How a run has ended."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    REFUSED = "refused"
-    """A message that was not taken, or a request that is its caller's fault."""
-    SKIPPED = "skipped"
-    """There was nothing to send or publish; its reason says why."""
-    RETRYING = "retrying"
-    """A try of a call has failed, and another one follows."""
-    UNANSWERED = "unanswered"
-    """A request that came while the bridge or its port closed, which counts nowhere."""
 
 
 def outcome_of(kind: str, code: str | None) -> Outcome:
@@ -273,30 +240,3 @@ def run_members(record: Record) -> dict[str, Any]:
         "retried_as": record.retried_as,
         "retry_outcome": record.retry_outcome,
     }
-
-
-@dataclass(slots=True, eq=False)
-class Runs:
-    """The answer to a query: `found` are those remembered, `kept` those with messages, `detail` is of the one named."""
-
-    query: RunQuery
-    found: list[Record]
-    kept: list[Record] = field(default_factory=list)
-    detail: RunDetail | None = None
-
-    def newest(self) -> list[Record]:
-        """Return the runs, the newest first; one that is both remembered and kept is returned once."""
-        kept = {record.id: record for record in self.kept}
-        known = set()
-        runs = []
-        for record in self.found:
-            own = kept.get(record.id)
-            if own is not None:
-                known.add(record.id)
-                record = replace(  # noqa: PLW2901
-                    record, url=own.url or record.url,  # without what the message brought, too
-                    retry_of=own.retry_of, retried_as=own.retried_as, retry_outcome=own.retry_outcome,
-                )  # fmt: skip
-            runs.append(record)
-        runs += [record for name, record in kept.items() if name not in known]
-        return sorted(runs, key=lambda record: record.time, reverse=True)[: self.query.limit]

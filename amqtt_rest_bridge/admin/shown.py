@@ -19,8 +19,9 @@ import msgspec
 
 from amqtt_rest_bridge.admin.charts import SAMPLES, History, sparks
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.problems import LISTED_SECONDS
-from amqtt_rest_bridge.admin.runs import Evidence, Problem, Record, RunDetail, Runs, ShownBody, run_members, shown_body
+from amqtt_rest_bridge.admin.runs import Evidence, Problem, Record, ShownBody, run_members, shown_body
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.requests import body_members
 from amqtt_rest_bridge.errors import CONTROL
@@ -188,14 +189,13 @@ def unmatched_members(numbers: Numbers) -> dict[str, Any]:
     return {"ports": ports, "unmatched": paths}
 
 
-def whole_run(runs: Runs, routes: Mapping[str, Route]) -> dict[str, Any]:
-    """Return the one run that was found as the members of its JSON object."""
-    (record,), detail = runs.newest(), runs.detail
+def whole_run(record: Record, kept: KeptRun | None, routes: Mapping[str, Route]) -> dict[str, Any]:
+    """Return a run, and what is kept of it, as the members of its JSON object."""
     shown: dict[str, Any] = {"message": None, "request": None, "response": None}
-    if detail is not None:
-        shown["message"] = _message(record, detail, routes) if detail.topic else None  # a request may have had none
-        if detail.evidence is not None:
-            shown |= _exchange(record, detail.evidence)
+    if kept is not None:
+        shown["message"] = _message(kept, routes.get(record.route or "")) if kept.topic else None
+        if kept.evidence is not None:
+            shown |= _exchange(record, kept.evidence)
     return run_members(record) | shown
 
 
@@ -225,16 +225,15 @@ def _cells(path: str, value: Any) -> Iterator[tuple[str, Any]]:
     yield path, f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 
-def _message(record: Record, detail: RunDetail, routes: Mapping[str, Route]) -> dict[str, Any]:
-    evidence, route = detail.evidence, routes.get(record.route or "")
-    body = None if evidence is None else evidence.payload
-    if detail.payload is not None and route is not None:
-        body = shown_body(masker_of(route), detail.payload, detail.size)
-    members: dict[str, Any] = {"topic": loggable(detail.topic), "time": rfc3339(detail.timestamp), "payload": None}
+def _message(kept: KeptRun, route: Route | None) -> dict[str, Any]:
+    body = None if kept.evidence is None else kept.evidence.payload
+    if kept.shown_payload is not None and route is not None:
+        body = shown_body(masker_of(route), kept.shown_payload, len(kept.payload or b""))
+    members: dict[str, Any] = {"topic": loggable(kept.topic), "time": rfc3339(kept.timestamp), "payload": None}
     if body is not None:
         shown = _body(body)
         members |= {"payload": shown.pop("body"), "payload_encoding": shown.pop("body_encoding"), **shown}
-    return members | {"is_kept": detail.size is not None}
+    return members | {"is_kept": kept.payload is not None}
 
 
 def _exchange(record: Record, evidence: Evidence) -> dict[str, Any]:

@@ -185,7 +185,7 @@ class Outcome(StrEnum):
     """A request that came while the bridge or its port closed, which counts nowhere."""
     SKIPPED = "skipped"
     """There was nothing to send; `CallRun.skipped` says why."""
-    RETRIED = "retried"
+    RETRYING = "retrying"
     """An attempt has failed, and another one follows."""
 
 
@@ -237,7 +237,7 @@ class Records(Protocol):
     """Keeps what the admin port shows. A method is called for every message, call or request, so it is to be quick."""
 
     def note_call(self, run: CallRun) -> None:
-        """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRIED`)."""
+        """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRYING`)."""
         ...
 
     def forget_call(self, number: int) -> None:

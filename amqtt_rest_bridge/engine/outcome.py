@@ -38,8 +38,8 @@ _OUTCOMES: Final = {
     Step.DONE: Outcome.SUCCEEDED,
     Step.SKIPPED: Outcome.SKIPPED,
     Step.FAILED: Outcome.FAILED,
-    Step.AGAIN: Outcome.RETRIED,
-    Step.SPLIT: Outcome.RETRIED,
+    Step.AGAIN: Outcome.RETRYING,
+    Step.SPLIT: Outcome.RETRYING,
 }
 
 

@@ -27,7 +27,8 @@ def test_of_a_flood_of_requests_that_are_not_served_the_first_and_the_last_hundr
                 Publication("received", b"{}"), 0.1, None, "POST /hook",
             ))  # fmt: skip
         assert [run.record.id for run in records.kept.newest()] == ["id-0"]  # nothing was masked for the others
-        assert records.find(RunQuery(id="id-999")).detail is not None
+        assert [run.id for run in records.find(RunQuery(id="id-999"))] == ["id-999"]
+        assert records.kept.get("id-999") is not None
         assert len(list(records.kept.newest())) == 100
 
     asyncio.run(flood())

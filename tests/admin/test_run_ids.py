@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.admin.runs import Record, RunQuery, Runs
 from amqtt_rest_bridge.lot.model import RunIds
 from tests.support.admin_client import Events, admin_of, client_route, server_route
 from tests.support.embedded_broker import hosting
@@ -119,12 +118,3 @@ def test_ids_of_numbers_are_uuids_of_their_process() -> None:
     one = ids.of(1, "R", "A")
     assert str(uuid.UUID(one)) == one
     assert len({one, ids.of(2, "R", "A"), others.of(1, "R", "A")}) == 3
-
-
-def test_failures_that_are_kept_but_no_longer_remembered_are_found() -> None:
-    alike = [
-        Record(0.1 * number, "call", str(number), "R", "E", "in", code="http_status", message="400")
-        for number in range(3)
-    ]
-    records = Runs(RunQuery(), alike[:1], alike)
-    assert [record.id for record in records.newest()] == ["2", "1", "0"]
