@@ -29,9 +29,9 @@ from amqtt_rest_bridge.admin.queries import (
     retry_form_of,
     retry_of,
 )
-from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Retries
-from amqtt_rest_bridge.admin.runs import Record, RunQuery, live_members, run_members
+from amqtt_rest_bridge.admin.runs import Run, RunQuery, live_members, run_members
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, unmatched_members, whole_run
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
 from amqtt_rest_bridge.http.connection import PortLimits
@@ -76,7 +76,7 @@ class AdminPort:
     Args:
         sock: The listening socket.
         settings: Have its token, and what pages name.
-        records: Of all routes.
+        recorder: Of all routes.
         figures: Of all routes.
         retries: Send messages of failures again.
         wrong_credentials: Delays answers to wrong tokens; shared with the ports of routes.
@@ -86,13 +86,13 @@ class AdminPort:
         self,
         sock: socket.socket,
         settings: Settings,
-        records: RunRecords,
+        recorder: RunRecorder,
         figures: Figures,
         retries: Retries,
         wrong_credentials: WrongCredentials,
     ) -> None:
         self._guard = Guard(settings.admin_token)
-        self._records = records
+        self._recorder = recorder
         self._figures = figures
         self._retries = retries
         self._wrong_credentials = wrong_credentials
@@ -190,7 +190,7 @@ class AdminPort:
                 return pages.chart(unquote(name), asked.range)
             case ["runs"]:
                 asked, wanted = page_query_of(query, time.time())
-                return pages.runs(self._records.find(wanted), asked)
+                return pages.runs(self._recorder.find(wanted), asked)
             case ["runs", run]:
                 return self._page_of_run(run, is_refused="refused" in query)
             case ["playground"]:
@@ -218,20 +218,20 @@ class AdminPort:
     def _find_runs(self, path: list[str], query: Mapping[str, Sequence[str]]) -> Response:
         match path:
             case ["routes", name, "calls"] if unquote(name) in self._pages.routes:
-                runs = self._records.find(RunQuery(route=unquote(name)))
+                runs = self._recorder.find(RunQuery(route=unquote(name)))
                 return _json({"calls": [live_members(one) for one in runs]})
             case ["routes", _, "calls"]:
                 return refused(NO_ROUTE, SAFE)
             case ["runs" | "runs.csv" as name]:
-                found = self._records.find(query_of(query, time.time()))
+                found = self._recorder.find(query_of(query, time.time()))
                 return _listed(name, [run_members(one) for one in found])
             case ["runs", run]:
-                found = self._records.find(RunQuery(id=run, limit=1))
+                found = self._recorder.find(RunQuery(id=run, limit=1))
                 return _json(self._whole(found[0])) if found else refused(NO_RUN, SAFE)
         return refused(NOT_FOUND, SAFE)
 
-    def _whole(self, record: Record) -> dict[str, Any]:
-        return whole_run(record, self._records.kept.get(record.id or ""), self._pages.routes)
+    def _whole(self, run: Run) -> dict[str, Any]:
+        return whole_run(run, self._recorder.kept.get(run.id or ""), self._pages.routes)
 
     def _history(self, query: Mapping[str, Sequence[str]]) -> Response:
         route, span = query.get("route", [""])[-1], query.get("range", ["10m"])[-1]
@@ -256,18 +256,18 @@ class AdminPort:
         numbers = await self._figures.now(statuses=True)
         if name not in numbers.routes:
             return refused(NO_ROUTE, SAFE)
-        runs = self._records.find(wanted)
-        return self._pages.route(name, numbers, runs, query, self._records.kept.unsent_by_code(name))
+        runs = self._recorder.find(wanted)
+        return self._pages.route(name, numbers, runs, query, self._recorder.kept.unsent_by_code(name))
 
     def _page_of_run(self, name: str, *, is_refused: bool) -> Response:
-        found, kept = self._records.find(RunQuery(id=name, limit=1, tries=True)), self._records.kept
+        found, kept = self._recorder.find(RunQuery(id=name, limit=1, tries=True)), self._recorder.kept
         if not found:
             return refused(NO_RUN, SAFE)
         (run,) = found
         again = kept.get(run.retried_as or "")
         alike = {} if run.route is None else kept.unsent_by_code(run.route)
         return self._pages.run(
-            self._whole(run), None if again is None else again.record, alike.get(run.code or "", 0),
+            self._whole(run), None if again is None else again.run, alike.get(run.code or "", 0),
             is_refused=is_refused,
         )  # fmt: skip
 
@@ -284,13 +284,13 @@ class AdminPort:
         if topic_filter is not None and (fault := check_topic_filter(topic_filter)) is not None:
             return refused(refuse(catalogue.NOT_A_FILTER, f"topic {fault}"), SAFE)
         routes = None if route is None else frozenset((route,))
-        return _stream(request, lambda: self._records.followers.follow("caller", routes, topic_filter))
+        return _stream(request, lambda: self._recorder.followers.follow("caller", routes, topic_filter))
 
     def _follow_changes(self, request: Request) -> Response:
         routes = frozenset(_query(request).get("route", ()))
 
         def begin() -> ResponseStream | None:
-            follower = self._records.followers.follow("pages", routes)
+            follower = self._recorder.followers.follow("pages", routes)
             if follower is None:
                 return None
             return Changes(self._figures, self._samples, self._pages.sections, follower)

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecords
+from amqtt_rest_bridge.admin.recorder import EventCounts, RunRecorder
 from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched, UnmatchedPath
@@ -101,7 +101,7 @@ class Figures:
 
     Args:
         outcomes: Has the statistics of routes.
-        records: Have what was counted of events, and the problems.
+        recorder: Have what was counted of events, and the problems.
         reporter: Has the status of routes, and whether the last reload failed.
         unmatched: Requests that led to no endpoint.
         troubles: Returns why the bridge is not ready, beside what `reporter` knows.
@@ -113,7 +113,7 @@ class Figures:
     def __init__(
         self,
         outcomes: Outcomes,
-        records: RunRecords,
+        recorder: RunRecorder,
         reporter: StatusReporter,
         unmatched: Unmatched,
         troubles: Callable[[], list[str]],
@@ -122,7 +122,7 @@ class Figures:
         pids: Mapping[str, int],
     ) -> None:
         self._statistics = outcomes.statistics
-        self._records = records
+        self._recorder = recorder
         self._reporter = reporter
         self._unmatched = unmatched
         self._troubles = troubles
@@ -140,7 +140,7 @@ class Figures:
         return await asyncio.shield(task)
 
     async def _gather(self, *, statuses: bool) -> Numbers:
-        counts, found = self._records.counts(), dict[str, RouteNumbers]()
+        counts, found = self._recorder.counts(), dict[str, RouteNumbers]()
         for number, name in enumerate(sorted(self._statistics, key=str.lower), 1):
             if (statistics := self._statistics.get(name)) is not None:
                 found[name] = self._route(statistics, counts.get(name, {}), statuses=statuses)
@@ -187,7 +187,7 @@ class Figures:
             reasons.append(f"the spool cannot be written: {broker.trouble}")
         reasons += self._troubles()
         successes = {name: statistics.last_success for name, statistics in self._statistics.items()}
-        problems = self._records.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
+        problems = self._recorder.problems.listed(time.time(), successes)[:_MOST_PROBLEMS]
         errors = 0 if failure is None else max(1, failure.errors)
         return BridgeNumbers(
             broker.restarts, errors, reasons, self._unmatched.totals(), self._unmatched.most(),

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.runs import MASKED_BYTES, Evidence, Record, outcome_of
+from amqtt_rest_bridge.admin.runs import MASKED_BYTES, Evidence, Run, outcome_of
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.model import MessageProperties
 
@@ -29,7 +29,7 @@ class KeptRun(Struct, frozen=True, array_like=True):
     `timestamp` is when the broker received the message. Its `properties` are kept for a retry, and never shown.
     """
 
-    record: Record
+    run: Run
     topic: str
     timestamp: float
     payload: bytes | None
@@ -39,9 +39,9 @@ class KeptRun(Struct, frozen=True, array_like=True):
     @property
     def size(self) -> int:
         """Return about how many bytes it takes."""
-        record, evidence, pairs = self.record, self.evidence, list[tuple[str, str]]()
-        size = _RUN_BYTES + len(self.payload or b"") + len(self.topic) + len(record.topic or "") + len(record.url or "")
-        size += len(record.message or "")
+        run, evidence, pairs = self.run, self.evidence, list[tuple[str, str]]()
+        size = _RUN_BYTES + len(self.payload or b"") + len(self.topic) + len(run.topic or "") + len(run.url or "")
+        size += len(run.message or "")
         if self.properties is not None:
             pairs += self.properties.user
             size += len(self.properties.correlation or b"")
@@ -50,13 +50,13 @@ class KeptRun(Struct, frozen=True, array_like=True):
             for body in (evidence.payload, evidence.body, None if response is None else response.body):
                 size += 0 if body is None else len(body.data)
             pairs += evidence.headers if response is None else [*evidence.headers, *response.headers]
-            size += len(evidence.url or "") + _TRY_BYTES * (len(evidence.attempts) + len(record.attempts))
+            size += len(evidence.url or "") + _TRY_BYTES * (len(evidence.attempts) + len(run.attempts))
         return size + sum(len(name) + len(value) for name, value in pairs) + _PAIR_BYTES * len(pairs)
 
     @property
     def outcome(self) -> Outcome:
         """Return how it has ended; what was refused is among the failures."""
-        outcome = outcome_of(self.record.kind, self.record.code)
+        outcome = outcome_of(self.run.kind, self.run.code)
         return Outcome.FAILED if outcome is Outcome.REFUSED else outcome
 
     @property
@@ -105,11 +105,11 @@ class KeptRuns:
     def add(self, run: KeptRun) -> None:
         """Keep a run, as the newest one."""
         run = self._keep(run)
-        if self._runs.get(run.record.id or "") is run:
-            self._changed(run.record.id or "", run)
+        if self._runs.get(run.run.id or "") is run:
+            self._changed(run.run.id or "", run)
 
     def _keep(self, run: KeptRun) -> KeptRun:
-        name = run.record.id or ""
+        name = run.run.id or ""
         if name in self._runs:
             self._remove(name)
         if (size := run.size) > self._most:
@@ -121,17 +121,15 @@ class KeptRuns:
         while self.bytes > self._most:
             route = max(self._bytes, key=self._bytes.__getitem__)
             oldest = [next(iter(part)) for (name, _), part in self._parts.items() if name == route]
-            self._drop(min(oldest, key=lambda one: self._runs[one].record.time))
+            self._drop(min(oldest, key=lambda one: self._runs[one].run.time))
         return run
 
     def retried(self, name: str, run: str) -> None:
         """Note the newest run that sends the message of a kept one again; see `retry_ended`."""
         ended = self._runs.get(run)
-        self._note_retry(
-            name, run, Outcome.RETRYING if ended is None else outcome_of(ended.record.kind, ended.record.code)
-        )
+        self._note_retry(name, run, Outcome.RETRYING if ended is None else outcome_of(ended.run.kind, ended.run.code))
 
-    def note_retry(self, name: str, outcome: str) -> list[Record]:
+    def note_retry(self, name: str, outcome: str) -> list[Run]:
         """Note how the retry of a kept run has ended.
 
         With success no failure of its message is one any more, whichever of them was retried: returns those that were.
@@ -139,19 +137,17 @@ class KeptRuns:
         if outcome != Outcome.SUCCEEDED:
             self._note_retry(name, None, outcome)
             return []
-        resolved = [
-            run.record for run in self._of_message(name) if run.record.retry_outcome != outcome and run.is_failure
-        ]
-        for record in resolved:
-            self._note_retry(record.id or "", None, outcome)
-            self.retry_ended(record.id or "")
+        resolved = [run.run for run in self._of_message(name) if run.run.retry_outcome != outcome and run.is_failure]
+        for run in resolved:
+            self._note_retry(run.id or "", None, outcome)
+            self.retry_ended(run.id or "")
         return resolved
 
     def retry_ended(self, name: str) -> None:
         """Pass on what was noted: a copy that outlives this process must not say of a retry what did not happen."""
         kept = self._runs.get(name)
         if kept is not None:
-            if kept.record.retry_outcome == Outcome.RETRYING:  # it was given up
+            if kept.run.retry_outcome == Outcome.RETRYING:  # it was given up
                 self._note_retry(name, None, None)
             self._changed(name, self._runs[name])
 
@@ -159,22 +155,22 @@ class KeptRuns:
         kept = self._runs.get(name)
         if kept is None:
             return
-        before = kept.record
+        before = kept.run
         outcome = before.retry_outcome if before.retry_outcome == Outcome.SUCCEEDED else outcome
-        kept = replace(kept, record=replace(before, retried_as=run or before.retried_as, retry_outcome=outcome))
+        kept = replace(kept, run=replace(before, retried_as=run or before.retried_as, retry_outcome=outcome))
         self._runs[name] = self._part(kept)[name] = kept
 
     def _of_message(self, name: str) -> list[KeptRun]:
         """Return the kept runs of one message: the first one, and those that have sent it again."""
         run = self._runs.get(name)
-        while run is not None and (before := self._runs.get(run.record.retry_of or "")) is not None:
+        while run is not None and (before := self._runs.get(run.run.retry_of or "")) is not None:
             run = before
         if run is None:
             return []
-        names, found = {run.record.id}, [run]
-        for one in reversed(list(self.newest(run.record.route))):
-            if one.record.retry_of in names:
-                names.add(one.record.id)
+        names, found = {run.run.id}, [run]
+        for one in reversed(list(self.newest(run.run.route))):
+            if one.run.retry_of in names:
+                names.add(one.run.id)
                 found.append(one)
         return found
 
@@ -187,26 +183,26 @@ class KeptRuns:
         if route is None:
             return reversed(list(self._runs.values()))
         own = [run for (name, _), part in self._parts.items() if name == route for run in part.values()]
-        return iter(sorted(own, key=lambda run: run.record.time, reverse=True))
+        return iter(sorted(own, key=lambda run: run.run.time, reverse=True))
 
     def unsent(self, route: str | None, code: str | None = None) -> list[KeptRun]:
         """Return the failures of a route, or all, that have not been sent again, the newest first."""
         return [
             run
             for run in self.newest(route)
-            if run.is_failure and run.record.retried_as is None and code in (None, run.record.code)
+            if run.is_failure and run.run.retried_as is None and code in (None, run.run.code)
         ]
 
     def unsent_by_code(self, route: str) -> dict[str, int]:
         """Return how many failures of a route can be sent again, by code: their messages are kept."""
-        codes = Counter(run.record.code or "" for run in self.unsent(route) if run.payload is not None)
+        codes = Counter(run.run.code or "" for run in self.unsent(route) if run.payload is not None)
         return dict(sorted(codes.items()))
 
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
-        return self._parts.setdefault((run.record.route or "", run.outcome), {})
+        return self._parts.setdefault((run.run.route or "", run.outcome), {})
 
     def _put(self, name: str, run: KeptRun, size: int) -> dict[str, KeptRun]:
-        route, part = run.record.route or "", self._part(run)
+        route, part = run.run.route or "", self._part(run)
         self._runs[name] = part[name] = run
         self._sizes[name] = size
         self._bytes[route] = self._bytes.get(route, 0) + size
@@ -219,7 +215,7 @@ class KeptRuns:
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)
-        route, part, size = run.record.route or "", self._part(run), self._sizes.pop(name)
+        route, part, size = run.run.route or "", self._part(run), self._sizes.pop(name)
         del part[name]
         if not part:
             del self._parts[route, run.outcome]

@@ -11,13 +11,13 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.admin.runs import Record, live_members
+from amqtt_rest_bridge.admin.runs import Run, live_members
 from amqtt_rest_bridge.http.exchange import RETRY, Pulse, event_of
 from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
-_MOST_WAITING: Final = 1000  # records that were noted since they were passed on last, and that wait for one follower
-_SECONDS: Final = 0.1  # from a record to when it, and those noted meanwhile, are passed on
+_MOST_WAITING: Final = 1000  # runs that were noted since they were passed on last, and that wait for one follower
+_SECONDS: Final = 0.1  # from a run to when it, and those noted meanwhile, are passed on
 _PIECE_BYTES: Final = 65_536
 
 Kind = Literal["caller", "pages"]
@@ -29,13 +29,13 @@ def event(name: str | None, value: object) -> bytes:
 
 
 class Follower:
-    """A stream of the records that one caller wants; see `http.exchange.ResponseStream`.
+    """A stream of the runs that one caller wants; see `http.exchange.ResponseStream`.
 
     Args:
         kind: "caller", or "pages" of a browser.
         leave: Called when the caller has gone.
-        routes: Only records of these routes; None: all.
-        topic_filter: Only records with a topic that it matches; None: all.
+        routes: Only runs of these routes; None: all.
+        topic_filter: Only runs with a topic that it matches; None: all.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Follower:
 
     @property
     def wants_any(self) -> bool:
-        """Return whether there can be records that the caller asked for."""
+        """Return whether there can be runs that the caller asked for."""
         return self._routes is None or bool(self._routes)
 
     @property
@@ -64,11 +64,11 @@ class Follower:
         """Return whether the caller asked for messages that concern no route, too."""
         return self._routes is None
 
-    def wants(self, record: Record) -> bool:
-        """Return whether a record is one of those that the caller asked for."""
-        if self._routes is not None and record.route not in self._routes:
+    def wants(self, run: Run) -> bool:
+        """Return whether a run is one of those that the caller asked for."""
+        if self._routes is not None and run.route not in self._routes:
             return False
-        return self._filter is None or (record.topic is not None and filter_matches(self._filter, record.topic))
+        return self._filter is None or (run.topic is not None and filter_matches(self._filter, run.topic))
 
     def put(self, events: list[bytes], dropped: int) -> None:
         """Queue events, as far as there is room; `dropped` more have been left out before."""
@@ -100,10 +100,10 @@ class Follower:
 class Followers:
     """All followers. What is noted is passed on some times a second; `show` masks it then."""
 
-    def __init__(self, show: Callable[[Any], Record]) -> None:
+    def __init__(self, show: Callable[[Any], Run]) -> None:
         self._show = show
         self._followers: tuple[Follower, ...] = ()
-        self._number = 0  # of the last record
+        self._number = 0  # of the last run
         self._noted: deque[Any] = deque(maxlen=_MOST_WAITING)
         self._count = 0  # that were noted since the last look
         self._timer: asyncio.TimerHandle | None = None
@@ -127,7 +127,7 @@ class Followers:
         return self._want_unmatched
 
     def note(self, run: Any) -> None:
-        """Pass on a run, or a record, soon."""
+        """Pass on a run soon, masked or not."""
         self._noted.append(run)
         self._count += 1
         if self._timer is None:
@@ -135,19 +135,18 @@ class Followers:
 
     def _pass_on(self) -> None:
         self._timer = None
-        records, count = [self._show(run) for run in self._noted], self._count
+        runs, count = [self._show(run) for run in self._noted], self._count
         self._noted.clear()
         self._count = 0
         first = self._number + 1
-        self._number += len(records)
+        self._number += len(runs)
         events = [
-            (record, b"id: %d\n" % number + event(None, live_members(record)))
-            for number, record in enumerate(records, first)
+            (run, b"id: %d\n" % number + event(None, live_members(run))) for number, run in enumerate(runs, first)
         ]
         for follower in self._followers:
-            wanted = [text for record, text in events if follower.wants(record)]
-            if wanted or count > len(records):
-                follower.put(wanted, count - len(records))
+            wanted = [text for run, text in events if follower.wants(run)]
+            if wanted or count > len(runs):
+                follower.put(wanted, count - len(runs))
 
     def _leave(self, follower: Follower) -> None:
         self._use(tuple(one for one in self._followers if one is not follower))

@@ -25,7 +25,7 @@ from amqtt_rest_bridge.admin.charts import RANGES, History, step_seconds
 from amqtt_rest_bridge.admin.figures import Figures, Numbers
 from amqtt_rest_bridge.admin.live import Follower, event
 from amqtt_rest_bridge.admin.queries import PageQuery
-from amqtt_rest_bridge.admin.runs import Record, run_members
+from amqtt_rest_bridge.admin.runs import Run, run_members
 from amqtt_rest_bridge.admin.shown import (
     Row,
     curl_line,
@@ -141,7 +141,7 @@ class StatusPages:
         )
 
     def route(
-        self, name: str, numbers: Numbers, runs: Sequence[Record], query: PageQuery, alike: Mapping[str, int]
+        self, name: str, numbers: Numbers, runs: Sequence[Run], query: PageQuery, alike: Mapping[str, int]
     ) -> Response:
         """Return the page of one route; `alike` counts failures that can be sent again, by code."""
         route = self.routes[name]
@@ -170,7 +170,7 @@ class StatusPages:
         latency = charts.latency_chart(self._samples.latencies(name, span), RANGES[span][1])
         return {"chart": chart, "latency": latency, "span": span, "ranges": RANGES}
 
-    def runs(self, runs: Sequence[Record], query: PageQuery) -> Response:
+    def runs(self, runs: Sequence[Run], query: PageQuery) -> Response:
         """Return the page of the runs of all routes."""
         return self._page(
             "runs",
@@ -180,7 +180,7 @@ class StatusPages:
             names=sorted(self.routes, key=str.lower),
         )
 
-    def run(self, run: dict[str, Any], again: Record | None, alike: int, *, is_refused: bool) -> Response:
+    def run(self, run: dict[str, Any], again: Run | None, alike: int, *, is_refused: bool) -> Response:
         """Return the page of one run; see `whole_run`.
 
         `again` is the newest run that sends its message again, once that has ended. `alike` counts failures like it

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqtt_rest_bridge.addresses import in_url
 from amqtt_rest_bridge.admin.figures import GroupNumbers
 from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
-from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -58,9 +58,9 @@ class Admin:
         kept = (
             KeptRuns()
             if self._file is None
-            else KeptRuns(self._file.put, sorted(self._file.loaded, key=attrgetter("record.time")))
+            else KeptRuns(self._file.put, sorted(self._file.loaded, key=attrgetter("run.time")))
         )
-        self.records = RunRecords(runs, Capture(settings.capture), kept, bound_ports)
+        self.records = RunRecorder(runs, Capture(settings.capture), kept, bound_ports)
         """What the engine notes."""
         self._socket = None
         if settings.admin_port is not None:

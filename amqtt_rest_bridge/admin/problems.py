@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Record
+from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Run
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import EventName, Route
 from amqtt_rest_bridge.lot.route_set import shown_endpoint
@@ -42,7 +42,7 @@ class _Counted:
     run: str | None = None
     sent_again: int = 0
     sent_at: float = 0.0
-    retrying: dict[int, Record] = field(default_factory=dict)  # the last failed tries, by call; the newest at the end
+    retrying: dict[int, Run] = field(default_factory=dict)  # the last failed tries, by call; the newest at the end
 
     @property
     def is_resolved(self) -> bool:
@@ -52,7 +52,7 @@ class _Counted:
     @property
     def newest_run(self) -> str | None:
         """Return the run that ended last, whose page has its message and a retry; where none has, one that has not."""
-        return self.run or next((record.id for record in reversed(self.retrying.values())), None)
+        return self.run or next((run.id for run in reversed(self.retrying.values())), None)
 
 
 class Problems:
@@ -81,29 +81,29 @@ class Problems:
             if not counted.routes:
                 del self._counted[kind]
 
-    def call(self, record: Record) -> None:
+    def call(self, run: Run) -> None:
         """Count a message that has failed or was refused."""
-        if record.code is not None and record.route is not None and record.event is not None:
+        if run.code is not None and run.route is not None and run.event is not None:
             self._add(
-                (record.route, record.event), record.code, record.status, 1, record.time,
-                (record.message, record.hint, record.id),
+                (run.route, run.event), run.code, run.status, 1, run.time,
+                (run.message, run.hint, run.id),
             )  # fmt: skip
 
-    def try_failed(self, call: int, record: Record) -> None:
-        """Count a message once a try of its call has failed that another one follows; `record` is of that try."""
-        if record.code is None or record.route is None or record.event is None:
+    def try_failed(self, call: int, run: Run) -> None:
+        """Count a message once a try of its call has failed that another one follows; `run` is of that try."""
+        if run.code is None or run.route is None or run.event is None:
             return
         before = self.retrying.get(call)
         counted = self._add(
-            (record.route, record.event), record.code, record.status, 0, record.time,
-            (record.message, record.hint, None),
+            (run.route, run.event), run.code, run.status, 0, run.time,
+            (run.message, run.hint, None),
         )  # fmt: skip
         if counted is not before:
             self.no_more_tries(call)
         if counted is not None:
             counted.count += counted is not before
             counted.retrying.pop(call, None)
-            counted.retrying[call] = record
+            counted.retrying[call] = run
             self.retrying[call] = counted
 
     def no_more_tries(self, call: int) -> None:
@@ -115,7 +115,7 @@ class Problems:
             if not counted.count and self._counted.get(counted.kind) is counted:
                 del self._counted[counted.kind]
 
-    def sent_again(self, failure: Record, now: float) -> None:
+    def sent_again(self, failure: Run, now: float) -> None:
         """Count a failure whose message was sent again with success."""
         target = self._targets.get((failure.route or "", failure.event or ""), "")
         counted = self._counted.get((failure.code or "", target, failure.status))
@@ -123,9 +123,9 @@ class Problems:
             counted.sent_again += 1
             counted.sent_at = now
 
-    def open_tries(self) -> Iterator[Record]:
+    def open_tries(self) -> Iterator[Run]:
         """Iterate over the last failed tries of calls that have not ended."""
-        return (record for counted in self._counted.values() for record in counted.retrying.values())
+        return (run for counted in self._counted.values() for run in counted.retrying.values())
 
     def error(self, route: str, code: str, message: str, now: float) -> None:
         """Count an error of a route that ended no message."""

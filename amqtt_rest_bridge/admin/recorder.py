@@ -27,7 +27,7 @@ from amqtt_rest_bridge.admin.runs import (
     SHOWN_RUNS,
     Evidence,
     Reason,
-    Record,
+    Run,
     RunQuery,
     ShownResponse,
     is_wanted,
@@ -101,8 +101,8 @@ class Durations(Struct, array_like=True):
         self.seconds += seconds
 
 
-class _Run(Struct, gc=False):
-    """A call, an attempt of one, or a request, before it is shown: the fields of `Record`, with secrets."""
+class _NotedRun(Struct, gc=False):
+    """A call, an attempt of one, or a request, before it is shown: the fields of `Run`, with secrets."""
 
     time: float
     kind: str
@@ -122,7 +122,7 @@ class _Run(Struct, gc=False):
     reason: tuple[str, str] | None = None
 
 
-class RunRecords:
+class RunRecorder:
     """Records of all routes; fulfils `engine.needs.Records`.
 
     Args:
@@ -149,10 +149,10 @@ class RunRecords:
         self.followers = Followers(self._shown)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}
-        self._recent: dict[str, deque[_Run]] = {}
-        self._failures: dict[str, deque[_Run]] = {}
+        self._recent: dict[str, deque[_NotedRun]] = {}
+        self._failures: dict[str, deque[_NotedRun]] = {}
         self._secrets: frozenset[str] = frozenset()  # of all routes
-        self._waiting: deque[tuple[_Run, RequestRun]] = deque()  # requests that are to be kept
+        self._waiting: deque[tuple[_NotedRun, RequestRun]] = deque()  # requests that are to be kept
         self._waiting_bytes = 0
         self._is_due = False
 
@@ -184,7 +184,7 @@ class RunRecords:
         url = run.url
         if url is not None and len(url) > _LONGEST:
             url = masker_of(run.route).address(url)[:_LONGEST]
-        noted = _Run(
+        noted = _NotedRun(
             run.time, _KINDS.get(run.outcome, "call"), self._ids.of(run.key, *name), run.route, run.event,
             run.message.topic[:_LONGEST], run.event.method.value, url, run.status, failure,
             run.attempted, run.took, run.waited, run.attempts, run.retry_of, run.skipped,
@@ -197,22 +197,22 @@ class RunRecords:
             return
         is_kept = self._keeps(run.outcome)
         if is_kept or run.retry_of is not None:
-            record, message = self._shown(noted), run.message
+            shown, message = self._shown(noted), run.message
             payload = None if self._capture is Capture.NONE else message.payload
             evidence = self._evidence(run) if is_kept else None
             if evidence is not None:
-                record = replace(record, url=evidence.url)  # without what the message brought, too
+                shown = replace(shown, url=evidence.url)  # without what the message brought, too
             if failure is not None:
-                self.problems.call(record)
-            self.kept.add(KeptRun(record, message.topic, message.timestamp, payload, evidence, message.properties))
+                self.problems.call(shown)
+            self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
         if run.retry_of is not None:
             self._note_retry(run.retry_of, run.outcome, run.time)
         self.forget_call(run.number)
 
     def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
         """Note how the retry of a failure has ended. With success the problem has lost a message."""
-        for record in self.kept.note_retry(name, outcome.value):
-            self.problems.sent_again(record, now)
+        for shown in self.kept.note_retry(name, outcome.value):
+            self.problems.sent_again(shown, now)
 
     def forget_call(self, number: int) -> None:
         """Note that a call is tried no more: it has ended, or was given up."""
@@ -228,7 +228,7 @@ class RunRecords:
         topic = None if run.publication is None else run.publication.topic[:_LONGEST]
         failure = None if refusal is None else (refusal.code, refusal.message, refusal.hint)
         kind = "skipped" if run.outcome is Outcome.SKIPPED else "request"
-        noted = _Run(
+        noted = _NotedRun(
             run.time, kind, run.request.id, route, event, topic, run.request.method[:_LONGEST_METHOD], url, status,
             failure, None, run.took, None, (), run.retry_of, run.skipped,
         )  # fmt: skip
@@ -253,7 +253,7 @@ class RunRecords:
     def note_unmatched(self, message: Message) -> None:
         """Note a message that concerns no route, for those that follow; not the broker's own on `$SYS`."""
         if self.followers.are_any and not message.topic.startswith("$SYS/"):
-            self.followers.note(Record(message.timestamp, "message", topic=loggable(message.topic)))
+            self.followers.note(Run(message.timestamp, "message", topic=loggable(message.topic)))
 
     def note_error(self, route: str, code: str, message: str, now: float) -> None:
         """Note an error of a route that ended no message."""
@@ -267,30 +267,30 @@ class RunRecords:
         for noted, run in waiting:
             self._keep_request(noted, run)
 
-    def find(self, query: RunQuery) -> list[Record]:
+    def find(self, query: RunQuery) -> list[Run]:
         """Return the newest runs that a query asks for: those that are remembered, kept, or tried again."""
         self.keep_waiting()
-        remembered: dict[str, _Run] = {}
+        remembered: dict[str, _NotedRun] = {}
         for route in self._recent if query.route is None else (query.route,):
             for run in (*self._recent.get(route, ()), *self._failures.get(route, ())):
                 code = None if run.failure is None else run.failure[0]
                 if query.id in (None, run.id) and is_wanted(query, run.time, run.kind, code, run.topic):
                     remembered[run.id] = run
         newest = nlargest(query.limit, remembered.values(), key=attrgetter("time"))
-        found: dict[str | None, Record] = {run.id: self._shown(run) for run in newest}
+        found: dict[str | None, Run] = {run.id: self._shown(run) for run in newest}
         tried = self.problems.open_tries() if query.tries or query.outcome == Outcome.RETRYING else ()
-        for record in (*(kept.record for kept in self.kept.newest(query.route)), *tried):
+        for shown in (*(kept.run for kept in self.kept.newest(query.route)), *tried):
             if (
-                query.id in (None, record.id)
-                and query.route in (None, record.route)
-                and is_wanted(query, record.time, record.kind, record.code, record.topic)
+                query.id in (None, shown.id)
+                and query.route in (None, shown.route)
+                and is_wanted(query, shown.time, shown.kind, shown.code, shown.topic)
             ):
-                found[record.id] = record
+                found[shown.id] = shown
         return nlargest(query.limit, found.values(), key=attrgetter("time"))
 
     # How it is done.
 
-    def _note(self, run: _Run) -> None:
+    def _note(self, run: _NotedRun) -> None:
         recent = None if run.route is None or run.kind == "retry" else self._recent.get(run.route.name)
         if run.route is not None and recent is not None:
             recent.append(run)
@@ -299,7 +299,7 @@ class RunRecords:
         if self.followers.are_any:
             self.followers.note(run)
 
-    def _keep_soon(self, noted: _Run, run: RequestRun) -> None:
+    def _keep_soon(self, noted: _NotedRun, run: RequestRun) -> None:
         """Keep a request: the first one at once, those of the next 0.2 s together."""
         if not self._is_due:
             self._is_due = True
@@ -319,7 +319,7 @@ class RunRecords:
             asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
             self.keep_waiting()
 
-    def _keep_request(self, noted: _Run, run: RequestRun) -> None:
+    def _keep_request(self, noted: _NotedRun, run: RequestRun) -> None:
         publication = run.publication or Publication("", b"")
         payload = None if run.publication is None else publication.payload
         self.kept.add(KeptRun(
@@ -404,13 +404,13 @@ class RunRecords:
     def _masked(self, route: Route | None, url: str) -> str:
         return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
 
-    def _shown(self, run: "_Run | Record") -> Record:
-        if isinstance(run, Record):
+    def _shown(self, run: "_NotedRun | Run") -> Run:
+        if isinstance(run, Run):
             return run
         masker = NO_SECRETS if run.route is None else masker_of(run.route)
         code, message, hint = run.failure or (None, None, None)
         is_refused = run.kind == "refused"
-        return Record(
+        return Run(
             run.time, run.kind, run.id,
             None if run.route is None else run.route.name,
             None if run.event is None else run.event.name,

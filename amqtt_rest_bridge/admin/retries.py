@@ -17,7 +17,7 @@ from typing import Final
 
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.queries import RetryQuery
-from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.runs import MOST_RUNS, is_request
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE
 from amqtt_rest_bridge.engine.client_mode import ClientMode
@@ -77,7 +77,7 @@ class Retries:
     """Retry.
 
     Args:
-        records: Keep the failures.
+        recorder: Keep the failures.
         client_mode: Runs the messages of failed calls.
         publisher: Publishes the messages of failed requests.
         outcomes: Notes what becomes of these.
@@ -87,14 +87,14 @@ class Retries:
 
     def __init__(
         self,
-        records: RunRecords,
+        recorder: RunRecorder,
         client_mode: ClientMode,
         publisher: Publishes,
         outcomes: Outcomes,
         routes: Callable[[], Iterable[Route]],
         runs: RunIds,
     ) -> None:
-        self._records = records
+        self._recorder = recorder
         self._client_mode = client_mode
         self._publisher = publisher
         self._outcomes = outcomes
@@ -105,14 +105,14 @@ class Retries:
 
     async def retry(self, wanted: RetryQuery) -> Retried:
         """Begin the retries that are asked for; return once all have begun, or been refused."""
-        self._records.keep_waiting()
-        is_search, kept, done = wanted.ids is None, self._records.kept, Retried([], [])
+        self._recorder.keep_waiting()
+        is_search, kept, done = wanted.ids is None, self._recorder.kept, Retried([], [])
         names = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
         # What is named is held: those that fail again at once may take its place before its turn comes.
         held = {} if is_search else {name: kept.get(name) for name in names}
         for number, name in enumerate(names, 1):
             run = kept.get(name) or held.get(name)
-            if is_search and run is not None and run.record.retried_as is not None:  # meanwhile, by another one
+            if is_search and run is not None and run.run.retried_as is not None:  # meanwhile, by another one
                 continue
             try:
                 done.started.append((self._retry(name, run), name))
@@ -124,8 +124,8 @@ class Retries:
 
     def _matching(self, wanted: RetryQuery) -> list[str]:
         """Return the failures that are asked for, the oldest first, without those that have been sent again."""
-        found = self._records.kept.unsent(wanted.route, wanted.code)
-        return [kept.record.id or "" for kept in found[:MOST_RUNS]][::-1]
+        found = self._recorder.kept.unsent(wanted.route, wanted.code)
+        return [kept.run.id or "" for kept in found[:MOST_RUNS]][::-1]
 
     def _retry(self, name: str, kept: KeptRun | None) -> str:
         """Send a message again and return the id of the new run; raises `_RefusedError`."""
@@ -139,17 +139,17 @@ class Retries:
             raise _RefusedError(RETRY_RUNS, "a retry of this failure has not ended yet")
         if len(self._under_way) >= _MOST_UNDER_WAY:
             raise _RefusedError(RETRY_RUNS, f"{_MOST_UNDER_WAY} retries have not ended yet")
-        record = kept.record
+        run = kept.run
         self._under_way.add(name)
-        retry = self._retry_request if is_request(record.kind, record.status) else self._retry_call
+        retry = self._retry_request if is_request(run.kind, run.status) else self._retry_call
         if (started := retry(name, kept)) is None:
             self._under_way.discard(name)
-            raise _RefusedError(ROUTE_GONE, f"route {record.route} has no event {record.event} any more")
-        self._records.kept.retried(name, started)
+            raise _RefusedError(ROUTE_GONE, f"route {run.route} has no event {run.event} any more")
+        self._recorder.kept.retried(name, started)
         return started
 
     def _retry_call(self, name: str, kept: KeptRun) -> str | None:
-        event = kept.record.route or "", kept.record.event or ""
+        event = kept.run.route or "", kept.run.event or ""
         message = Message(kept.topic, kept.payload or b"", kept.timestamp, kept.properties, time.time())
         retry = _Retry(lambda: self._ended(name))
         retry.hold()
@@ -165,7 +165,7 @@ class Retries:
         Decision: no caller waits for a reply any more: the run has succeeded once the broker has the message. It counts
         like a request that was answered with RESPONSE_STATUS.
         """
-        names = kept.record.route, kept.record.event
+        names = kept.run.route, kept.run.event
         found = (
             (route, event)
             for route in self._routes()
@@ -187,7 +187,7 @@ class Retries:
             await self._publisher.publish(publication, hops=1, route=route.name, wait=False)
         except BridgeError:
             outcome, refusal = Outcome.FAILED, _NOT_PUBLISHED
-        request = Request(started, kept.record.method or event.method.value, kept.record.url or "", "", {})
+        request = Request(started, kept.run.method or event.method.value, kept.run.url or "", "", {})
         answer = Response(f"{event.response_status} OK") if refusal is None else refused(refusal)
         self._outcomes.note_request(RequestRun(
             time.time(), outcome, 0, route, event, request, answer, refusal, None, publication, 0.0, name,
@@ -197,4 +197,4 @@ class Retries:
 
     def _ended(self, name: str) -> None:
         self._under_way.discard(name)
-        self._records.kept.retry_ended(name)
+        self._recorder.kept.retry_ended(name)

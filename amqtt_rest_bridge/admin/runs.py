@@ -39,7 +39,7 @@ class Reason(Struct, frozen=True):
     message: str
 
 
-class Record(Struct, frozen=True):
+class Run(Struct, frozen=True):
     """One message or request, as people see it: secrets are masked, there is no payload.
 
     `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "skipped"
@@ -116,7 +116,7 @@ class ShownResponse(Struct, frozen=True, array_like=True):
 class RunQuery(Struct, frozen=True, array_like=True):
     """Which runs are wanted, the newest `limit` of them; None: any. `since` is Unix time, `topic` a topic filter.
 
-    With `tries` also the last failed try of each call that has not ended, as a record of the kind "retry".
+    With `tries` also the last failed try of each call that has not ended, as a run of the kind "retry".
     """
 
     id: str | None = None
@@ -158,7 +158,7 @@ NOT_SERVED_CODES: Final = frozenset(row.code for row in (BROKER_UNAVAILABLE, INT
 
 
 def outcome_of(kind: str, code: str | None) -> Outcome:
-    """Return the outcome of a record by its kind and code."""
+    """Return the outcome of a run by its kind and code."""
     if kind in ("skipped", "refused"):
         return Outcome(kind)
     if kind == "retry":
@@ -171,14 +171,14 @@ def outcome_of(kind: str, code: str | None) -> Outcome:
 
 
 def is_request(kind: str, status: object) -> bool:
-    """Return whether a record is that of a request; of what WHEN left out, only a request has a status."""
+    """Return whether a run is that of a request; of what WHEN left out, only a request has a status."""
     return kind == "request" or (kind == "skipped" and status is not None)
 
 
 def is_wanted(query: RunQuery, time: float, kind: str, code: str | None, topic: str | None) -> bool:
     """Return whether a run, or a failed try of one, is among those that a query asks for; id and route are not asked.
 
-    `time` is Unix time, `topic` the one that the record shows.
+    `time` is Unix time, `topic` the one that the run shows.
     """
     return (
         time >= query.since
@@ -199,44 +199,43 @@ def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBod
     return ShownBody(masked[: min(most, SHOWN_BYTES)], len(body) if size is None else size)
 
 
-def tries_of(record: Record) -> list[Try]:
-    """Return the last tries of a run; of a call that has had one, and of a request, what the record says of it."""
-    if record.attempts or record.kind not in ("call", "request") or record.ms is None or record.tries == 0:
-        return record.attempts
-    return [Try(record.time, record.status, record.code, record.ms)]
+def tries_of(run: Run) -> list[Try]:
+    """Return the last tries of a run; of a call that has had one, and of a request, what the run says of it."""
+    if run.attempts or run.kind not in ("call", "request") or run.ms is None or run.tries == 0:
+        return run.attempts
+    return [Try(run.time, run.status, run.code, run.ms)]
 
 
 _NOT_LIVE: Final = frozenset({"time", "attempts", "retry_of", "retried_as", "retry_outcome"})
 
 
-def live_members(record: Record) -> dict[str, Any]:
+def live_members(run: Run) -> dict[str, Any]:
     """Return a run as the members of its JSON object in the live stream and among the last calls."""
-    own = {name: getattr(record, name) for name in Record.__struct_fields__ if name not in _NOT_LIVE}
-    return {"time": rfc3339(record.time), **own}
+    own = {name: getattr(run, name) for name in Run.__struct_fields__ if name not in _NOT_LIVE}
+    return {"time": rfc3339(run.time), **own}
 
 
-def run_members(record: Record) -> dict[str, Any]:
+def run_members(run: Run) -> dict[str, Any]:
     """Return a run as the members of its JSON object; a request has `path` in place of a call's `url`."""
     return {
-        "id": record.id,
-        "route": record.route,
-        "event": record.event,
-        "topic": record.topic,
-        "method": record.method,
-        "path" if is_request(record.kind, record.status) else "url": record.url,
-        "time": rfc3339(record.time),
-        "outcome": outcome_of(record.kind, record.code).value,
-        "status": record.status,
-        "code": record.code,
-        "reason": None if record.reason is None else structs.asdict(record.reason),
-        "error": None if record.code is None else {"code": record.code, "message": record.message, "hint": record.hint},
-        "waited_ms": record.waited_ms,
-        "took_ms": record.ms,
+        "id": run.id,
+        "route": run.route,
+        "event": run.event,
+        "topic": run.topic,
+        "method": run.method,
+        "path" if is_request(run.kind, run.status) else "url": run.url,
+        "time": rfc3339(run.time),
+        "outcome": outcome_of(run.kind, run.code).value,
+        "status": run.status,
+        "code": run.code,
+        "reason": None if run.reason is None else structs.asdict(run.reason),
+        "error": None if run.code is None else {"code": run.code, "message": run.message, "hint": run.hint},
+        "waited_ms": run.waited_ms,
+        "took_ms": run.ms,
         "tries": [
-            {"time": rfc3339(one.time), "status": one.status, "code": one.code, "ms": one.ms}
-            for one in tries_of(record)
+            {"time": rfc3339(one.time), "status": one.status, "code": one.code, "ms": one.ms} for one in tries_of(run)
         ],
-        "retry_of": record.retry_of,
-        "retried_as": record.retried_as,
-        "retry_outcome": record.retry_outcome,
+        "retry_of": run.retry_of,
+        "retried_as": run.retried_as,
+        "retry_outcome": run.retry_outcome,
     }

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.admin.charts import SAMPLES, History, sparks
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.problems import LISTED_SECONDS
-from amqtt_rest_bridge.admin.runs import Evidence, Problem, Record, ShownBody, run_members, shown_body
+from amqtt_rest_bridge.admin.runs import Evidence, Problem, Run, ShownBody, run_members, shown_body
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.requests import body_members
 from amqtt_rest_bridge.errors import CONTROL
@@ -189,14 +189,14 @@ def unmatched_members(numbers: Numbers) -> dict[str, Any]:
     return {"ports": ports, "unmatched": paths}
 
 
-def whole_run(record: Record, kept: KeptRun | None, routes: Mapping[str, Route]) -> dict[str, Any]:
+def whole_run(run: Run, kept: KeptRun | None, routes: Mapping[str, Route]) -> dict[str, Any]:
     """Return a run, and what is kept of it, as the members of its JSON object."""
     shown: dict[str, Any] = {"message": None, "request": None, "response": None}
     if kept is not None:
-        shown["message"] = _message(kept, routes.get(record.route or "")) if kept.topic else None
+        shown["message"] = _message(kept, routes.get(run.route or "")) if kept.topic else None
         if kept.evidence is not None:
-            shown |= _exchange(record, kept.evidence)
-    return run_members(record) | shown
+            shown |= _exchange(run, kept.evidence)
+    return run_members(run) | shown
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -236,11 +236,11 @@ def _message(kept: KeptRun, route: Route | None) -> dict[str, Any]:
     return members | {"is_kept": kept.payload is not None}
 
 
-def _exchange(record: Record, evidence: Evidence) -> dict[str, Any]:
+def _exchange(run: Run, evidence: Evidence) -> dict[str, Any]:
     shown: dict[str, Any] = {}
     if evidence.url is not None:
         body = {} if evidence.body is None else _body(evidence.body)
-        shown["request"] = {"method": record.method, "url": evidence.url, "headers": evidence.headers, **body}
+        shown["request"] = {"method": run.method, "url": evidence.url, "headers": evidence.headers, **body}
         if evidence.together:
             shown["request"]["messages"] = evidence.together
     response = evidence.response

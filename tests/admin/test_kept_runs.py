@@ -7,17 +7,17 @@ import pytest
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.admin.kept_runs import MOST_BYTES, KeptRun, KeptRuns
-from amqtt_rest_bridge.admin.runs import Evidence, Record, ShownBody, ShownResponse
+from amqtt_rest_bridge.admin.runs import Evidence, Run, ShownBody, ShownResponse
 from amqtt_rest_bridge.lot.model import MessageProperties, Try
 
 
 def run(number: int, *, route: str = "R", payload: bytes = b"", code: str | None = "http_status") -> KeptRun:
-    record = Record(float(number), "call", f"{route}{number}", route, "E", "in", code=code)
+    record = Run(float(number), "call", f"{route}{number}", route, "E", "in", code=code)
     return KeptRun(record, "in", 0.0, payload, None)
 
 
 def names(kept: KeptRuns, route: str | None = None) -> list[str | None]:
-    return [one.record.id for one in kept.newest(route)]
+    return [one.run.id for one in kept.newest(route)]
 
 
 def test_of_each_route_the_last_hundred_failures_and_twenty_others_are_kept() -> None:
@@ -37,11 +37,11 @@ def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
     kept = KeptRuns(lambda name, _: changed.append(name))
     for number, retry_of in enumerate((None, "R0", "R0", None)):
         one = run(number)
-        kept.add(replace(one, record=replace(one.record, retry_of=retry_of)))
+        kept.add(replace(one, run=replace(one.run, retry_of=retry_of)))
     kept.retried("R0", "R2")
     kept.note_retry("R0", "failed")
     kept.retried("R1", "R9")
-    outcomes = {one.record.id: one.record.retry_outcome for one in kept.newest()}
+    outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}
     assert outcomes == {"R0": "failed", "R1": "retrying", "R2": None, "R3": None}
     del changed[:]
     assert [record.id for record in kept.note_retry("R1", "succeeded")] == ["R0", "R1", "R2"]
@@ -51,7 +51,7 @@ def test_a_retry_that_succeeds_resolves_all_failures_of_its_message() -> None:
     assert kept.note_retry("R0", "succeeded") == [], "once is enough"
     kept.retried("R3", "R11")
     kept.retry_ended("R3")
-    outcomes = {one.record.id: one.record.retry_outcome for one in kept.newest()}
+    outcomes = {one.run.id: one.run.retry_outcome for one in kept.newest()}
     assert outcomes == {"R0": "succeeded", "R1": "succeeded", "R2": "succeeded", "R3": None}
 
 
@@ -73,8 +73,8 @@ def test_the_bytes_are_those_of_the_memory_that_runs_take(many: str) -> None:
     shown = Evidence("", "http://h/", 1, [], ShownBody(b"1", 1), False, [("Host", "h")], ShownBody(b"1", 1), response)
     one = replace(
         run(0), evidence=shown, properties=MessageProperties(pairs if many == "properties" else ()),
-        record=replace(
-            run(0).record, attempts=tries if many == "tries" else [], url="u" * (1000 if many == "letters" else 9)
+        run=replace(
+            run(0).run, attempts=tries if many == "tries" else [], url="u" * (1000 if many == "letters" else 9)
         ),
     )  # fmt: skip
     sent, kept = msgspec.msgpack.encode(one), KeptRuns(most_bytes=1 << 18)
@@ -82,7 +82,7 @@ def test_the_bytes_are_those_of_the_memory_that_runs_take(many: str) -> None:
     try:
         for number in range(250):
             came = msgspec.msgpack.decode(sent, type=KeptRun)  # as over the link: nothing is shared
-            kept.add(replace(came, record=replace(came.record, id=str(number), route=str(number // 50))))
+            kept.add(replace(came, run=replace(came.run, id=str(number), route=str(number // 50))))
         assert tracemalloc.get_traced_memory()[0] < 2 * kept.bytes <= 2 << 18
     finally:
         tracemalloc.stop()
@@ -108,10 +108,10 @@ def test_each_change_is_passed_on_so_that_a_copy_has_the_same_runs() -> None:
     for number in range(300):
         kept.add(run(number % 170, payload=bytes(number % 7 * 100_000)))
     kept.retried("R100", "other")
-    before = copy["R100"].record
+    before = copy["R100"].run
     kept.retry_ended("R100")
     assert sorted(copy) == sorted(name or "" for name in names(kept))
-    assert (before.retried_as, copy["R100"].record.retried_as) == (None, "other")
-    assert names(KeptRuns(first=sorted(copy.values(), key=lambda one: one.record.time))) == sorted(
-        copy, key=lambda name: copy[name].record.time, reverse=True
+    assert (before.retried_as, copy["R100"].run.retried_as) == (None, "other")
+    assert names(KeptRuns(first=sorted(copy.values(), key=lambda one: one.run.time))) == sorted(
+        copy, key=lambda name: copy[name].run.time, reverse=True
     )

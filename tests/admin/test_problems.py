@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin.problems import LISTED_SECONDS, Problems, hint_of
-from amqtt_rest_bridge.admin.runs import Problem, Record
+from amqtt_rest_bridge.admin.runs import Problem, Run
 from amqtt_rest_bridge.lot.route_set import shown_endpoint, with_bound_ports
 from tests.support.route_text import load_text
 
@@ -13,7 +13,7 @@ ROUTE = """DEFINE ROUTE {name} WITH TYPE REST_API
     ADD REST_API_CONFIG WITH BASE_ADDRESS "http://h" WITH ENABLE_CLIENT "true"
     ADD EVENT E WITH SOURCE_TOPIC "in/#" WITH METHOD "GET" WITH ENDPOINT "/x" WITH DESTINATION_TOPIC "out"
 """
-BUSY = Record(100.0, "retry", "run-1", "R", "E", status=503, code="http_status", message="the server answered 503")
+BUSY = Run(100.0, "retry", "run-1", "R", "E", status=503, code="http_status", message="the server answered 503")
 
 
 @pytest.fixture

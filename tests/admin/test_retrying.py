@@ -8,9 +8,9 @@ import pytest
 
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.queries import RetryQuery
-from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.retries import Retried, Retries
-from amqtt_rest_bridge.admin.runs import Record
+from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host, Limits
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -34,7 +34,7 @@ class Rig:
         self.on_call: Callable[[Message], object] = lambda _: None
         self.acknowledged: Callable[[], Awaitable[object]] = asyncio.Event().wait
         runs = RunIds()
-        self.records = RunRecords(runs)
+        self.records = RunRecorder(runs)
         self.records.use_routes([HOOKS])
         host = Host(cast(Any, self), cast(Any, None), cast(Any, None), LoopClock(), lambda: 0.5, Limits(), runs,
                     self.records)  # fmt: skip
@@ -54,7 +54,7 @@ class Rig:
         await self.acknowledged()
 
     def keep(self, name: str, topic: str, *, route: str = "R", event: str = "Event", kind: str = "call") -> None:
-        record = Record(1.0, kind, name, route, event, topic, code="http_status" if kind == "call" else "no_room")
+        record = Run(1.0, kind, name, route, event, topic, code="http_status" if kind == "call" else "no_room")
         self.records.kept.add(KeptRun(record, topic, 1.0, b"{}", None, MessageProperties((("a", "b"),))))
 
     async def retry(self, *names: str) -> Retried:
@@ -111,8 +111,8 @@ def test_the_message_of_a_request_is_published_as_the_event_is_defined_now_with_
         assert sent.properties == MessageProperties((("a", "b"),))
         new, old = rig.records.kept.get(run), rig.records.kept.get("one")
         assert new is not None and old is not None
-        assert (new.record.status, new.record.code, new.record.retry_of) == (200, None, "one")
-        assert old.record.retried_as == run
+        assert (new.run.status, new.run.code, new.run.retry_of) == (200, None, "one")
+        assert old.run.retried_as == run
 
     running(work)
 
@@ -128,7 +128,7 @@ def test_a_broker_that_does_not_take_the_message_of_a_request_makes_a_failure_th
         await asyncio.sleep(0.01)
         new = rig.records.kept.get(run)
         assert new is not None
-        assert (new.record.status, new.record.code, new.is_failure) == (503, "broker_unavailable", True)
+        assert (new.run.status, new.run.code, new.is_failure) == (503, "broker_unavailable", True)
         assert rig.records.counts()["Hooks"]["Event"].statuses == {"503": 1}
         assert (await rig.retry(run)).started
         assert (await rig.retry("one")).started

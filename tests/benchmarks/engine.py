@@ -12,7 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 
-from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import CallRun, Host, Records, RequestRun, Turn
 from amqtt_rest_bridge.engine.outcome import Outcomes
@@ -163,7 +163,7 @@ async def run(kind: str, count: int, size: int) -> float:
     loaded = load_text(text)
     assert not loaded.has_errors, loaded.faults
     peers = Peers()
-    kept = RunRecords(RunIds())
+    kept = RunRecorder(RunIds())
     kept.use_routes(loaded.routes)
     records: Records | None = peers if kind == "records" else kept if kind == "records of an admin port" else None
     host = Host(peers, peers.connect, peers, LoopClock(), random.SystemRandom().random, records=records)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
-from amqtt_rest_bridge.admin.runs import Record
+from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.store import failure_file
 from amqtt_rest_bridge.store.failure_file import FailureFile
 from tests.support.waiting import eventually
@@ -24,14 +24,14 @@ SIZE: Final = 4 << 20
 
 def kept(number: int, size: int = 20_000) -> KeptRun:
     """Return a run whose payload is as large."""
-    record = Record(float(number), "call", str(number), "R", "E", "in", code="http_status")
+    record = Run(float(number), "call", str(number), "R", "E", "in", code="http_status")
     return KeptRun(record, "in", 0.0, bytes(size), None)
 
 
 def loaded(path: Path) -> list[str | None]:
     """Return the ids that a file holds."""
     with closing(FailureFile(path, KeptRun)) as file:
-        return [one.record.id for one in file.loaded]
+        return [one.run.id for one in file.loaded]
 
 
 def main(kind: str, folder: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pytest
 
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
-from amqtt_rest_bridge.admin.runs import Record
+from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.store import failure_file
 from amqtt_rest_bridge.store.failure_file import FailureFile
@@ -41,7 +41,7 @@ from tests.support.waiting import SECONDS, eventually
 
 
 def kept(number: int, message: str = "why", payload: bytes = b"payload") -> KeptRun:
-    record = Record(float(number), "call", str(number), "R", "E", "in", code="http_status", message=message)
+    record = Run(float(number), "call", str(number), "R", "E", "in", code="http_status", message=message)
     return KeptRun(record, "in", 0.0, payload, None)
 
 
@@ -109,7 +109,7 @@ def test_a_run_that_cannot_be_written_keeps_no_other_one_from_it(tmp_path: Path)
     for number, message in enumerate(("one", "half a pair \ud800", "two")):
         file.put(str(number), kept(number, message))
     file.close()
-    assert [one.record.message for one in loaded(tmp_path / "failures.db")] == ["one", "two"]
+    assert [one.run.message for one in loaded(tmp_path / "failures.db")] == ["one", "two"]
 
 
 def test_a_machine_without_threads_costs_no_run_and_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,7 +124,7 @@ def test_a_machine_without_threads_costs_no_run_and_is_said(tmp_path: Path, monk
         assert file.trouble == "can't start new thread"
         file.put("2", kept(2))
         eventually(lambda: file.trouble is None)
-    assert [run.record.id for run in loaded(path)] == ["1", "2"]
+    assert [run.run.id for run in loaded(path)] == ["1", "2"]
 
 
 def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
@@ -140,7 +140,7 @@ def test_what_is_kept_while_the_disk_is_full_is_written_once_there_is_room(
         other.rollback()
     eventually(lambda: file.trouble is None)
     file.close()
-    assert [one.record.id for one in loaded(path)] == ["1"]
+    assert [one.run.id for one in loaded(path)] == ["1"]
 
 
 def test_failures_survive_a_killed_broker(target: Recorder, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_file_that_is_removed_or_emptied_while_it_is_used_is_made_again_with_a
         file.put("3", kept(3))
         eventually(lambda: _rows(path) == ["1", "2", "3"])
         assert path.stat().st_mode & 0o077 == 0
-    assert [one.record.id for one in loaded(path)] == ["1", "2", "3"]
+    assert [one.run.id for one in loaded(path)] == ["1", "2", "3"]
 
 
 def test_a_second_broker_is_refused_and_says_so(target: Recorder, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_a_kill_between_any_two_lines_leaves_a_file_that_opens_with_whole_runs(t
         writer = context.Process(target=_write_until, args=(path, line))
         writer.start()
         writer.join(SECONDS)
-        names = [one.record.id for one in loaded(path)]
+        names = [one.run.id for one in loaded(path)]
         assert names in (["0", "1"], ["0", "1", "2"], ["0", "1", "2", "3"], ["1", "2", "3"]), line
         assert all(one.payload == b"payload" for one in loaded(path))
         if writer.exitcode == 0:

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.admin.recorder import RunRecords
+from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.runs import RunQuery
 from amqtt_rest_bridge.engine.needs import Outcome, RequestRun
 from amqtt_rest_bridge.http.exchange import Request, refuse, refused
@@ -18,7 +18,7 @@ AWAY = refuse(catalogue.BROKER_UNAVAILABLE, "The broker is away")
 def test_of_a_flood_of_requests_that_are_not_served_the_first_and_the_last_hundred_are_kept() -> None:
     async def flood() -> None:
         (route,) = load_text(server_route()).routes
-        records = RunRecords(RunIds())
+        records = RunRecorder(RunIds())
         records.use_routes([route])
         for number in range(1000):
             request = Request(f"id-{number}", "POST", "/hook", "", {}, b"{}")
@@ -26,7 +26,7 @@ def test_of_a_flood_of_requests_that_are_not_served_the_first_and_the_last_hundr
                 time.time(), Outcome.FAILED, 0, route, route.server_events[0], request, refused(AWAY), AWAY, None,
                 Publication("received", b"{}"), 0.1, None, "POST /hook",
             ))  # fmt: skip
-        assert [run.record.id for run in records.kept.newest()] == ["id-0"]  # nothing was masked for the others
+        assert [run.run.id for run in records.kept.newest()] == ["id-0"]  # nothing was masked for the others
         assert [run.id for run in records.find(RunQuery(id="id-999"))] == ["id-999"]
         assert records.kept.get("id-999") is not None
         assert len(list(records.kept.newest())) == 100
