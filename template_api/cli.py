@@ -197,12 +197,7 @@ def import_paths(
 
 
 class Progress:
-    """What an import reports meanwhile: a bar on a terminal, and a line for each warning and fault. A context manager.
-
-    Args:
-        stream: where to write, normally standard error.
-        quiet: never draw the bar.
-    """
+    """What an import reports meanwhile: a bar on a terminal, a line for each warning and fault. A context manager."""
 
     def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
         from rich.console import Console

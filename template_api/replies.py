@@ -195,12 +195,9 @@ def _takes_gzip(accept_encoding: str | None) -> bool:
 
 
 class Resource:
-    """Answer GET, HEAD and perhaps POST of a path.
+    """Answer GET, HEAD and perhaps POST of a path, by functions that make the answer to a request.
 
-    Args:
-        get: makes the answer to a request; takes the fields of the path too.
-        post: makes the answer to a POST.
-        cache: where answers to GET are kept; None for those that do not come from the library.
+    `get` takes the fields of the path too; the `cache` keeps its answers where they come from the library.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ class BoundedConnection(psycopg.Connection[Any]):
     """A connection that is closed when the server leaves it without an answer for too long."""
 
     def wait(self, gen: Generator[Any, Any, Any], *arguments: Any, **named: Any) -> Any:
-        """Wait for one exchange with the server.
-
-        Raises:
-            psycopg.OperationalError: there was no answer in time; the connection is closed.
-        """
+        """Wait for one exchange with the server; close the connection and raise when there is no answer in time."""
         seconds = PING_SECONDS if self.autocommit else ANSWER_SECONDS
         return super().wait(self._bounded(gen, seconds), *arguments, **named)
 

@@ -189,8 +189,7 @@ class TemplateLibrary:
     def facets(self, query: TemplateQuery | None = None) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         """Return what published templates are classified by, with how many there are of each, the commonest first.
 
-        Args:
-            query: counts only what it finds, as `facet_counts` does.
+        With a query only what it finds is counted, as `facet_counts` does.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
         with reading(self._engine) as connection:

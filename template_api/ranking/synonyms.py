@@ -21,9 +21,6 @@ class Synonyms:
 
     A phrase is found in any form of its words (*sensors* as *sensor*), with or without accents, and with umlauts
     written either way (*Störung* as *stoerung*).
-
-    Args:
-        rules: which words are also searched as which.
     """
 
     def __init__(self, rules: Sequence[SynonymRule] = ()) -> None:

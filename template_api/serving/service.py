@@ -61,12 +61,7 @@ def serve(
 ) -> None:
     """Serve the API until a signal or the supervisor ends it.
 
-    Args:
-        settings: of the API.
-        threads: how many requests are answered at once.
-        access_log: the file of the access log, `-` for standard output.
-        socket_fd: the listening socket of a supervisor.
-        link_fd: the link to it.
+    `access_log` is a file, `-` for standard output. A supervisor hands over its listening socket and its link.
 
     Raises:
         SettingsError: a setting cannot be used.
@@ -119,14 +114,7 @@ def serve(
 
 
 class ApiServer:
-    """Waitress with an application on a bound socket.
-
-    Args:
-        app: the application.
-        listening: the socket.
-        threads: how many requests are answered at once.
-        limits: in place of those above, as waitress names them.
-    """
+    """Waitress with an application on a bound socket; `limits` are taken in place of those above, as it names them."""
 
     def __init__(self, app: Any, listening: socket.socket, threads: int = DEFAULT_THREADS, **limits: Any) -> None:
         logging.getLogger("waitress.queue").setLevel(logging.ERROR)  # it warns of each request that waits for a thread

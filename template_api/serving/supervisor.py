@@ -23,11 +23,7 @@ _BACKLOG = 1024
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Bind a socket and listen on it; port 0 takes a free one.
-
-    Raises:
-        StartError: the address cannot be bound; the message says why.
-    """
+    """Bind a socket and listen on it, port 0 takes a free one; raise `StartError` with why where that cannot be."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
@@ -78,12 +74,9 @@ class Supervisor:
         return self._process.pid if self._process is not None else None
 
     def start(self) -> None:
-        """Start the child, wait until it is ready, and watch it from then on.
+        """Start the child, wait until it is ready, and watch it from then on; raise `StartError` where it cannot start.
 
         Blocks for about a second, longer while a library is imported.
-
-        Raises:
-            StartError: it cannot start; the message says why.
         """
         self._spawn()
         self._watcher = threading.Thread(target=self._watch, name="template-api-supervisor", daemon=True)

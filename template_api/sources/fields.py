@@ -93,10 +93,7 @@ _RULES: Mapping[str, _Rule] = {
 class Fields:
     """Read the members of one template; `faults` are what was wrong with those read so far, `warnings` what was odd.
 
-    Args:
-        path: the file, for messages.
-        members: its values, by key.
-        lines: the line of each key, where known; `line` is used for the others.
+    `lines` has the line of each key, where known; `line` is used for the others.
     """
 
     def __init__(self, path: str, members: Mapping[str, Any], lines: Mapping[str, int], line: int = 1) -> None:
@@ -255,12 +252,9 @@ def check_storable(where: str, what: str, text: str) -> None:
 
 
 def json_text(where: str, what: str, value: object, most: int | None = None) -> str:
-    """Return a value of JSON or YAML as JSON that the database keeps and answers hold.
+    """Return a value of JSON or YAML as JSON; raise `SourceError` where it is nested too deeply, or has too much in it.
 
     `most` is how many objects, lists and values it may have: aliases of YAML multiply them.
-
-    Raises:
-        SourceError: it is nested more than 100 deep, too large, or holds a lone surrogate.
     """
     level, count = [value], 0
     for _ in range(_DEEPEST + 1):  # without recursion

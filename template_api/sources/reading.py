@@ -45,8 +45,7 @@ class Reading:
 def read_templates(path: Path) -> Iterator[Reading]:
     """Read a `.jsonl` file, or the template folders under a folder at any depth, in the order of their names.
 
-    Raises:
-        StartError: there is no such file or folder, or it holds no template.
+    Raises `StartError` at once where there is no such file or folder, or it holds no template.
     """
     try:
         mode = path.stat().st_mode  # not is_dir and is_file, which hide every error since Python 3.14
@@ -180,11 +179,7 @@ def _yaml_fields(root: Path, file: Path) -> Fields:
 
 
 def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
-    """Parse YAML into nodes, which know their lines, None for an empty document, and into values.
-
-    Raises:
-        SourceError: it is not YAML, or has a tag that means nothing here.
-    """
+    """Parse YAML into nodes, which know their lines, None for an empty document, and into values."""
     try:
         loader = _Loader(text)
         loader.name = str(file)  # for `_foreign`
