@@ -17,6 +17,7 @@ from tests.lot.placeholders.test_properties import JSON_VALUES, TEXTS, TOPICS, f
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
 from tests.support.route_text import BASIC, load_text
+from tests.support.waiting import eventually
 
 PAYLOAD = """{"level": 3, "big": 12345678901234567890, "half": 0.5, "text": "pump 7%", "seven": "7", "yes": true,
  "none": null, "list": [1, {"a": 1.0}], "same": [1.0, {"a": 1}], "other": ["1", {"a": 1}], "empty": "", "one": 1}"""
@@ -192,6 +193,7 @@ def test_a_message_for_which_it_is_false_sends_nothing_and_counts_as_skipped() -
         assert client.message() == ("out", b'{"level": 3}')
         assert target.request().body == b'{"level": 3}'
         assert target.arrived.empty()
+        eventually(lambda: host.program.status("R")["messages"]["in_flight"] == 0, "the result is not acknowledged")
         status = host.program.status("R")
         assert status["messages"] == {
             "total": 4, "succeeded": 1, "failed": 0, "retried": 0, "retrying": 0, "refused": 0, "skipped": 3,
