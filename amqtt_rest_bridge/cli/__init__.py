@@ -127,16 +127,12 @@ class Command(typer.core.TyperCommand):
         try:
             return super().parse_args(ctx, args)
         except typer.BadParameter as error:
-            error.message = _refusal(error.message)
+            said = error.message.removeprefix("Value error, ").partition(", unable to parse")[0]
+            error.message = said.replace("Input should be", "it must be")
+            choices = re.fullmatch(r"'(.*)' is not one of (.*)\.", said)
+            if choices and (meant := closest(choices[1], re.findall("'([^']*)'", choices[2]))):
+                error.message = f"{said} Did you mean '{meant}'?"
             raise
-
-
-def _refusal(message: str) -> str:
-    said = message.removeprefix("Value error, ").partition(", unable to parse")[0]
-    choices = re.fullmatch(r"'(.*)' is not one of (.*)\.", said)
-    if choices and (meant := closest(choices[1], re.findall("'([^']*)'", choices[2]))):
-        return f"{said} Did you mean '{meant}'?"
-    return said.replace("Input should be", "it must be")
 
 
 def as_written(text: str) -> str:

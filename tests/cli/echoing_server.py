@@ -3,8 +3,9 @@
 import html
 import json
 from base64 import b64encode, encodebytes, urlsafe_b64encode
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import quote
+
+from tests.support.http_target import Peer, Seen, reply
 
 
 def escaped(text: str) -> list[str]:
@@ -32,47 +33,42 @@ def escaped(text: str) -> list[str]:
     ]
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+def converse(peer: Peer) -> None:
+    """Answer requests: with what came, or by their path with credentials, 404, or what is not text."""
+    while (seen := peer.request()) is not None:
+        if "echo" in seen.path:
+            _send_back(peer, seen)
+            continue
+        answer = b'you sent "%s"\n\x1b[31mred' % seen.body
+        if "binary" in seen.path:
+            answer = answer.decode().encode("utf-16-le" if "utf-16" in seen.path else "utf-16")
+        key = seen.headers.get("Idempotency-Key", "none")
+        status = "404 Not Found" if "missing" in seen.path else "200 OK"
+        peer.send(reply(answer, status, "Set-Cookie: session=1", f"X-Seen: {key}"))
 
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if "echo" in self.path:
-            self._send_back(body)
-            return
-        self.send_response(404 if "missing" in self.path else 200)
-        answer = b'you sent "%s"\n\x1b[31mred' % body
-        if "binary" in self.path:
-            answer = answer.decode().encode("utf-16-le" if "utf-16" in self.path else "utf-16")
-        self.send_header("Content-Length", str(len(answer)))
-        self.send_header("Set-Cookie", "session=1")
-        self.send_header("X-Seen", self.headers["Idempotency-Key"] or "none")
-        self.end_headers()
-        self.wfile.write(answer)
 
-    def _send_back(self, body: bytes) -> None:
-        """Answer with credentials in the forms that servers, gateways and debugging pages use."""
-        basic, secret = self.headers["Authorization"], json.loads(body)["key"]
-        lines = [basic, basic.split()[1], quote(basic), json.dumps({"a": basic})]
-        lines += ["pass word", "pass+word", "pass%20word"]
-        lines += [secret, quote(secret), quote(secret).lower(), json.dumps(secret), html.escape(secret)]
-        lines += [secret.encode().hex(), secret.encode().hex().upper()]
-        lines += ["token abc", self.headers["X-Token"].encode().hex(), *escaped(secret)]
-        for before in range(3):
-            for after in range(3):
-                data = b"x" * before + secret.encode() + b"y" * after
-                lines += [b64encode(data).decode(), urlsafe_b64encode(data).decode(), quote(b64encode(data), safe="")]
-        answer = "\n".join(f"[{line}]" for line in lines).encode()
-        self.send_response(200, f"OK {b64encode(secret.encode()).decode()} {quote(secret)} {json.dumps(secret)}")
-        self.send_header("X-Echo", b64encode(b"operator:pass word").decode())
-        self.send_header("X-Raw", secret.encode().decode("latin-1"))
-        self.send_header("X-Folded", json.dumps(basic) + "\r\n and\r\n\t" + quote(secret))
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for start in range(0, len(answer), 7):
-            piece = answer[start : start + 7]
-            self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        self.wfile.write(b"0\r\n\r\n")
-
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the library's own name for it
-        pass
+def _send_back(peer: Peer, seen: Seen) -> None:
+    """Answer with credentials in the forms that servers, gateways and debugging pages use."""
+    basic, secret = seen.headers["Authorization"], json.loads(seen.body)["key"]
+    lines = [basic, basic.split()[1], quote(basic), json.dumps({"a": basic})]
+    lines += ["pass word", "pass+word", "pass%20word"]
+    lines += [secret, quote(secret), quote(secret).lower(), json.dumps(secret), html.escape(secret)]
+    lines += [secret.encode().hex(), secret.encode().hex().upper()]
+    lines += ["token abc", seen.headers["X-Token"].encode().hex(), *escaped(secret)]
+    for before in range(3):
+        for after in range(3):
+            data = b"x" * before + secret.encode() + b"y" * after
+            lines += [b64encode(data).decode(), urlsafe_b64encode(data).decode(), quote(b64encode(data), safe="")]
+    answer = "\n".join(f"[{line}]" for line in lines).encode()
+    head = [
+        f"HTTP/1.1 200 OK {b64encode(secret.encode()).decode()} {quote(secret)} {json.dumps(secret)}",
+        f"X-Echo: {b64encode(b'operator:pass word').decode()}",
+        f"X-Raw: {secret}",
+        f"X-Folded: {json.dumps(basic)}\r\n and\r\n\t{quote(secret)}",
+        "Transfer-Encoding: chunked",
+    ]
+    peer.send("\r\n".join([*head, "", ""]).encode())
+    for start in range(0, len(answer), 7):
+        piece = answer[start : start + 7]
+        peer.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+    peer.send(b"0\r\n\r\n")

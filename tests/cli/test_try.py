@@ -3,16 +3,16 @@ import json
 import os
 import re
 import sys
-import threading
 from collections.abc import Iterator
-from http.server import HTTPServer
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from tests.cli.echoing_server import Handler
+from tests.cli.echoing_server import converse
+from tests.support.http_target import Target
+from tests.support.ports import free_port
 from tests.support.route_text import BASIC, write_secrets
 
 ROUTE = """\
@@ -41,12 +41,8 @@ DEFINE ROUTE Weather WITH TYPE REST_API
 
 @pytest.fixture(scope="module")
 def port() -> Iterator[int]:
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        yield server.server_port
-        server.shutdown()
-        thread.join()
+    with Target(converse) as target:
+        yield target.port
 
 
 @pytest.fixture
@@ -221,17 +217,14 @@ def test_status_of_400_and_above_gives_1_and_names_the_failure(
 
 
 def test_server_that_is_not_there_gives_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        closed = server.server_port
-    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=closed) == 1
+    assert attempt(folder, "--topic", "weather/x/ask", "--send", port=free_port()) == 1
     assert "# fails with connection_failed: " in capsys.readouterr().out
 
 
 def test_a_failure_goes_to_the_topic_that_the_broker_would_publish_it_to(
     folder: Path, port: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        closed = server.server_port
+    closed = free_port()
     plain = ROUTE.replace('        WITH ERROR_TOPIC "weather/errors"\n', "").replace("Weather", "Plain")
     arguments = ["try", "p.lot", "--secrets-dir", "secrets", "--topic", "weather/a/ask", "--send"]
     (folder / "p.lot").write_text(plain.format(port=closed, path="x", env="#"))

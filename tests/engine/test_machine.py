@@ -226,7 +226,7 @@ class Messages(RuleBasedStateMachine):
 
 
 def test_whatever_happens_each_message_keeps_its_promises() -> None:
-    run_state_machine_as_test(Messages, settings=settings(deadline=None, max_examples=40, stateful_step_count=30))
+    run_state_machine_as_test(Messages, settings=settings(deadline=None, max_examples=25, stateful_step_count=30))
 
 
 @pytest.mark.long

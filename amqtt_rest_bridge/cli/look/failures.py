@@ -102,9 +102,8 @@ def kept_failures(port: AdminPort, query: Mapping[str, str | None]) -> list[dict
 def runs_of(port: AdminPort, query: Mapping[str, str | None], outcome: str) -> list[dict[str, Any]]:
     """Return the runs with an outcome; raises `AdminError`."""
     given = {name: value for name, value in query.items() if value is not None}
-    found: list[dict[str, Any]] = port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})[
-        "runs"
-    ]
+    answer = port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})
+    found: list[dict[str, Any]] = answer["runs"]
     return found
 
 
@@ -137,20 +136,17 @@ def _whole(run: Mapping[str, Any]) -> Iterator[str]:
         (run["request"], "request: {method} {url}", "body"),
         (run["response"], "response: {status} {reason}", "body"),
     ):
-        if part is not None:
-            yield ""
-            yield visible(f"# {title.format(**part)}")
-            yield from (visible(f"{name}: {value}") for name, value in part.get("headers", ()))
-            yield from _body(part, body)
-
-
-def _body(part: Mapping[str, Any], name: str) -> Iterator[str]:
-    if part.get(name) is None:
-        yield "(no body)" if name == "body" else f"({name} not shown)"
-        return
-    yield ""
-    yield from (visible(text) for text in str(part[name]).split("\n"))
-    if part["is_cut"]:
-        yield f"(the first 16 KiB of {part['size']} bytes)"
-    if part[f"{name}_encoding"] == "base64":
-        yield "(Base64)"
+        if part is None:
+            continue
+        yield ""
+        yield visible(f"# {title.format(**part)}")
+        yield from (visible(f"{name}: {value}") for name, value in part.get("headers", ()))
+        if part.get(body) is None:
+            yield "(no body)" if body == "body" else f"({body} not shown)"
+            continue
+        yield ""
+        yield from (visible(text) for text in str(part[body]).split("\n"))
+        if part["is_cut"]:
+            yield f"(the first 16 KiB of {part['size']} bytes)"
+        if part[f"{body}_encoding"] == "base64":
+            yield "(Base64)"

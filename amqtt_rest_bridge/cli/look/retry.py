@@ -1,9 +1,8 @@
 """`rest-bridge retry`: have a running bridge send the messages of kept failures again. Main thread."""
 
 import sys
-from collections.abc import Mapping
 from contextlib import closing
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
@@ -49,8 +48,14 @@ def run(
     check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
     with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
-        if not ids and not yes and not _agrees(port, wanted):
-            return 1
+        if not ids and not yes:
+            failures = [one for one in kept_failures(port, {"route": route, "code": code}) if one["retried_as"] is None]
+            for failure in failures[-_MOST_SHOWN:]:
+                print(line(failure))
+            if len(failures) > _MOST_SHOWN:
+                print(f"... and {len(failures) - _MOST_SHOWN} older ones")
+            if failures and not agrees(f"Send {count(len(failures), 'message')} again?"):
+                return 1
         answer = port.post("/api/failures/retry", "started", wanted)
         if route is not None and not answer["started"] and not answer["refused"]:
             port.check_route(route)
@@ -64,13 +69,3 @@ def run(
         return 0
     print(f"{count(len(answer['started']), 'message')} sent again")
     return 1 if answer["refused"] else 0
-
-
-def _agrees(port: AdminPort, wanted: Mapping[str, Any]) -> bool:
-    """Show what would be sent again, and ask; with nothing to send there is nothing to ask."""
-    failures = [one for one in kept_failures(port, wanted) if one["retried_as"] is None]
-    for failure in failures[-_MOST_SHOWN:]:
-        print(line(failure))
-    if len(failures) > _MOST_SHOWN:
-        print(f"... and {len(failures) - _MOST_SHOWN} older ones")
-    return not failures or agrees(f"Send {count(len(failures), 'message')} again?")

@@ -128,24 +128,22 @@ def sarif_of(faults: Sequence[Fault]) -> str:
     codes = sorted({fault.code for fault in faults})
     rules = [{"id": code, "shortDescription": {"text": code.meaning}} for code in codes]
     driver = {"name": "rest-bridge", "version": own_version(), "rules": rules}
-    results = [_result(fault, codes.index(fault.code)) for fault in faults]
+    results = []
+    for fault in faults:
+        file, place, end, message = _in_file(fault)
+        artifact = {"uri": _uri(file)}
+        region = {"startLine": place.line, "startColumn": place.column, "endLine": end.line, "endColumn": end.column}
+        result: dict[str, Any] = {
+            "ruleId": fault.code,
+            "ruleIndex": codes.index(fault.code),
+            "level": "note" if fault.severity is Severity.NOTICE else str(fault.severity),
+            "message": {"text": message},
+            "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
+        }
+        if fault.replacement is not None and file == fault.path:
+            change = {"deletedRegion": region, "insertedContent": {"text": fault.replacement}}
+            fix = {"artifactChanges": [{"artifactLocation": artifact, "replacements": [change]}]}
+            result["fixes"] = [fix | {"description": {"text": fault.hint}}]
+        results.append(result)
     run = {"tool": {"driver": driver}, "columnKind": "unicodeCodePoints", "results": results}
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2, ensure_ascii=False)
-
-
-def _result(fault: Fault, rule: int) -> dict[str, Any]:
-    file, place, end, message = _in_file(fault)
-    artifact = {"uri": _uri(file)}
-    region = {"startLine": place.line, "startColumn": place.column, "endLine": end.line, "endColumn": end.column}
-    result: dict[str, Any] = {
-        "ruleId": fault.code,
-        "ruleIndex": rule,
-        "level": "note" if fault.severity is Severity.NOTICE else str(fault.severity),
-        "message": {"text": message},
-        "locations": [{"physicalLocation": {"artifactLocation": artifact, "region": region}}],
-    }
-    if fault.replacement is not None and file == fault.path:
-        change = {"deletedRegion": region, "insertedContent": {"text": fault.replacement}}
-        fix = {"artifactChanges": [{"artifactLocation": artifact, "replacements": [change]}]}
-        result["fixes"] = [fix | {"description": {"text": fault.hint}}]
-    return result
