@@ -31,7 +31,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes, note_attempt
 from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve, marks_of
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
 from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
-from amqtt_rest_bridge.engine.stages.overload import RoomQueue
+from amqtt_rest_bridge.engine.stages.overload import AT_ONCE, RoomQueue
 from amqtt_rest_bridge.engine.stages.rate_limit import Pace
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.errors import CallError, FailureCode, PublicationRefusedError
@@ -460,13 +460,22 @@ class RouteCalls:
         if before.client is not definition.client and before.client is not None:
             before.client.close()
         self._batches.close_changed(definition.events)
+        removed = []
         for call in self._outside.remove():
             present = definition.events.get(call.event.event.name)
             if present is None:
-                self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
+                removed.append(call)
             else:
                 call.event = present
                 self._admit(call)
+        if removed:
+            self._start(self._refuse_removed(removed))
+
+    async def _refuse_removed(self, calls: list[Call]) -> None:
+        for number, call in enumerate(calls):
+            self.refuse(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
+            if number % AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def share_limits(self, workers: int) -> None:
         """Share RATE_LIMIT and the probes of a target that is down with other workers."""
