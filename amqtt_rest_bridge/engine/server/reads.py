@@ -228,21 +228,21 @@ class Reads:
                 newest.is_complete = False
             raise
 
-    def add(self, stream: "CallerStream") -> None:
+    def add_stream(self, stream: "CallerStream") -> None:
         """Count a stream; raises `RequestRefusedError` (503) when there are too many."""
         if not self._takes_streams or len(self._streams) >= MOST_STREAMS:
             raise RequestRefusedError(overloaded("The bridge has as many streams open as it can serve"))
         self._streams.add(stream)
         self._count(stream.name[0], 1)
 
-    def sleep(self, stream: "CallerStream") -> None:
+    def wake_later(self, stream: "CallerStream") -> None:
         """Wake a stream, which has sent all that there is, with the next message on one of its topics.
 
         So a message costs nothing for streams that have not sent what came before it.
         """
         self._asleep.setdefault(stream.topic_filter, {}).setdefault(stream.topics, set()).add(stream)
 
-    def remove(self, stream: "CallerStream") -> None:
+    def remove_stream(self, stream: "CallerStream") -> None:
         """Forget a stream."""
         self._streams.remove(stream)
         self._count(stream.name[0], -1)
@@ -318,7 +318,7 @@ class ReadEvent:
         if request.http.method == "HEAD":
             return Response("200 OK", HEADERS)
         stream = CallerStream(self, topics, request.http.headers.get("last-event-id", ""))
-        self.reads.add(stream)
+        self.reads.add_stream(stream)
         return Response("200 OK", HEADERS, stream=stream)
 
 
@@ -514,11 +514,11 @@ class CallerStream:
         except RequestRefusedError:  # the next request of this caller is answered with it
             return b""
         if piece is None:
-            self._reads.sleep(self)
+            self._reads.wake_later(self)
             return self._pulse.of(b"")
         self._seen = piece.number
         return self._pulse.of(piece.written)
 
     def close(self) -> None:
         """End."""
-        self._reads.remove(self)
+        self._reads.remove_stream(self)
