@@ -202,7 +202,7 @@ def test_each_message_of_a_batch_that_is_tried_again_is_noted(rigs: Rigs) -> Non
     rig = rigs(batched("WITH BATCH_SIZE 2", config="WITH RETRIES 1"), records=records)
     offer(rig, b"1", b"2")
     rig.reply(503)
-    assert [(run.outcome, run.status, run.attempted) for run in records.calls] == [("retried", 503, 1)] * 2
+    assert [(run.outcome, run.status, run.attempted) for run in records.calls] == [("retrying", 503, 1)] * 2
     assert rig.statistics.retrying == 2
     rig.advance(1)
     rig.reply()

@@ -177,7 +177,7 @@ def test_a_run_tells_how_long_it_waited_and_what_became_of_each_attempt(rigs: Ri
     rig.reply(elapsed=1.0)
     rig.reply(elapsed=0.25)
     retried, _, run = records.calls
-    assert (retried.outcome, retried.status, retried.attempted) == ("retried", 503, 1)
+    assert (retried.outcome, retried.status, retried.attempted) == ("retrying", 503, 1)
     assert (run.outcome, run.status, run.attempted, run.message.payload) == ("succeeded", 200, 2, b"a")
     assert [(one.status, one.ms) for one in run.attempts] == [(503, 2000.0), (200, 250.0)]
     assert [run.took, run.waited] == pytest.approx([2.25, 0.75])
