@@ -1,4 +1,4 @@
-"""What operators see of a bridge: records of calls and requests, figures, problems, retries, and their port.
+"""What operators see of a bridge: runs of calls and requests, figures, problems, retries, and the port that shows them.
 
-`parts.Admin` puts `records`, `figures`, `retries` and `app` together.
+`parts.Admin` puts `recorder`, `figures`, `retries` and `app` together. The loop alone.
 """

@@ -25,7 +25,7 @@ SAMPLE_SECONDS: Final = 10.0
 """From one sample of the figures, for the charts, to the next."""
 
 
-class RouteNumbers(Struct, frozen=True, array_like=True):
+class RouteNumbers(Struct, frozen=True):
     """The numbers of one route; `status` is what its status topic says, where that was asked for.
 
     `spooled` is the number of its messages on disk, None for a route that is not lossless; `breaker` is `open` or
@@ -48,7 +48,7 @@ class RouteNumbers(Struct, frozen=True, array_like=True):
     status: dict[str, Any] | None
 
 
-class GroupNumbers(Struct, frozen=True, array_like=True):
+class GroupNumbers(Struct, frozen=True):
     """What a worker counts of its group: whether it holds each slot, by number, and the rest as `/metrics` has it.
 
     `route_sets` are the living workers by the hash of their route set.
@@ -62,7 +62,7 @@ class GroupNumbers(Struct, frozen=True, array_like=True):
     route_sets: dict[str, int]
 
 
-class BridgeNumbers(Struct, frozen=True, array_like=True):
+class BridgeNumbers(Struct, frozen=True):
     """What concerns no route: restarts of bridge processes, errors of the last reload, and why it is not ready.
 
     `unmatched` are requests that led to no endpoint, by port; `unmatched_paths` the most frequent ones.
@@ -85,9 +85,8 @@ class BridgeNumbers(Struct, frozen=True, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """The figures at `at` (monotonic seconds); the routes by name, in order."""
+    """The figures; the routes by name, in order."""
 
-    at: float
     routes: dict[str, RouteNumbers]
     bridge: BridgeNumbers
 
@@ -148,7 +147,7 @@ class Figures:
                 await asyncio.sleep(0)
         while not self._unmatched.prepare():
             await asyncio.sleep(0)
-        return Numbers(time.monotonic(), found, self._whole())
+        return Numbers(found, self._whole())
 
     def _route(self, statistics: RouteStatistics, events: dict[str, EventCounts], *, statuses: bool) -> RouteNumbers:
         admission = statistics.admission

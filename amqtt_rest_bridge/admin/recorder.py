@@ -72,7 +72,7 @@ _MOST_WAITING_BYTES: Final = 8 << 20  # ... and their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.REFUSED: "refused"}
 
 
-class EventCounts(Struct, array_like=True):
+class EventCounts(Struct):
     """What has been counted of an event since the start.
 
     `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
@@ -89,7 +89,7 @@ class EventCounts(Struct, array_like=True):
     skipped: dict[str, int] = {}
 
 
-class Durations(Struct, array_like=True):
+class Durations(Struct):
     """Durations: their number by upper bounds, `BUCKETS` by default, not cumulated, and their sum in seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))

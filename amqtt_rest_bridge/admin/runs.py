@@ -113,7 +113,7 @@ class ShownResponse(Struct, frozen=True, array_like=True):
     body: ShownBody
 
 
-class RunQuery(Struct, frozen=True, array_like=True):
+class RunQuery(Struct, frozen=True):
     """Which runs are wanted, the newest `limit` of them; None: any. `since` is Unix time, `topic` a topic filter.
 
     With `tries` also the last failed try of each call that has not ended, as a run of the kind "retry".

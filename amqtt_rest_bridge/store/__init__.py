@@ -1,8 +1,8 @@
-"""The spool of lossless routes: messages on disk until their calls have ended. SQLite lives here only.
+"""What is on disk: messages of lossless routes until their calls have ended, failures. SQLite lives here only.
 
 `rows` has the table, and reads and checks what is in it; `spool` writes it. `keys` makes the keys of calls, `lock`
 keeps other brokers away, `salvage` repairs a damaged file, `disk_space` keeps a reserve on the disk. `seen` has the
-keys of DEDUPE_KEY.
+keys of DEDUPE_KEY, `failure_file` the failures that are kept.
 """
 
 from amqtt_rest_bridge.store.keys import BatchNumbers

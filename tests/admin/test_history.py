@@ -26,7 +26,7 @@ class Counted:
 
 
 def counted(succeeded: int, failed: int, refused: int = 0, name: str = "R", took: Sequence[float] = ()) -> Numbers:
-    return Numbers(0.0, {name: cast(Any, Counted(succeeded, failed, refused, took))}, cast(Any, None))
+    return Numbers({name: cast(Any, Counted(succeeded, failed, refused, took))}, cast(Any, None))
 
 
 def test_each_range_has_all_that_was_counted_within_it() -> None:

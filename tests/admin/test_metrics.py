@@ -22,7 +22,7 @@ def numbers(*names: str) -> Numbers:
     took, waited = Durations([2] * (len(BUCKETS) + 1), 1.5), Durations([14], 0.25)
     events = {"Send": EventCounts({"succeeded": 12, "timeout": 2}, took, waited)}
     routes = [RouteNumbers(name, "Green", events, 12, 2, 0, 3, 4, 5, 6, None, None, None, None) for name in names]
-    return Numbers(0.0, {route.name: route for route in routes}, BROKER)
+    return Numbers({route.name: route for route in routes}, BROKER)
 
 
 def lines(*names: str) -> list[str]:
@@ -75,7 +75,7 @@ def test_p50_and_p99_are_right_within_a_quarter_from_a_millisecond_to_thirty_sec
 
 def test_versions_and_processes_are_there() -> None:
     broker = BridgeNumbers(0, 0, [], pids={"main": os.getpid(), "bridge-0": os.getppid(), "bridge-1": 1 << 22})
-    text = metrics.exposition(Numbers(0.0, {}, broker)).decode()
+    text = metrics.exposition(Numbers({}, broker)).decode()
     found = {
         (sample.name, sample.labels.get("process")): sample
         for family in text_string_to_metric_families(text)
@@ -114,7 +114,7 @@ def test_what_a_worker_counts_of_its_group_is_there_and_beside_amqtt_is_not() ->
         [True, False], unacknowledged=3, redelivered=4, reconnects=5, lease_changes=6,
         route_sets={"0a1b": 2, "2c3d": 1},
     )  # fmt: skip
-    text = metrics.exposition(Numbers(0.0, {}, BridgeNumbers(0, 0, [], group=group))).decode()
+    text = metrics.exposition(Numbers({}, BridgeNumbers(0, 0, [], group=group))).decode()
     assert [line for line in text.splitlines() if not line.startswith("#")][-8:] == [
         'rest_bridge_slot_held{slot="0"} 1.0',
         'rest_bridge_slot_held{slot="1"} 0.0',

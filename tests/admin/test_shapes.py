@@ -250,7 +250,7 @@ def numbers_of(count: int, counted: dict[str, tuple[int, int]], random: Random) 
             "wait_ms": {"p50": 1.2, "p99": 9 * random.random()}, "last_error": None,
         }  # fmt: skip
         found[name] = RouteNumbers(name, "Green", {}, ok, bad, 0, 0, number % 3, 0, 0, None, None, None, status)
-    return Numbers(0.0, dict(sorted(found.items())), BridgeNumbers(0, 0, []))
+    return Numbers(dict(sorted(found.items())), BridgeNumbers(0, 0, []))
 
 
 def test_the_page_of_1000_busy_routes_is_under_60_kilobytes_for_a_caller_that_takes_gzip() -> None:

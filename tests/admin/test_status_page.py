@@ -229,68 +229,6 @@ def count_while_others_come_and_go(host: Host, page: Page) -> None:
     assert seen == [str(number) for number in range(20)]
 
 
-STREAMS = """
-    delete window.SharedWorker;
-    window.streams = [];
-    window.EventSource = class extends EventTarget {
-        constructor() { super(); streams.push(this); setTimeout(() => this.onopen()); }
-        close() {}
-        say(kind, data, lastEventId) {
-            this.dispatchEvent(new MessageEvent(kind, {data: JSON.stringify(data), lastEventId}));
-        }
-        calls(...numbers) {
-            for (const number of numbers)
-                this.say('message', {route: 'Orders', kind: 'call', id: `${number}`, topic: `${number}`}, `${number}`);
-        }
-    };
-    window.another = () => {
-        const {port1, port2} = new MessageChannel();
-        serve(port1);
-        port2.postMessage({seen: true, route: 'Alarms'});
-    };
-"""
-ANSWERED = """streams[1].say('routes', {summary: '', sections: {}, names: ['Orders', 'Alarms'], rows: []})"""
-
-
-def open_streaming(host: Host, page: Page) -> None:
-    """Open the page of a route on streams that the test speaks for."""
-    page.before_scripts(STREAMS)
-    page.before_scripts(SEE)
-    page.open(url(host, "/routes/Orders"))
-    page.wait(LIVE)
-
-
-@pytest.mark.chromium
-def test_a_newer_stream_that_is_behind_the_one_it_replaces_shows_no_call_again_and_misses_none(
-    host: Host, page: Page
-) -> None:
-    open_streaming(host, page)
-    page.evaluate("streams[0].calls(1, 2, 3)")
-    page.evaluate("another()")
-    page.wait("streams.length === 2 && streams[1].older")
-    page.evaluate("streams[1].calls(2)")
-    page.evaluate(ANSWERED)
-    page.evaluate("streams[1].calls(3, 4)")
-    page.wait(f"{SEEN}.includes('4')")
-    assert page.evaluate(SEEN) == "1 2 3 4"
-
-
-@pytest.mark.chromium
-def test_a_newer_stream_that_replaces_a_lost_one_shows_all_its_calls_whatever_their_numbers(
-    host: Host, page: Page
-) -> None:
-    """The bridge process that serves the port may be another one, which counts from the beginning."""
-    open_streaming(host, page)
-    page.evaluate("streams[0].calls(7, 8, 9)")
-    page.evaluate("streams[0].readyState = 0; streams[0].onerror(); another()")
-    page.wait("streams.length === 2 && streams[1].older")
-    page.evaluate("streams[1].calls(1)")
-    page.evaluate(ANSWERED)
-    page.evaluate("streams[1].calls(2)")
-    page.wait(f"{SEEN}.endsWith('2')")
-    assert page.evaluate(SEEN) == "7 8 9 1 2"
-
-
 STATES = """
     globalThis.told = [];
     document.addEventListener('DOMContentLoaded', () => {
