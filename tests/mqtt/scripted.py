@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from amqtt_rest_bridge.mqtt.connection import MqttConnection
+from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
 from amqtt_rest_bridge.mqtt.packets import Publish, publish
 from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession
@@ -34,6 +34,30 @@ def run(
 
     with Target(script) as broker, asyncio.Runner(loop_factory=factory) as runner:
         runner.run(using(broker.port))
+
+
+def run_connected(
+    script: Script,
+    use: Callable[[MqttConnection], Awaitable[None]],
+    answer: bytes = CONNACK,
+    *,
+    take: OnMessage = lambda *_: None,
+    factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop,
+) -> None:
+    """Run a broker that has answered CONNECT, and what uses the connection."""
+
+    def connected(peer: Peer) -> None:
+        peer.sock.recv(1024)
+        peer.send(answer)
+        script(peer)
+
+    async def connect(address: Address) -> None:
+        connection = MqttConnection(address, SESSION, take)
+        await connection.open()
+        await use(connection)
+        connection.abort()
+
+    run(connected, connect, factory)
 
 
 def read(peer: Peer, count: int) -> bytes:

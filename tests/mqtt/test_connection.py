@@ -22,7 +22,7 @@ from amqtt_rest_bridge.mqtt.values import (
     Subscription,
     why_not_connected,
 )
-from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run
+from tests.mqtt.scripted import CONNACK, LOOPS, OLD, SESSION, Taken, message, read, run, run_connected
 from tests.support.http_target import Peer, Script, silent
 from tests.support.waiting import SECONDS
 
@@ -50,14 +50,10 @@ def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK + data)
         sent.append(peer.sock.recv(1024))
         assert peer.sock.recv(1024) == b""
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         ended = await connection.ended()
         assert ended.startswith("the broker sends what MQTT does not allow: ") and why in ended
         assert not connection.is_open
@@ -65,7 +61,7 @@ def test_what_the_broker_may_not_send_ends_the_connection_with_a_reason_on_both_
             await connection.subscribe([Subscription("a")])
         await connection.disconnect()
 
-    run(script, use, factory)
+    run_connected(script, use, CONNACK + data, factory=factory)
     assert sent == [bytes([0xE0, 1, code])]
 
 
@@ -79,17 +75,13 @@ def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
     seconds: list[float] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
         for first in range(1, 61, 2):
             read(peer, 2 * packet)
             peer.send(acknowledgement(PUBACK, first))
             peer.send(acknowledgement(PUBACK, first + 1))
         peer.sock.recv(1024)
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         for _ in range(30):
             began, published = time.monotonic(), asyncio.Queue[str | None]()
             for _ in range(2):
@@ -99,20 +91,16 @@ def test_acknowledgements_that_come_apart_do_not_wait_for_delayed_ones_of_tcp(
             seconds.append(time.monotonic() - began)
         await connection.disconnect()
 
-    run(script, use, factory)
+    run_connected(script, use, factory=factory)
     assert min(seconds[20:]) < 0.03  # the first ones come at once in any case
 
 
 def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
         while peer.sock.recv(1024):
             pass
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.1)
         with pytest.raises(BrokerError, match=r"does not answer SUBSCRIBE$"):
             await connection.subscribe([Subscription("a")])
@@ -120,7 +108,7 @@ def test_what_a_broker_does_not_answer_is_named(monkeypatch: pytest.MonkeyPatch)
             await connection.unsubscribe([Subscription("a")])
         await connection.disconnect()
 
-    run(script, use)
+    run_connected(script, use)
 
 
 BEFORE_CONNACK = [
@@ -274,51 +262,36 @@ def test_what_comes_in_one_segment_with_connack_is_received_and_the_reset_behind
     ],
 )
 def test_a_connection_that_the_broker_ends_says_why(packet: str, why: str) -> None:
-    def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK + bytes.fromhex(packet))
-        peer.wait()
-
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         assert await connection.ended() == why
 
-    run(script, use)
+    run_connected(Peer.wait, use, CONNACK + bytes.fromhex(packet))
 
 
 def test_a_broker_that_does_not_answer_pingreq_is_left() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
         sent.append(read(peer, 2))
         peer.send(bytes.fromhex("D000"))
         sent.append(read(peer, 2))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         assert await connection.ended() == "the broker does not answer PINGREQ"
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
     assert sent == [b"\xc0\x00"] * 2
 
 
 def test_a_broker_that_drips_a_packet_has_not_answered_pingreq() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
         peer.drip(message(bytes(1_000_000), 1))
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         assert await connection.ended() == "the broker does not answer PINGREQ"
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
 
 
 def test_a_large_packet_on_a_slow_link_is_waited_for_with_the_answers_behind_it(
@@ -327,8 +300,6 @@ def test_a_large_packet_on_a_slow_link_is_waited_for_with_the_answers_behind_it(
     """It takes longer than two keep alives, and than an answer may take."""
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2006 0000 03 13 0001"))  # Server Keep Alive 1
         packet_id = peer.sock.recv(1024)[2:4]
         packet = message(bytes(100_000), 1)
         for start in range(0, len(packet), 2000):
@@ -337,51 +308,36 @@ def test_a_large_packet_on_a_slow_link_is_waited_for_with_the_answers_behind_it(
         peer.send(b"\x90\x04" + packet_id + b"\x00\x01")
         peer.wait()
 
-    async def use(address: Address) -> None:
-        taken = Taken()
-        connection = MqttConnection(address, SESSION, taken)
-        await connection.open()
+    taken = Taken()
+
+    async def use(connection: MqttConnection) -> None:
         monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.7)
         await connection.subscribe([Subscription("in")])
         assert taken.payloads == [bytes(100_000)]
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2006 0000 03 13 0001"), take=taken)  # Server Keep Alive 1
 
 
 def test_a_broker_that_wants_no_keep_alive_is_pinged_as_others_are() -> None:
-    def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2006 0000 03 13 0000"))  # Server Keep Alive 0
-        peer.wait()
-
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(connection.ended(), 0.5)
-        connection.abort()
 
-    run(script, use)
+    run_connected(Peer.wait, use, bytes.fromhex("2006 0000 03 13 0000"))  # Server Keep Alive 0
 
 
 def test_a_subscription_that_is_granted_less_than_it_needs_is_refused() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
         for _ in range(2):
             peer.send(b"\x90\x04" + peer.sock.recv(1024)[2:4] + b"\x00\x00")
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         await connection.subscribe([Subscription("a", qos=0)])
         with pytest.raises(BrokerError, match="the broker grants QoS 0 to the subscription of a, which needs QoS 1"):
             await connection.subscribe([Subscription("a")])
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use)
 
 
 @pytest.mark.parametrize("name", ["username", "password"])

@@ -10,7 +10,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish, acknowledgement, publish
 from amqtt_rest_bridge.mqtt.standard import PUBCOMP, PUBREC, PUBREL
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, Subscription
-from tests.mqtt.scripted import CONNACK, LOOPS, SESSION, Taken, message, read, run
+from tests.mqtt.scripted import CONNACK, LOOPS, SESSION, Taken, message, read, run, run_connected
 from tests.support.http_target import Peer
 from tests.support.waiting import SECONDS
 
@@ -86,15 +86,11 @@ def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_ag
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
         sent.append(read(peer, 2 * 11))
         sent.append(read(peer, 2 * 11))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         for _ in range(2):
             connection.publish("out", b"x", lambda _: None)
         connection._last_id = 65_534
@@ -102,9 +98,8 @@ def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_ag
             connection.publish("out", b"x", lambda _: None)
         while len(sent) < 2:
             await asyncio.sleep(0.001)
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use)
     data = b"".join(sent)
     assert [int.from_bytes(data[at + 7 : at + 9], "big") for at in range(0, len(data), 11)] == [1, 2, 65_535, 3]
 
@@ -113,15 +108,9 @@ def test_packet_identifiers_that_are_in_use_are_left_out_when_they_begin_at_1_ag
 def test_a_flood_leaves_the_loop_to_others_between_its_messages(
     factory: Callable[[], asyncio.AbstractEventLoop],
 ) -> None:
-    def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK + b"".join(message(b"%d" % one, None, 0) for one in range(10_000)))
-        peer.wait()
+    taken = Taken()
 
-    async def use(address: Address) -> None:
-        taken = Taken()
-        connection = MqttConnection(address, SESSION, taken)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         before = steps = 0
         while before < 10_000:
             await asyncio.sleep(0)
@@ -129,33 +118,34 @@ def test_a_flood_leaves_the_loop_to_others_between_its_messages(
             before = len(taken.payloads)
         assert taken.payloads == [b"%d" % one for one in range(10_000)]
         assert steps <= 2048  # 64 of each piece that uvloop reads in one iteration, 32 at most
-        connection.abort()
 
-    run(script, use, factory)
+    run_connected(
+        Peer.wait,
+        use,
+        CONNACK + b"".join(message(b"%d" % one, None, 0) for one in range(10_000)),
+        take=taken,
+        factory=factory,
+    )
 
 
 def test_a_message_of_qos_2_is_acknowledged_in_two_steps() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK + message(b"x", 7, 2))
         sent.append(read(peer, 4))
         peer.send(acknowledgement(PUBREL, 7))
         sent.append(read(peer, 4))
         peer.send(message(b"y", 7, 2))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        taken = Taken()
-        connection = MqttConnection(address, SESSION, taken)
-        await connection.open()
+    taken = Taken()
+
+    async def use(connection: MqttConnection) -> None:
         await taken.until(1)
         connection.acknowledge(7)
         await taken.until(2)
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use, CONNACK + message(b"x", 7, 2), take=taken)
     assert sent == [acknowledgement(PUBREC, 7), acknowledgement(PUBCOMP, 7)]
 
 
@@ -185,15 +175,11 @@ def test_a_handler_that_fails_loses_no_other_message(caplog: pytest.LogCaptureFi
 
 def test_no_packet_is_sent_that_is_larger_than_the_broker_takes() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2008 0000 05 27 00000014"))  # Maximum Packet Size 20
         assert read(peer, 20) == publish("out", b"x" * 10, 2, properties={})
         peer.send(bytes.fromhex("4003 0002 97"))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         answer: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         for topic, payload, why in (
             ("out", b"x" * 11, "a packet of 21 bytes; the broker takes 20 at most"),
@@ -204,9 +190,8 @@ def test_no_packet_is_sent_that_is_larger_than_the_broker_takes() -> None:
         connection._last_id = 1
         connection.publish("out", b"x" * 10, answer.set_result)
         assert await answer == "Quota exceeded"
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2008 0000 05 27 00000014"))  # Maximum Packet Size 20
 
 
 @LOOPS
@@ -246,8 +231,6 @@ def test_a_broker_that_does_not_read_is_sent_no_more_until_it_does(
 
 def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscribe_with() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
         data = b""
         while b"\x00\x03end" not in data:
             data = data[-8:] + peer.sock.recv(1 << 20)
@@ -255,9 +238,7 @@ def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscri
         peer.send(b"\x90\x04" + data[at - 3 : at - 1] + b"\x00\x01")
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         sent = 0
         while connection.can_publish:
             connection.publish("out", b"", lambda _: None)
@@ -265,28 +246,22 @@ def test_a_broker_that_acknowledges_nothing_leaves_packet_identifiers_to_subscri
             sent += 1
         assert sent == 1024
         await connection.subscribe([Subscription("end")])
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use)
 
 
 def test_packets_of_one_iteration_are_written_at_once() -> None:
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(CONNACK)
         sent.append(peer.sock.recv(65_536))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         for _ in range(100):
             connection.publish("out", b"x", lambda _: None)
         while not sent:
             await asyncio.sleep(0.001)
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use)
     assert sent[0].count(b"out") == 100

@@ -17,7 +17,7 @@ from amqtt_rest_bridge.mqtt.intake import Feed, Intake, MqttDelivery
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession
-from tests.mqtt.scripted import CONNACK, message, run
+from tests.mqtt.scripted import CONNACK, message, run, run_connected
 from tests.support.http_target import Peer
 from tests.worker.mosquitto import Mosquitto
 
@@ -94,8 +94,6 @@ def test_an_acknowledgement_of_an_old_connection_reaches_no_message_of_the_next(
 
 def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2006 0000 03 210002"))  # Receive Maximum 2
         data = b""
         for number in range(1, 6):
             while data.count(b"out") < min(5, number + 1):
@@ -104,17 +102,14 @@ def test_no_more_is_published_at_once_than_the_receive_maximum_of_the_broker() -
             peer.send(puback(number))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         publisher = MqttPublisher()
         publisher.up(connection)
         for _ in range(5):
             publisher.announce(Publication("out", b"x"))
         assert await publisher.settled(10) == 0
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2006 0000 03 210002"))  # Receive Maximum 2
 
 
 def test_a_session_that_the_broker_keeps_for_less_long_is_logged(caplog: pytest.LogCaptureFixture) -> None:
@@ -247,14 +242,10 @@ def test_a_publication_that_does_not_wait_is_given_up_while_the_broker_is_away_o
     sent: list[bytes] = []
 
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2006 0000 03 210001"))  # Receive Maximum 1
         while data := peer.sock.recv(1024):
             sent.append(data)
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         publisher = MqttPublisher()
         with pytest.raises(BrokerAwayError, match=r"^the broker is away$"):
             await publisher.publish(Publication("away", b"x"), hops=0, wait=False)
@@ -274,7 +265,7 @@ def test_a_publication_that_does_not_wait_is_given_up_while_the_broker_is_away_o
             await lost
         assert await publisher.settled(0) == 0
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2006 0000 03 210001"))  # Receive Maximum 1
     assert b"first" in b"".join(sent) and b"second" not in b"".join(sent)
 
 

@@ -18,7 +18,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import acknowledgement, publish
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address
-from tests.mqtt.scripted import CONNACK, SESSION, read, run
+from tests.mqtt.scripted import CONNACK, SESSION, read, run, run_connected
 from tests.support.asking import ask
 from tests.support.embedded_broker import hosting
 from tests.support.http_recorder import recording
@@ -207,35 +207,26 @@ def test_qos_0_counts_as_published_once_it_is_written_and_waits_while_there_is_n
 def test_an_acknowledgement_of_another_step_ends_the_connection(kind: int) -> None:
     def script(peer: Peer) -> None:
         peer.sock.recv(1024)
-        peer.send(CONNACK)
-        peer.sock.recv(1024)
         peer.send(acknowledgement(kind, 1))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         connection.publish("out", b"x", lambda _: None, qos=2)
         assert f"{standard.NAMES[kind]} without a publication of QoS" in await connection.ended()
 
-    run(script, use)
+    run_connected(script, use)
 
 
 def test_a_broker_that_takes_less_gets_less() -> None:
     def script(peer: Peer) -> None:
-        peer.sock.recv(1024)
-        peer.send(bytes.fromhex("2005 0000 02 2401"))  # Maximum QoS 1
         expected = publish("out", b"x", 1, properties={})
         assert read(peer, len(expected)) == expected
         peer.send(acknowledgement(standard.PUBACK, 1))
         peer.wait()
 
-    async def use(address: Address) -> None:
-        connection = MqttConnection(address, SESSION, lambda *_: None)
-        await connection.open()
+    async def use(connection: MqttConnection) -> None:
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         connection.publish("out", b"x", done.set_result, qos=2)
         assert await done is None
-        connection.abort()
 
-    run(script, use)
+    run_connected(script, use, bytes.fromhex("2005 0000 02 2401"))  # Maximum QoS 1
