@@ -159,11 +159,11 @@ def test_a_refusal_has_its_code_in_both_versions() -> None:
 def test_silence_after_connect_and_a_port_that_nothing_listens_on(
     monkeypatch: pytest.MonkeyPatch, unused_port: int
 ) -> None:
-    monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.1)
-
     async def use(address: Address) -> None:
-        with pytest.raises(NoAnswerError, match=r"^the broker the broker does not answer CONNECT$"):
-            await MqttConnection(address, SESSION, lambda *_: None).open()
+        with monkeypatch.context() as patch:
+            patch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.1)
+            with pytest.raises(NoAnswerError, match=r"^the broker the broker does not answer CONNECT$"):
+                await MqttConnection(address, SESSION, lambda *_: None).open()
         elsewhere = Address("127.0.0.1", unused_port, None, None, None, "it")
         with pytest.raises(
             BrokerError, match=r"^cannot reach the broker it: Connection refused; is the broker running\?$"
