@@ -22,6 +22,7 @@ from amqtt_rest_bridge.mqtt.packets import of_text
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
 from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.settings import (
+    ADMIN_VARIABLE,
     PASSWORD_VARIABLE,
     SettingFault,
     WorkerSettings,
@@ -149,7 +150,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
 
-    variables = [PASSWORD_VARIABLE, *map(variable_of, _TEXTS)]
+    variables = [PASSWORD_VARIABLE, ADMIN_VARIABLE, *map(variable_of, _TEXTS)]
     for name in os.environ:
         if name.startswith("REST_BRIDGE_") and name not in variables and (meant := did_you_mean(name, variables)):
             log.warning("the variable %s sets nothing: %s", name, meant)

@@ -443,7 +443,7 @@ def test_terminal_follows_the_admin_port(bridge: Host) -> None:
     ("arguments", "said"),
     [
         pytest.param(
-            [], "name the bridge's admin port with --admin or REST_BRIDGE_ADMIN: write http://HOST", id="none"
+            [], "name a bridge with --admin http://HOST:PORT or REST_BRIDGE_ADMIN, or its broker with --b", id="none"
         ),
         pytest.param(["--group", "plant"], "add --broker mqtt://HOST:PORT", id="group"),
         pytest.param(["--admin", "http://h", "--broker", "mqtt://h"], "give one of them", id="two"),

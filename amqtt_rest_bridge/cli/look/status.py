@@ -6,6 +6,7 @@ The figures are those of now, from the admin port, or those that were published 
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import sys
 import time
@@ -27,6 +28,7 @@ from amqtt_rest_bridge.engine.status import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, filters
 from amqtt_rest_bridge.mqtt.values import Address
+from amqtt_rest_bridge.settings import ADMIN_VARIABLE
 
 DESCRIPTION = f"""\
 Show how the routes of a running bridge are doing: health, connection, counters since its start, latencies, last
@@ -278,6 +280,9 @@ def run(
         raise typer.BadParameter("--broker and --group read from a broker, --admin from a bridge: give one of them")
     if group is not None and broker is None:
         raise ConfigurationError("the workers of a group are read from their broker: add --broker mqtt://HOST:PORT")
+    if broker is None and not (admin or os.environ.get(ADMIN_VARIABLE)):
+        named = f"name a bridge with --admin http://HOST:PORT or {ADMIN_VARIABLE}"
+        raise ConfigurationError(f"{named}, or its broker with --broker mqtt://HOST:PORT")
     source: OfBridge | OfBroker
     if broker is None:
         source = OfBridge(AdminPort(admin, ca_file, cert_file, key_file))
