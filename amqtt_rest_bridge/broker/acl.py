@@ -9,7 +9,7 @@ import logging
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from amqtt.session import Session
 from msgspec import Struct
@@ -18,6 +18,9 @@ from amqtt_rest_bridge.broker.amqtt_broker import MayPublish
 from amqtt_rest_bridge.lot.model import Message
 from amqtt_rest_bridge.times import Backoff, LineLimit
 from amqtt_rest_bridge.topics import loggable
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.broker.lossless import Lossless
 
 log = logging.getLogger(__name__)
 
@@ -54,19 +57,6 @@ class Undecided(Struct, gc=False, eq=False):
     failures: int = 0  # of the ACL, asked about this message
 
 
-class KeepsUndecided(Protocol):
-    """Where the messages are that the ACL decides about."""
-
-    def permitted(self, undecided: Undecided) -> None:
-        """Send the rows of a message: its publisher may publish it."""
-
-    def forbidden(self, undecided: Undecided) -> None:
-        """Remove the rows of a message: its publisher may not publish it."""
-
-    def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
-        """Report to the routes of a message that the ACL does not answer."""
-
-
 class AclQueue:
     """Messages that wait for the ACL: a queue for each publisher, and a task that asks about its messages in order.
 
@@ -79,7 +69,7 @@ class AclQueue:
         times: How long it may take.
     """
 
-    def __init__(self, keeper: KeepsUndecided, may_publish: MayPublish, times: AclTimes) -> None:
+    def __init__(self, keeper: "Lossless", may_publish: MayPublish, times: AclTimes) -> None:
         self._keeper = keeper
         self._may_publish = may_publish
         self._times = times

@@ -15,7 +15,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any, Final, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,6 +29,9 @@ from amqtt_rest_bridge.mqtt.private import AGAIN, GATHERED_SECONDS, KEY, REFUSED
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.times import Lull
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.broker.endpoint import Endpoint
 
 log = logging.getLogger(__name__)
 
@@ -335,22 +338,6 @@ def _usual(identifiers: tuple[int, ...], hops: int) -> bytes:
     return _properties(identifiers, hops, [])
 
 
-class TakesPackets(Protocol):
-    """What a connection needs of the endpoint."""
-
-    def opened(self, connection: "BridgeConnection") -> None:
-        """Note a new connection."""
-
-    def received(self, connection: "BridgeConnection", packet: Any) -> None:
-        """Take a packet; raises `PacketError` for one that may not come now."""
-
-    def ended(self, connection: "BridgeConnection") -> None:
-        """Note that a connection has ended."""
-
-    def has_room(self) -> bool:
-        """Return whether the bridge may publish more."""
-
-
 class BridgeConnection(asyncio.Protocol):
     """A connection that the bridge has opened.
 
@@ -358,7 +345,7 @@ class BridgeConnection(asyncio.Protocol):
         endpoint: Takes its packets.
     """
 
-    def __init__(self, endpoint: TakesPackets) -> None:
+    def __init__(self, endpoint: "Endpoint") -> None:
         self.on_writable: Callable[[], None] = lambda: None
         """Called when the socket takes more again."""
         self.is_leaving = False

@@ -120,7 +120,11 @@ class Endpoint:
         self._looking: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
         self._drops = LineLimit(_QUIET_SECONDS)
-        self._numbers = _Numbers()
+        # What the bridge has to know of the broker, and what was sent last.
+        self._restarts = 0
+        self._errors: list[tuple[str, str, str]] = []
+        self._stated: BrokerState | None = None
+        self._stated_at = 0.0
         self._telling: asyncio.TimerHandle | None = None
         self._socket, self.address = _bound()
 
@@ -191,13 +195,13 @@ class Endpoint:
 
     def note_restart(self) -> None:
         """Count a bridge that was started again."""
-        self._numbers.restarts += 1
+        self._restarts += 1
         self._tell_soon()
 
     def report_error(self, route: str, code: str, message: str) -> None:
         """Report an error of a route to the bridge, for its status."""
-        if len(self._numbers.errors) < _MOST_ERRORS:
-            self._numbers.errors.append((route, code, message))
+        if len(self._errors) < _MOST_ERRORS:
+            self._errors.append((route, code, message))
         self._tell_soon()
 
     # What the broker asks.
@@ -317,7 +321,7 @@ class Endpoint:
             if self._looking is None:
                 self._looking = asyncio.create_task(self._look_for_retained())
         if packet.topic_filter == BROKER_TOPIC:
-            self._numbers.sent = None
+            self._stated = None
             self._tell_soon()
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
@@ -443,21 +447,21 @@ class Endpoint:
     def _tell_soon(self) -> None:
         """Send the bridge what has changed, at most once a second."""
         if self._telling is None:
-            wait = max(0.0, self._numbers.sent_at + _QUIET_SECONDS - time.monotonic())
+            wait = max(0.0, self._stated_at + _QUIET_SECONDS - time.monotonic())
             self._telling = asyncio.get_running_loop().call_later(wait, self._tell)
 
     def _tell(self) -> None:
         self._telling = None
-        numbers, lossless = self._numbers, self._lossless
+        lossless = self._lossless
         if not self._receivers_of(BROKER_TOPIC):
             return
-        state = BrokerState(self.dropped, numbers.restarts, {}, errors=tuple(numbers.errors))
+        state = BrokerState(self.dropped, self._restarts, {}, errors=tuple(self._errors))
         if lossless is not None:
             state = replace(state, spool=dict(lossless.rows), refusing=lossless.refusing, trouble=lossless.trouble)
-        numbers.sent_at = time.monotonic()
-        if state != numbers.sent:
-            numbers.sent = replace(state, errors=())
-            numbers.errors.clear()
+        self._stated_at = time.monotonic()
+        if state != self._stated:
+            self._stated = replace(state, errors=())
+            self._errors.clear()
             self.offer(BROKER_TOPIC, json.encode(state))
         if lossless is not None:  # whose numbers change by themselves
             self._tell_soon()
@@ -469,16 +473,6 @@ async def _sent(session: BridgeSession) -> None:
         if not session.waiting:
             return
         await asyncio.sleep(_LOOK_SECONDS)
-
-
-class _Numbers:
-    """What the bridge has to know of the broker, and what was sent last."""
-
-    def __init__(self) -> None:
-        self.restarts = 0
-        self.errors: list[tuple[str, str, str]] = []
-        self.sent: BrokerState | None = None
-        self.sent_at = 0.0
 
 
 def _key_of(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:

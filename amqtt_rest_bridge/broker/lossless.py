@@ -270,7 +270,7 @@ class Lossless:
             await asyncio.to_thread(self._spool.checkpoint)
             self._spool.settle()
 
-    # What the ACL has said (`KeepsUndecided`).
+    # What the ACL has said: `AclQueue` calls these.
 
     def permitted(self, undecided: Undecided) -> None:
         """Send the rows of a message; those of events without a queue stay on disk."""

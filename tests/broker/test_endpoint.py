@@ -369,7 +369,7 @@ async def test_the_bridge_publishes_and_is_acknowledged_once_the_broker_has_it()
 async def test_packets_are_written_together_in_a_lull_of_the_loop_or_after_some_milliseconds() -> None:
     sent: list[bytes] = []
     transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, set_write_buffer_limits=lambda _: None)
-    connection = BridgeConnection(Accepting())
+    connection = BridgeConnection(cast("Endpoint", Accepting()))
     connection.connection_made(cast("asyncio.Transport", transport))
     end = time.monotonic() + GATHERED_SECONDS / 2
     for packet in (b"1", b"2", b"3"):
