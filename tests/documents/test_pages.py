@@ -88,4 +88,5 @@ def test_a_page_is_rendered_with_all_its_tables(name: str) -> None:
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     rules = re.findall(r"^(?:\| ?-+ ?)+\|$", text, re.MULTILINE)
     assert sum(token.type == "table_open" for token in tokens) == len(rules)
+    assert [token.content for token in tokens if token.type == "inline" and token.content.startswith("|")] == []
     assert re.findall(r"^[^\s|#\d-][^\n]*\n(\d+\. .*)", text, re.MULTILINE) == []
