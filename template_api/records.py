@@ -152,14 +152,6 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Suggestions:
-    """The templates whose titles complete what was typed, and the words of it that were read otherwise."""
-
-    found: tuple[Summary, ...] = ()
-    corrected: tuple[Word, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class TemplateQuery:
     """A query for templates.
 

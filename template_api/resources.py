@@ -101,9 +101,9 @@ class Answers:
     def suggestions(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/suggest: titles that complete a text."""
         text, ignored = query.suggest_query(req.query_string)
-        suggested = self._library.suggest(text)
-        shown = [{"text": each.title, "slug": each.slug or each.id} for each in suggested.found]
-        return Reply(encoded({"suggestions": shown}), _headers(ignored, suggested.corrected))
+        found, corrected = self._library.suggest(text)
+        shown = [{"text": each.title, "slug": each.slug or each.id} for each in found]
+        return Reply(encoded({"suggestions": shown}), _headers(ignored, corrected))
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""

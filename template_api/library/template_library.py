@@ -41,10 +41,10 @@ from template_api.records import (
     Page,
     Place,
     Status,
-    Suggestions,
     Summary,
     Template,
     TemplateQuery,
+    Word,
 )
 
 log = logging.getLogger(__name__)
@@ -174,13 +174,13 @@ class TemplateLibrary:
         found = [Found(summaries[hit.key], hit.score, hit.matched) for hit in ranked.hits if hit.key in summaries]
         return Page(tuple(found), ranked.total, ranked.corrected, ranked.ignored, ranked.place)
 
-    def suggest(self, text: str) -> Suggestions:
+    def suggest(self, text: str) -> tuple[tuple[Summary, ...], tuple[Word, ...]]:
         """Return at most eight templates whose titles complete a text with an unfinished last word.
 
         Beside them is what was read otherwise than typed.
         """
         keys, corrected = self._ranking().suggest(text, _SUGGESTIONS)
-        return Suggestions(tuple(self._summaries(keys).values()), corrected)
+        return tuple(self._summaries(keys).values()), corrected
 
     def near(self, text: str) -> tuple[Summary, ...]:
         """Return at most four templates with a word in the title like one of a text that nothing was found for."""

@@ -14,15 +14,13 @@ from template_api.cli import main
 from template_api.sources.fields import SLUG
 from template_api.sources.reading import Reading, read_templates
 from tests.support.library_store import Store, template
+from tests.template_api.library.imports import faults, write_folder
 
 _BOMB = "a0: &a0 [lol]\n" + "".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 15))
 
 
 def write(folder: Path, name: str = "one", text: str = "title: One\n") -> Path:
-    made = folder / name
-    made.mkdir(parents=True)
-    made.joinpath("template.yaml").write_text(text)
-    return made
+    return write_folder(folder / name, text)
 
 
 def only(path: Path) -> Reading:
@@ -31,10 +29,8 @@ def only(path: Path) -> Reading:
 
 
 def fault(path: Path) -> str:
-    reading = only(path)
-    assert reading.source is None
-    [fault] = reading.faults
-    return str(fault)
+    [fault] = faults(path)
+    return fault
 
 
 @pytest.mark.parametrize("name", ["template.yaml", "README.md"])
