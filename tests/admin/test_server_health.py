@@ -1,9 +1,6 @@
 """Health of server mode, wherever it is shown: the status topic, the API, the metrics, the pages and the log."""
 
 import json
-import logging
-import re
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -13,9 +10,6 @@ from tests.support.doors import DOORS, Host, Hosting, doors
 from tests.support.http_ports import Raw, get, post
 from tests.support.waiting import eventually
 
-_ANSWERED = re.compile(
-    r"route Intake, event Received: answered POST /hook with (.*), run \S+(?: \(the last of (\d+)\))?"
-)
 TOKEN = "Authorization: Bearer a-long-token"
 ROUTE = """DEFINE ROUTE Intake WITH TYPE REST_API
     ADD REST_API_CONFIG WITH ENABLE_SERVER "true" WITH SERVER_PORT "0" WITH SERVER_TOKEN "a-long-token"
@@ -62,23 +56,6 @@ def test_a_route_that_refuses_every_caller_says_so_wherever_it_is_shown(host: Ho
     assert admin.value("rest_bridge_request_seconds_count", **labels) == 1
     assert admin.value("rest_bridge_request_seconds_bucket", le="+Inf", **labels) == 1
     assert admin.value("rest_bridge_call_seconds_count", **labels) is None
-
-
-@pytest.mark.parametrize("hosting", DOORS)
-def test_admitted_and_refused_callers_of_one_second_have_a_log_line_each(
-    hosting: Hosting, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO, logger="amqtt_rest_bridge")
-    with hosting(ROUTE) as host, Raw(host.http_port) as raw:
-        for _ in range(2):
-            assert raw.ask(post("/hook")).status == 401
-            assert raw.ask(post("/hook", b"x", TOKEN)).status == 200
-    lines = [_ANSWERED.fullmatch(line) for line in caplog.messages]
-    counts = Counter[str]()
-    for line in lines:
-        if line is not None:
-            counts[line[1]] += int(line[2] or 1)
-    assert counts == {"401 unauthorized": 2, "200": 2}
 
 
 def test_a_read_event_without_a_message_refuses_its_callers(host: Host) -> None:
