@@ -171,6 +171,7 @@ def test_kept_tls_connection_that_was_closed_is_replaced() -> None:
         with client_by(config) as client:
             for _ in range(3):
                 assert client.send(HttpRequest(Method.GET, f"{config.base_address}/")).body == b"ok"
+                client.run(0.1)  # the server closes the connection meanwhile
         assert target.connections == 3
 
 
