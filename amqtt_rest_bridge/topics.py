@@ -71,7 +71,7 @@ def loggable(topic: str) -> str:
 def _check_text(text: str) -> str | None:
     if not text:
         return "is empty"
-    # Decision: MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
+    # MQTT 3.1.1 section 1.5.3 forbids U+0000 and lets a receiver refuse the other control characters; they
     # never are in a topic on purpose and would break a log line, so they are refused here as well.
     if CONTROL.search(text):
         return "holds a control character"

@@ -110,7 +110,7 @@ class AclQueue:
     async def _decide(self, undecided: Undecided) -> None:
         """Ask the ACL about a message, and do as it says; ask again later where it fails.
 
-        Decision: what fails is not a refusal, since the message has been acknowledged. Later messages overtake it,
+        What fails is not a refusal, since the message has been acknowledged. Later messages overtake it,
         ORDERED or not, since an ACL may fail for one topic alone.
         """
         session, loop = undecided.session, asyncio.get_running_loop()

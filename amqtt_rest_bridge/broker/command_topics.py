@@ -79,7 +79,7 @@ class CommandTopics:
 def is_below(topic: str) -> bool:
     """Return whether a topic, or a filter, is one of the commands' topics; a filter that has others too is not.
 
-    Decision: a filter such as `$SYS/#` is granted as the ACL says, and brings nothing of these topics.
+    A filter such as `$SYS/#` is granted as the ACL says, and brings nothing of these topics.
     """
     if topic.startswith(_SHARED):
         topic = topic.removeprefix(_SHARED).partition("/")[2]

@@ -294,7 +294,7 @@ class Lossless:
     def _take_left_over(self, row: Kept | Unreadable) -> None:
         """Count a row of an earlier run; the ACL is asked about it now if it was not, whether its event exists or not.
 
-        Decision: a row that cannot be read stays in the file as it is, and each start reports it again.
+        A row that cannot be read stays in the file as it is, and each start reports it again.
         """
         if isinstance(row, Unreadable):
             self._unreadable.append(row)
@@ -361,7 +361,7 @@ class Lossless:
     def _refusal(self, event: LosslessEvent, size: int) -> CallError | None:
         """Return why a payload of `size` bytes is not kept, None where it is.
 
-        Decision: a route that has nothing on disk takes one message, however large it is beside OVERLOAD_BYTES.
+        A route that has nothing on disk takes one message, however large it is beside OVERLOAD_BYTES.
         """
         if size > self._largest:
             what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
@@ -405,7 +405,7 @@ def _names_of(found: tuple[_Subscription, ...]) -> frozenset[EventName]:
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:
     """Return whether a QoS 2 PUBLISH is sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): it is on disk already.
 
-    Decision: DUP, topic and payload decide. The packet id alone does not: a publisher that has lost its state begins
+    DUP, topic and payload decide. The packet id alone does not: a publisher that has lost its state begins
     again at 1 while the session still waits for the PUBREL of an earlier 1. amqtt then delivers the new message in
     place of that one.
     """
@@ -427,7 +427,7 @@ class RouteRows:
 class RowIndex:
     """The rows by event, in order of arrival, and by key; how much each route has.
 
-    Decision: rows of an event that is gone take no room from the other events of its route, which go on.
+    Rows of an event that is gone take no room from the other events of its route, which go on.
     """
 
     def __init__(self) -> None:

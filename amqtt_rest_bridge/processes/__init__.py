@@ -1,1 +1,1 @@
-"""Bridge processes as the broker's side sees them: start, watch, restart, hand over calls, own listening sockets."""
+"""What a bridge is run by: children, supervised tasks, reloads of route files, the control socket of the plugin."""

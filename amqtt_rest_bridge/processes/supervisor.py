@@ -42,7 +42,7 @@ class Times:
 class Supervisor:
     """Run tasks, none of which ends unnoticed.
 
-    Decision: a task that has failed eight times in a row (within 13 s) is tried on, every 30 s at least, but the bridge
+    A task that has failed eight times in a row (within 13 s) is tried on, every 30 s at least, but the bridge
     counts as broken until that task has run for a minute: the health of all routes is Red and `rest-bridge serve` ends.
 
     Args:

@@ -111,7 +111,7 @@ class FailureFile(Generic[T]):
                 return {name: self._decoder.decode(run) for name, run in database.execute("SELECT id, run FROM runs")}
         except (OSError, sqlite3.Error, msgspec.MsgspecError, TypeError) as error:  # the last for a row that is text
             if self._is_full(error):
-                # Decision: a full disk stops no broker. What the file holds comes back with the next start.
+                # A full disk stops no broker. What the file holds comes back with the next start.
                 self._note_trouble(error)
                 return {}
             self._unlock()

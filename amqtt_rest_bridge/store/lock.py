@@ -36,7 +36,7 @@ class SpoolLock:
             if not path.exists() and salvaged(path).exists():
                 salvaged(path).rename(path)
                 log.error("the spool %s was damaged; what could be read of it when it was last opened is sent", path)
-            # Decision: refused, not opened by this name: a log may lie beside another one.
+            # Refused, not opened by this name: a log may lie beside another one.
             if path.exists() and path.stat().st_nlink > 1:
                 raise ConfigurationError(  # noqa: TRY301  # closes what is open, as below
                     f"cannot use the spool {path}: the file has several names (hard links), and another broker may use "

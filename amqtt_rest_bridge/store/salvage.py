@@ -29,7 +29,7 @@ def salvaged(path: Path) -> Path:
 def salvage(path: Path, damage: str) -> None:
     """Replace the file by one with every row that can be read; log how many, and the name of the damaged one.
 
-    Decision: the broker starts with what can be read, and stops for no file but one that holds no table of messages.
+    The broker starts with what can be read, and stops for no file but one that holds no table of messages.
 
     A kill at any moment leaves either the damaged file in its place or the new one; between two renames the new one
     waits under its own name, where the next start finds it (see `lock`).

@@ -358,7 +358,7 @@ class _Connections:
     async def _take_over(self, client_id: str | None) -> None:
         """End the earlier connection of a client id as if its client had gone, and wait for its end.
 
-        Decision: its will is sent, with the rights of its own user. Its messages are passed on before those of the new
+        Its will is sent, with the rights of its own user. Its messages are passed on before those of the new
         connection. If that takes more than two seconds, the new connection is served beside it.
         """
         with contextlib.suppress(TimeoutError):

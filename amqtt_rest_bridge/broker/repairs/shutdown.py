@@ -95,7 +95,7 @@ class Draining:
     async def delivered(self, waiting: Callable[[], int], seconds: float) -> int:
         """Wait until the bridge's publications and the broker's messages are delivered; return how many are not.
 
-        Decision: with QoS 1 and 2 a message is delivered when its client has acknowledged it, with QoS 0 when it has
+        With QoS 1 and 2 a message is delivered when its client has acknowledged it, with QoS 0 when it has
         been written to the socket. The wait ends early when no delivery has made progress for a second.
 
         Args:
@@ -132,7 +132,7 @@ class Draining:
 def _discarding(fire: amqtt_broker.Step) -> amqtt_broker.Step:
     """Return a `fire_event` that discards the packets of clients, except acknowledgements and DISCONNECT.
 
-    Decision: a message that comes after all requests have ended is not acknowledged. It would be lost; so a publisher
+    A message that comes after all requests have ended is not acknowledged. It would be lost; so a publisher
     with QoS 1 or 2 sends it again after the start.
     """
 
