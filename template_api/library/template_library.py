@@ -192,16 +192,17 @@ class TemplateLibrary:
         With a query only what it finds is counted, as `facet_counts` does.
         """
         counts = self._ranking().facets() if query is None else self.facet_counts(query)
+        known: list[tuple[str, str, Any]] = []
         with reading(self._engine) as connection:
-            known = []
             for name, (kind, table) in _KINDS.items():
                 named = sa.select(*columns(table.id, table.name, table.slug)).order_by(col(table.slug))
-                known.append((name, kind, [row._asdict() for row in connection.execute(named)]))
-        words = [dict.fromkeys(("id", "name", "slug"), str(each)) for each in Difficulty]
+                known.append((name, kind, connection.execute(named).all()))
+        known.append(("difficulties", "difficulty", [(str(each),) * 3 for each in Difficulty]))
         found = {}
-        for name, kind, objects in (*known, ("difficulties", "difficulty", words)):
-            counted = [{**one, "count": counts.get(f"{kind}:{one['id']}", 0)} for one in objects]
-            found[name] = sorted((one for one in counted if one["count"]), key=lambda one: -one["count"])
+        for group, kind, objects in known:
+            counted = [(*each, count) for each in objects if (count := counts.get(f"{kind}:{each[0]}"))]
+            counted.sort(key=lambda each: -each[3])
+            found[group] = [dict(zip(("id", "name", "slug", "count"), each, strict=True)) for each in counted]
         return found
 
     def facet_counts(self, query: TemplateQuery) -> Mapping[str, int]:

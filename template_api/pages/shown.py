@@ -48,22 +48,24 @@ def facets(
     """
     found: dict[str, Sequence[FacetValue]] = {}
     for group, (title, member) in _FACETS.items():
-        values = [
-            _value(each, counts.get(f"{member}:{each['id']}", 0), member, wanted) for each in known.get(group, ())
-        ]
-        values = sorted((value for value in values if value.count or value.chosen), key=lambda value: -value.count)
-        shown = [value for number, value in enumerate(values) if number < _MOST_VALUES or value.chosen]
+        current = getattr(wanted, member)
+        is_set = isinstance(current, frozenset)
+        values = []
+        for each in known.get(group, ()):
+            chosen = each["id"] in current if is_set else each["id"] == current
+            if (count := counts.get(f"{member}:{each['id']}", 0)) or chosen:
+                values.append((count, chosen, each))
+        values.sort(key=lambda value: -value[0])
+        shown = []
+        for number, (count, chosen, each) in enumerate(values):
+            if number < _MOST_VALUES or chosen:
+                toggled = current ^ {each["id"]} if is_set else None if chosen else each["id"]
+                changes: dict[str, Any] = {member: toggled}
+                link = search_link(replace(first_page(wanted), **changes))
+                shown.append(FacetValue(each["name"], count, link, chosen))
         if shown:
             found[title] = shown
     return found
-
-
-def _value(given: Mapping[str, Any], count: int, member: str, wanted: TemplateQuery) -> FacetValue:
-    current, id_ = getattr(wanted, member), given["id"]
-    chosen = id_ in current if isinstance(current, frozenset) else id_ == current
-    toggled = current ^ {id_} if isinstance(current, frozenset) else None if chosen else id_
-    changes: dict[str, Any] = {member: toggled}
-    return FacetValue(given["name"], count, search_link(replace(first_page(wanted), **changes)), chosen)
 
 
 def search_link(wanted: TemplateQuery) -> str:
