@@ -21,9 +21,11 @@ from amqtt_rest_bridge.broker import amqtt_broker, repairs
 from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
 from amqtt_rest_bridge.broker.endpoint import Endpoint
+from amqtt_rest_bridge.broker.incoming import IncomingMessages, retained_messages
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.messages import IncomingMessages, Publisher, Statuses, retained_messages
+from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
+from amqtt_rest_bridge.broker.statuses import Statuses
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
 from amqtt_rest_bridge.processes.reload import reloading_on_sighup
 from amqtt_rest_bridge.processes.supervisor import Supervisor, Times

@@ -36,7 +36,7 @@ from amqtt_rest_bridge.broker.bridge_session import (
     written,
 )  # fmt: skip
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, message_at
-from amqtt_rest_bridge.broker.messages import Publisher
+from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, QUEUE_BYTES_FULL
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
 from amqtt_rest_bridge.mqtt import packets, private, standard

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
-from amqtt_rest_bridge.broker.messages import Publisher
+from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.lot.model import Publication
 
 

@@ -4,7 +4,7 @@ import asyncio
 import json
 from typing import Any
 
-from amqtt_rest_bridge.broker.messages import AWAY, Statuses
+from amqtt_rest_bridge.broker.statuses import AWAY, Statuses
 from amqtt_rest_bridge.lot.model import Publication
 
 TOPIC = "$SYS/broker/routes/R/status"

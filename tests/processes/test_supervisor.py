@@ -13,7 +13,8 @@ import pytest
 
 from amqtt_rest_bridge import bridge
 from amqtt_rest_bridge.broker.lossless import Lossless
-from amqtt_rest_bridge.broker.messages import Publisher, Statuses
+from amqtt_rest_bridge.broker.publisher import Publisher
+from amqtt_rest_bridge.broker.statuses import Statuses
 from amqtt_rest_bridge.engine.status import StatusReporter
 from amqtt_rest_bridge.group.alone import Alone
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
@@ -193,7 +194,7 @@ def test_a_task_that_cannot_go_on_makes_the_health_of_every_route_red(
 def test_serve_ends_with_a_clear_line_when_a_task_cannot_go_on(tmp_path: Path) -> None:
     place = Workplace(tmp_path)
     place.add_plugin("""
-    from amqtt_rest_bridge.broker.messages import Publisher
+    from amqtt_rest_bridge.broker.publisher import Publisher
     from amqtt_rest_bridge.plugin import RestBridgePlugin
     from amqtt_rest_bridge.processes.supervisor import Times
     from amqtt_rest_bridge.times import Backoff
