@@ -13,7 +13,7 @@ from amqtt_rest_bridge.engine.statistics import QueueBytes, RouteStatistics
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from template_api.errors import ErrorCode
-from tests.support.documents import ROOT, anchors, codes, page, rows, section
+from tests.support.documents import ROOT, anchors, blocks, codes, page, rows, section
 
 INDEX = page("amqtt_rest_bridge/README.md")
 ARCHITECTURE = page("amqtt_rest_bridge/ARCHITECTURE.md")
@@ -122,6 +122,16 @@ def test_the_benchmarks_that_are_listed_are_there() -> None:
     listed = [name for row in rows(section(page("tests/README.md"), "Benchmarks")) for name in codes(row[0])]
     assert len(listed) > 5
     assert [name for name in listed if not (ROOT / f"tests/benchmarks/{name.split()[0]}.py").exists()] == []
+
+
+def test_the_lines_beside_which_a_capability_is_added_are_in_their_files() -> None:
+    (diff,) = blocks(section(ARCHITECTURE, "How a capability is added"), "diff")
+    for part in re.split(r"^--- ", diff, flags=re.MULTILINE)[1:]:
+        name, *lines = part.splitlines()
+        if name.startswith("a/"):
+            text = (ROOT / name.removeprefix("a/")).read_text(encoding="utf-8").splitlines()
+            beside = [line.removeprefix("@@ ") if line[0] == "@" else line[1:] for line in lines if line[0] in "@ "]
+            assert [line for line in beside if line not in text] == [], name
 
 
 def test_the_page_on_new_settings_names_files_that_are_there() -> None:
