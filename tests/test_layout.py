@@ -12,22 +12,13 @@ GENERATED = {"route_parser.py"}
 SOURCES = [
     file for package in PACKAGES for file in sorted(ROOT.joinpath(package).rglob("*.py")) if file.name not in GENERATED
 ]
-TWO_CLASSES = {
-    "AdminPort",
-    "Command",
-    "Definition",
-    "Problem",
-    "Source",
-    "Trial",
-}
-"""Public names of two classes of a package, which are to become fewer."""
 
 
-@pytest.mark.parametrize(("package", "known"), [("amqtt_rest_bridge", TWO_CLASSES), ("template_api", {"Options"})])
-def test_a_public_name_names_one_class_of_a_package(package: str, known: set[str]) -> None:
+@pytest.mark.parametrize("package", PACKAGES)
+def test_a_public_name_names_one_class_of_a_package(package: str) -> None:
     texts = [file.read_text(encoding="utf-8") for file in SOURCES if file.is_relative_to(ROOT / package)]
     names = Counter(name for text in texts for name in re.findall(r"^\s*class ([A-Z]\w*)", text, re.MULTILINE))
-    assert {name for name, number in names.items() if number > 1} <= known
+    assert {name for name, number in names.items() if number > 1} == set()
 
 
 def test_no_module_draws_from_the_random_generator_that_embedding_tests_may_seed_or_watch() -> None:

@@ -14,7 +14,7 @@ from amqtt.plugins.base import BaseAuthPlugin, BaseTopicPlugin
 from amqtt.session import Session
 
 from amqtt_rest_bridge.__main__ import main
-from amqtt_rest_bridge.cli.look.admin_client import AdminError, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import AdminClient, AdminError
 from amqtt_rest_bridge.cli.look.broker_client import BrokerUnavailableError, broker_address
 from amqtt_rest_bridge.cli.look.status import OfBridge, OfBroker, Overview
 from amqtt_rest_bridge.errors import ConfigurationError
@@ -470,9 +470,9 @@ def test_a_bridge_that_is_away_for_a_moment_ends_no_table(target: Recorder, monk
 
     target.answer = lambda _: (200, content)
     with pytest.raises(_SeenEnoughError):
-        OfBridge(AdminPort(target.url)).watch(None, show)
+        OfBridge(AdminClient(target.url)).watch(None, show)
     assert [[one["name"] for one in overview.statuses] for overview in seen] == [["a"]] * 3
     assert [len(overview.troubles) for overview in seen] == [0, 1, 0]
     target.answer = lambda _: (500, b"")
     with pytest.raises(AdminError, match="this is not the admin port of a bridge"):
-        OfBridge(AdminPort(target.url)).watch(None, show)
+        OfBridge(AdminClient(target.url)).watch(None, show)

@@ -123,7 +123,7 @@ def test_a_stream_in_which_nothing_comes_for_a_while_is_reported(monkeypatch: py
     with socket.create_server(("127.0.0.1", 0)) as server:
         answering = threading.Thread(target=answer, args=[server])
         answering.start()
-        port = admin_client.AdminPort(f"http://127.0.0.1:{server.getsockname()[1]}")
+        port = admin_client.AdminClient(f"http://127.0.0.1:{server.getsockname()[1]}")
         with closing(port), pytest.raises(admin_client.AdminError, match="timed out; is admin_port set"):
             list(port.follow("/api/live", {}))
         answering.join()

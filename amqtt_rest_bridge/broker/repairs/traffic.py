@@ -120,7 +120,7 @@ def _serving(writers: "WeakSet[asyncio.StreamWriter]", serve: amqtt_broker.Step)
     return serve_and_close
 
 
-class Source(Protocol):
+class ByteSource(Protocol):
     """A stream of what a connection sends."""
 
     async def read(self, size: int = -1) -> bytes:
@@ -141,7 +141,7 @@ class Reader:
 
     __slots__ = ("_at", "_buffer", "_reader", "_reads")
 
-    def __init__(self, reader: Source) -> None:
+    def __init__(self, reader: ByteSource) -> None:
         self._reader = reader
         self._buffer = b""
         self._at = 0

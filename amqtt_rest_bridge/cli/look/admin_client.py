@@ -50,7 +50,7 @@ class AdminError(CommandError):
     """The admin port cannot be asked, or refuses; the message says why."""
 
 
-class AdminPort:
+class AdminClient:
     """One connection to the admin port at an address, with the files of its options --ca-file, --cert-file, --key-file.
 
     Without an address it is that of REST_BRIDGE_ADMIN.

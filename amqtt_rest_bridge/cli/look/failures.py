@@ -16,7 +16,7 @@ import typer
 from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
@@ -61,7 +61,7 @@ def run(
         since_of(since or "0s", time.time())
     except BadQueryError as error:
         raise typer.BadParameter(f"--{error}") from None
-    with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
+    with closing(AdminClient(admin, ca_file, cert_file, key_file)) as port:
         if words:
             found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
             print(json.dumps(found) if as_json else "\n".join(_whole(found)))
@@ -93,13 +93,13 @@ def check_code(code: str | None) -> None:
         raise typer.BadParameter(f"there is no code {visible(code)}; {did_you_mean(code, known) or listed}")
 
 
-def kept_failures(port: AdminPort, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
+def kept_failures(port: AdminClient, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """Return the runs that failed, and those of messages that were refused, the oldest first; raises `AdminError`."""
     refused = [run for run in runs_of(port, query, "refused") if "path" not in run]  # else it is its caller's fault
     return sorted([*runs_of(port, query, "failed"), *refused], key=lambda run: str(run["time"]))
 
 
-def runs_of(port: AdminPort, query: Mapping[str, str | None], outcome: str) -> list[dict[str, Any]]:
+def runs_of(port: AdminClient, query: Mapping[str, str | None], outcome: str) -> list[dict[str, Any]]:
     """Return the runs with an outcome; raises `AdminError`."""
     given = {name: value for name, value in query.items() if value is not None}
     answer = port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})

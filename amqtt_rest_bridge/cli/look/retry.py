@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient
 from amqtt_rest_bridge.cli.look.failures import check_code, kept_failures, line
 from amqtt_rest_bridge.errors import visible
 
@@ -47,7 +47,7 @@ def run(
         raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
     check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
-    with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
+    with closing(AdminClient(admin, ca_file, cert_file, key_file)) as port:
         if not ids and not yes:
             failures = [one for one in kept_failures(port, {"route": route, "code": code}) if one["retried_as"] is None]
             for failure in failures[-_MOST_SHOWN:]:

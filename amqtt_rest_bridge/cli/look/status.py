@@ -22,7 +22,7 @@ from rich.text import Text
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.cli.look import status_table
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
 from amqtt_rest_bridge.cli.look.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
 from amqtt_rest_bridge.engine.status import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
@@ -116,7 +116,7 @@ class OfBridge:
 
     nothing = "the bridge has no route"
 
-    def __init__(self, port: AdminPort) -> None:
+    def __init__(self, port: AdminClient) -> None:
         self._port = port
         self.shown = port.shown
 
@@ -285,7 +285,7 @@ def run(
         raise ConfigurationError(f"{named}, or its broker with --broker mqtt://HOST:PORT")
     source: OfBridge | OfBroker
     if broker is None:
-        source = OfBridge(AdminPort(admin, ca_file, cert_file, key_file))
+        source = OfBridge(AdminClient(admin, ca_file, cert_file, key_file))
     else:
         source = OfBroker(broker_address(broker, ca_file, cert_file, key_file), group)
     signal.signal(signal.SIGTERM, signal.default_int_handler)

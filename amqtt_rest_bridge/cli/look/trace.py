@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
-from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminError, AdminPort
+from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
 from amqtt_rest_bridge.errors import visible
 
 DESCRIPTION = f"""\
@@ -49,7 +49,7 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     query = {name: value for name, value in (("route", route), ("topic", topic)) if value is not None}
     try:
-        with closing(AdminPort(admin, ca_file, cert_file, key_file)) as port:
+        with closing(AdminClient(admin, ca_file, cert_file, key_file)) as port:
             if route is not None:
                 port.check_route(route)
             for name, value in _events(port.follow("/api/live", query)):

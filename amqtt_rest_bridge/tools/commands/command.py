@@ -40,7 +40,7 @@ _NAME_OF_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a hid
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class MqttCommand:
     """A command as it came: `word` as the client wrote it, `name` as the envelope has it, such as `AddRoute`.
 
     `fault` is why it cannot be a command of anything; `arguments` are as they were sent.
@@ -54,7 +54,7 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class AddedRoute:
     """What `-addRoute` brings: the route's name and text, and what comes before the text in the arguments.
 
     `fault` is why the arguments cannot be a definition of one route. Without a name, the parser reports why.
@@ -66,7 +66,7 @@ class Definition:
     fault: str | None = None
 
 
-def parse(payload: bytes) -> Command:
+def parse(payload: bytes) -> MqttCommand:
     """Parse a payload; of one that is too long only both ends are looked at."""
     found = _REQUEST_ID.search(payload[-_TAIL:])
     request_id = found and found[1].decode("utf-8", "replace")
@@ -80,13 +80,13 @@ def parse(payload: bytes) -> Command:
     word = _WORD.match(text)
     if word is None:
         fault = fault or "a command begins with - and its name, such as -listRoutes"
-        return Command("command", "", on_one_line(text), request_id, fault)
+        return MqttCommand("command", "", on_one_line(text), request_id, fault)
     arguments = "" if is_long else text[word.end() :]
     name = "".join([part[0].upper() + part[1:] for part in word[1].split("-") if part])
-    return Command(word[1], NAMES.get(name.lower(), name), arguments, request_id, fault)
+    return MqttCommand(word[1], NAMES.get(name.lower(), name), arguments, request_id, fault)
 
 
-def read_definition(arguments: str) -> Definition:
+def read_definition(arguments: str) -> AddedRoute:
     """Read `[NAME] DEFINE ROUTE ...`; comments may come before the definition."""
     at, before, named = _behind_space(arguments, 0), "", ""
     if not _DEFINE.match(arguments, at) and (word := _NAMED.match(arguments)) is not None:
@@ -94,17 +94,17 @@ def read_definition(arguments: str) -> Definition:
         at = _behind_space(arguments, len(before))
     text = arguments[len(before) :]
     if not _DEFINE.match(arguments, at):
-        return Definition(None, text, before, "write -addRoute and the whole definition, from DEFINE ROUTE on")
+        return AddedRoute(None, text, before, "write -addRoute and the whole definition, from DEFINE ROUTE on")
     found = _ROUTE.match(arguments, at)
     if found is None or not _NAME.fullmatch(found[1]):
-        return Definition(None, text, before)
+        return AddedRoute(None, text, before)
     name = found[1]
     fault = None
     if named not in ("", name):
         fault = f"-addRoute names {on_one_line(named)}, and the definition {on_one_line(name)}"
     elif not is_name_of_file(name):
         fault = "such a route has a name of at most 200 characters, which begins with a letter, a digit or _"
-    return Definition(name, text, before, fault)
+    return AddedRoute(name, text, before, fault)
 
 
 def is_name_of_file(name: str) -> bool:
@@ -133,7 +133,7 @@ _MOST_IN_A_TEXT: Final = 20
 _LINE: Final = 200
 
 
-class Problem(TypedDict):
+class ReportedFault(TypedDict):
     """A fault of a text that was sent, at its place in the arguments of the command, as the envelope has it."""
 
     message: str
@@ -151,10 +151,10 @@ class CommandAnswer:
     is_success: bool = True
     route: str | None = None
     data: Any = field(default_factory=dict)
-    problems: tuple[Problem, ...] = ()
+    problems: tuple[ReportedFault, ...] = ()
 
 
-def failure(command: Command, subject: str, why: str) -> CommandAnswer:
+def failure(command: MqttCommand, subject: str, why: str) -> CommandAnswer:
     """Return the answer to a command that changed nothing; it names what it is about, and holds the word error."""
     about = f" {subject}" if subject else ""
     return CommandAnswer(f"Error: {command.word}{about} failed: {why}", False, subject or None)
@@ -167,7 +167,7 @@ def refusal(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnsw
     return CommandAnswer(f"Parsing error: {_shown(problems[0])}", False, problems=problems)
 
 
-def write(command: Command, answer: CommandAnswer) -> bytes:
+def write(command: MqttCommand, answer: CommandAnswer) -> bytes:
     """Return the payload of an answer."""
     if command.request_id is None:
         text = _text(answer)
@@ -198,13 +198,13 @@ def _text(answer: CommandAnswer) -> str:
     return "\n".join(lines)
 
 
-def _shown(problem: Problem) -> str:
+def _shown(problem: ReportedFault) -> str:
     """Write message and place; the extension takes the first (LINE,COLUMN) for the place."""
     message = _LIKE_A_PLACE.sub(r"(\1, \2)", problem["message"])
     return f"{message} ({problem['line']},{problem['column']})"
 
 
-def _problem(fault: Fault, lines: Sequence[str], before: str) -> Problem:
+def _problem(fault: Fault, lines: Sequence[str], before: str) -> ReportedFault:
     line, column = fault.position.line, fault.position.column
     source = lines[line - 1].rstrip("\r")[:_LINE] if line <= len(lines) else ""
     if line == 1:

@@ -19,8 +19,8 @@ from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, ROUTE_TYPE
 from amqtt_rest_bridge.lot.reference import template
 from amqtt_rest_bridge.tools.commands.command import (
-    Command,
     CommandAnswer,
+    MqttCommand,
     failure,
     is_name_of_file,
     read_definition,
@@ -150,7 +150,7 @@ class Execution:
         self._service = service
         self._folder = folder
 
-    async def answer(self, command: Command) -> CommandAnswer:
+    async def answer(self, command: MqttCommand) -> CommandAnswer:
         """Execute a command and return its answer; what fails is part of the answer."""
         subject = subject_of(command.arguments)
         if command.fault is not None:
@@ -167,7 +167,7 @@ class Execution:
             log.exception("the command %s failed", command.word)
             return failure(command, subject, f"{type(error).__name__}, which the log explains")
 
-    async def _execute(self, command: Command) -> CommandAnswer:
+    async def _execute(self, command: MqttCommand) -> CommandAnswer:
         match command.name:
             case "AddRoute":
                 return await self._add(command)
@@ -187,7 +187,7 @@ class Execution:
                 return _ALWAYS[name]
         return await self._list(command)
 
-    async def _list(self, command: Command) -> CommandAnswer:
+    async def _list(self, command: MqttCommand) -> CommandAnswer:
         statuses = map(self._service.status, self._routes)
         match command.name:
             case "ListRoutes":
@@ -206,7 +206,7 @@ class Execution:
                 return _listed(noun, [{"name": one} for one in sorted(names)], "{name}")
         raise RefusedError(_NOTHING_ELSE)
 
-    async def _add(self, command: Command) -> CommandAnswer:
+    async def _add(self, command: MqttCommand) -> CommandAnswer:
         definition = read_definition(command.arguments)
         if definition.fault is not None:
             raise RefusedError(definition.fault)
@@ -232,7 +232,7 @@ class Execution:
         data = {"warnings": warnings} if warnings else {}
         return CommandAnswer(f"Route '{name}' added successfully.", route=name, data=data)
 
-    async def _remove(self, command: Command) -> CommandAnswer:
+    async def _remove(self, command: MqttCommand) -> CommandAnswer:
         name = command.arguments.strip()
         if len(name.split()) != 1:
             raise RefusedError("write -removeRoute and the name of a route")
@@ -298,7 +298,7 @@ class Execution:
     def _routes(self) -> Mapping[str, Route]:
         return self._service.by_name
 
-    async def _diagnose(self, command: Command) -> CommandAnswer:
+    async def _diagnose(self, command: MqttCommand) -> CommandAnswer:
         kind, _, rest = command.arguments.strip().partition(" ")
         if kind.lower() != "route":
             raise RefusedError(_NOTHING_ELSE)

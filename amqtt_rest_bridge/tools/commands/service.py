@@ -15,8 +15,8 @@ from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.tools.commands.command import (
     OUTPUT_TOPIC,
     ROOT,
-    Command,
     CommandAnswer,
+    MqttCommand,
     failure,
     parse,
     subject_of,
@@ -47,7 +47,7 @@ class Commands:
         self._folder = RouteFolder(folder)
         self._folder.prepare()
         self._publish = publish
-        self._waiting: deque[tuple[Command, int, Publish]] = deque()
+        self._waiting: deque[tuple[MqttCommand, int, Publish]] = deque()
         self._bytes = 0
         self._executing = asyncio.Lock()
         self._filled = asyncio.Event()
@@ -147,5 +147,5 @@ class Commands:
         log.warning("not published on %s: too much waits to be published", publication.topic)
 
 
-def _output(command: Command, answer: CommandAnswer) -> Publication:
+def _output(command: MqttCommand, answer: CommandAnswer) -> Publication:
     return Publication(OUTPUT_TOPIC, write(command, answer))

@@ -168,7 +168,7 @@ class TopicEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class TriableEvent:
     """An event that can be tried: by a message on `topic`, or by a `request`, a method and a path."""
 
     span: Span
@@ -206,7 +206,7 @@ def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
     return [end for end in others if end.is_published and here.topic and may_match(here.topic, end.topic)]
 
 
-def trials(file: RouteText) -> list[Trial]:
+def trials(file: RouteText) -> list[TriableEvent]:
     """Return the events of a file that can be tried."""
     found = []
     for part in file.parts:
@@ -216,10 +216,10 @@ def trials(file: RouteText) -> list[Trial]:
             span = _spans(file, part, block.offset, block.offset + 1)[1]
             source, method, endpoint = (_written(block.settings.get(name)) for name in _TRIED)
             if source:
-                found.append(Trial(span, definition.name, block.name, topic=sample_topic(source)))
+                found.append(TriableEvent(span, definition.name, block.name, topic=sample_topic(source)))
             elif method and endpoint and "EVERY" not in block.settings:
                 request = f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}"
-                found.append(Trial(span, definition.name, block.name, request=request))
+                found.append(TriableEvent(span, definition.name, block.name, request=request))
     return found
 
 
