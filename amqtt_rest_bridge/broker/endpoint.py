@@ -22,6 +22,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from pathlib import Path
+from stat import S_ISDIR, S_ISSOCK
 from typing import Any, Final
 
 from msgspec import json
@@ -508,8 +509,9 @@ def _remove_dead_folders() -> None:
     """Remove the folders of brokers that were killed: no process listens at their sockets."""
     for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*/socket"):
         with contextlib.suppress(OSError):
-            status = path.stat()
-            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < _NEW_SECONDS:
+            folder, status = path.parent.lstat(), path.lstat()  # no link leads elsewhere
+            is_own = S_ISDIR(folder.st_mode) and S_ISSOCK(status.st_mode) and folder.st_uid == os.geteuid()
+            if not is_own or time.time() - status.st_mtime < _NEW_SECONDS:
                 continue
             try:
                 with socket.socket(socket.AF_UNIX) as sock:

@@ -15,6 +15,7 @@ from urllib.parse import quote_plus, unquote
 
 from amqtt_rest_bridge.addresses import basic_credentials
 from amqtt_rest_bridge.lot.model import RestApiConfig, Route
+from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
 from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
 
 # A secret of one or two letters is in most texts; masking it would mask everything else. In what is
@@ -27,6 +28,7 @@ _ADDRESSES: Final = frozenset(
     {"location", "content-location", "refresh", "referer", "link", "x-original-uri", "x-original-url"}
     | {"x-forwarded-uri", "x-rewrite-url"}  # proxies repeat the whole target in these
 )
+_CARRIED: Final = frozenset({"header", "property", "query"})
 _QUERY_VALUE = re.compile(r"([?&;])([^=&;#\s]{1,200})=([^&;#\s\"'<>]+)")
 
 
@@ -70,6 +72,12 @@ class Masker:
         if is_credential(name):
             return MASK
         return self.address(value) if lower in _ADDRESSES else self.text(value)
+
+    def value(self, placeholder: Placeholder, text: str) -> str:
+        """Mask secrets in a value that a message quotes; the whole of one that by its name is a credential."""
+        name = placeholder.argument or ""
+        is_carried = placeholder.root in _CARRIED and (is_credential(name) or is_credential_parameter(name))
+        return MASK if is_carried else self.address(text)
 
     def body(self, body: bytes, *, shown: bool = False) -> bytes:
         """Mask secrets of six characters or more in a body, shorter ones where it is only shown; JSON stays JSON."""

@@ -482,11 +482,16 @@ async def remove_dead_folders(folder: Path) -> None:
             path.parent.mkdir()
             with socket.socket(socket.AF_UNIX) as sock:
                 sock.bind(str(path))
-        for path in (killed, Path(str(living.endpoint.address.socket))):
+        a_file, elsewhere = (folder / name / "socket" for name in ("rest-bridge-notes", "another"))
+        for path in (a_file, elsewhere):
+            path.parent.mkdir()
+            path.write_text("kept")
+        (folder / "rest-bridge-link").symlink_to(elsewhere.parent)
+        for path in (killed, Path(str(living.endpoint.address.socket)), a_file, elsewhere):
             os.utime(path, (0, 0))
         async with serving():
             assert not killed.parent.exists()
-            assert young.exists()
+            assert all(path.exists() for path in (young, a_file, elsewhere))
             await living.client("own")
 
 

@@ -154,7 +154,7 @@ class ServerEndpoint:
         if self._check is not None and (faults := self._check(request.content())):
             raise RequestRefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
         if (when := self._event.when) is not None and not is_true(when, request.values()):
-            raise SkippedError(*why_false(when, request.values()))
+            raise SkippedError(*why_false(when, request.values(), masker_of(self._route).value))
         key = self._key(request)
         publication = request.publication = self._publication(request)
         answer = self._answer_to(request, publication)

@@ -18,6 +18,7 @@ from amqtt_rest_bridge.engine.stages.retries import TriedAgain
 from amqtt_rest_bridge.engine.stages.schema import Checked
 from amqtt_rest_bridge.engine.stages.signature import Signed
 from amqtt_rest_bridge.engine.stages.when import When
+from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import ClientEvent, Route, RunIds
 
 
@@ -48,7 +49,7 @@ def prepare(
     tries_again = chance is not None and (route.is_lossless or route.config.retries > 0)
     stages: tuple[Stage | None, ...] = (
         Checked(event.schema_file) if event.schema_file is not None else None,
-        When(event.when) if event.when is not None else None,
+        When(event.when, masker_of(route)) if event.when is not None else None,
         Deduplicated(name, event.dedupe_key, event.dedupe_for, claims)
         if event.dedupe_key is not None and claims is not None
         else None,

@@ -69,6 +69,7 @@ def _operands(test: Test) -> Iterator[Operand]:
 _MISSING: Final = object()
 WHEN_FALSE: Final = "when_false"
 WHEN_UNUSABLE: Final = "when_unusable"
+_MASKED: Final = 65_536  # characters of a value that are looked through for secrets, of which some are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +85,10 @@ def is_true(condition: Condition, values: Values) -> bool:
     return _judge(condition.test, values) is True
 
 
-def why_false(condition: Condition, values: Values) -> tuple[str, str]:
+def why_false(condition: Condition, values: Values, mask: Callable[[Placeholder, str], str]) -> tuple[str, str]:
     """Return the code and the sentence that say why a condition is false for a message or request.
+
+    `mask` returns a value without secrets; values are masked before they are cut, so that no part of a secret is left.
 
     `WHEN_UNUSABLE`: a value that decides is missing, or has another type than what it is compared with. Any other
     condition that is false is `WHEN_FALSE`, and the sentence has the values of its placeholders.
@@ -93,8 +96,8 @@ def why_false(condition: Condition, values: Values) -> tuple[str, str]:
     verdict = _judge(condition.test, values)
     if isinstance(verdict, Unusable):
         instead = f", not {' or '.join(verdict.wanted)}" if verdict.wanted else ""
-        return WHEN_UNUSABLE, f"WHEN: {_described(verdict.placeholder, values)}{instead}"
-    given = ", ".join(_described(one, values) for one in dict.fromkeys(condition.placeholders))
+        return WHEN_UNUSABLE, f"WHEN: {_described(verdict.placeholder, values, mask)}{instead}"
+    given = ", ".join(_described(one, values, mask) for one in dict.fromkeys(condition.placeholders))
     return WHEN_FALSE, f"WHEN {on_one_line(condition.source, 1000)} is false: {given or 'it holds no placeholder'}"
 
 
@@ -151,9 +154,11 @@ def _kind(value: Any) -> str:
     return "a number" if type(value) in _NUMBERS else _KINDS.get(type(value), "null")
 
 
-def _described(placeholder: Placeholder, values: Values) -> str:
+def _described(placeholder: Placeholder, values: Values, mask: Callable[[Placeholder, str], str]) -> str:
     try:
-        return f"{{{placeholder.name}}} is {on_one_line(to_json(values.get_or_default(placeholder)))}"
+        value = values.get_or_default(placeholder)
+        text = to_json(value[:_MASKED] if type(value) is str else value)
+        return f"{{{placeholder.name}}} is {on_one_line(mask(placeholder, text[:_MASKED]))}"
     except CallError as failed:
         return f"{{{placeholder.name}}} is missing ({failed.message.partition(': ')[2]})"
     except RecursionError:

@@ -10,6 +10,7 @@ from hypothesis import example
 from hypothesis import strategies as st
 
 from amqtt_rest_bridge.__main__ import main
+from amqtt_rest_bridge.lot.masking import NO_SECRETS, Masker
 from amqtt_rest_bridge.lot.model import ClientEvent, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition, is_true, why_false
 from amqtt_rest_bridge.lot.placeholders.values import MessageValues
@@ -113,11 +114,28 @@ def test_a_condition_that_cannot_be_used_names_the_value_and_one_that_is_false_s
     text: str, payload: str, fault: str | None
 ) -> None:
     when = condition(text)
-    code, message = why_false(when, MessageValues(payload.encode(), 0.0, topic="in"))
+    code, message = why_false(when, MessageValues(payload.encode(), 0.0, topic="in"), NO_SECRETS.value)
     if fault is None:
         assert (code, message.partition(" is false: ")[0]) == ("when_false", f"WHEN {when.source}")
     else:
         assert (code, message) == ("when_unusable", f"WHEN: {fault}")
+
+
+@pytest.mark.parametrize("payload", ['{"c": "%s"}', '{"c": {"inside": ["%s"]}}', '{"c": "at its end %s"}'])
+def test_no_part_of_a_secret_is_in_the_reason_however_long_it_is(payload: str) -> None:
+    secret = "".join(f"s3cret-{number}/" for number in range(20))
+    (route,) = load_text(f"{BASIC}WITH WHEN '{{value.json.c}} > 3'\n").routes
+    when, masker = route.client_events[0].when, Masker([secret])
+    assert when is not None
+    _, message = why_false(when, MessageValues((payload % secret).encode(), 0.0, topic="in"), masker.value)
+    assert "***" in message and "s3cret" not in message
+
+
+def test_a_header_or_property_that_by_its_name_is_a_credential_is_not_in_the_reason() -> None:
+    for name, shown in (("x-api-key", "***"), ("Authorization", "***"), ("unit", '"hush-carried"')):
+        values = MessageValues(b"", 0.0, topic="in", user=[(name, "hush-carried")])
+        _, message = why_false(condition(f'{{property.{name}}} = "x"'), values, NO_SECRETS.value)
+        assert message.endswith(f"is false: {{property.{name}}} is {shown}")
 
 
 @pytest.mark.parametrize("payload", [b"", b"no JSON", b"\xff", b"[" * 5000, b"3"])
@@ -140,7 +158,7 @@ EVERY_TEST = condition(
 def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
     for payload in (json.dumps({"a": value}), json.dumps(value, ensure_ascii=False), str(value)):
         values = MessageValues(payload.encode("utf-8", "surrogatepass"), 0.0, topic=topic)
-        assert is_true(EVERY_TEST, values) or why_false(EVERY_TEST, values)
+        assert is_true(EVERY_TEST, values) or why_false(EVERY_TEST, values, NO_SECRETS.value)
 
 
 @for_all(st.binary(max_size=40))
@@ -149,7 +167,7 @@ def test_no_payload_makes_a_condition_raise(value: object, topic: str) -> None:
 @example(b'{"a": ' + b"[" * 400 + b"]" * 400 + b"}")
 def test_no_bytes_make_a_condition_raise(payload: bytes) -> None:
     values = MessageValues(payload, 0.0, topic="in")
-    assert is_true(EVERY_TEST, values) or why_false(EVERY_TEST, values)
+    assert is_true(EVERY_TEST, values) or why_false(EVERY_TEST, values, NO_SECRETS.value)
 
 
 def test_a_hostile_text_does_not_make_like_slow() -> None:
