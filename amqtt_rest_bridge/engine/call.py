@@ -89,7 +89,7 @@ class RouteCalls:
         self._parsing = asyncio.Lock()
         self._batches = Batches(limits.max_body_bytes, clock, self._line_up, has_groups=common.host.keys_have_groups)
         self._waiting: deque[Call] = deque()
-        self._pace: Pace | None = None  # of RATE_LIMIT; without one, from a reload on, its requests have no distance
+        self._pace: Pace | None = None  # of RATE_LIMIT; after a reload without one it delays nothing
         self._breaker: Breaker | None = None  # keeps the calls that wait for the target
         self.use(definition)
 

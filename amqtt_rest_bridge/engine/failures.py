@@ -15,10 +15,10 @@ from amqtt_rest_bridge.lot.masking import Masker, credentials_of
 from amqtt_rest_bridge.lot.model import ClientEvent, EventName, HttpRequest, HttpResponse, Message, Publication
 from amqtt_rest_bridge.times import rfc3339
 
-_LARGEST: Final = 65_536  # bytes of a body that is looked at for what it says
-_LONGEST: Final = 200  # characters of that
+_LARGEST: Final = 65_536  # bytes; a larger body is not searched for an error text
+_LONGEST: Final = 200  # characters of an error text
 _DEEPEST: Final = 5
-_SAYING: Final = ("message", "detail", "error_description", "msg", "description", "reason", "error", "errors", "title")
+_MEMBERS: Final = ("message", "detail", "error_description", "msg", "description", "reason", "error", "errors", "title")
 
 
 def failure_of(request: HttpRequest, response: HttpResponse) -> CallError | None:
@@ -108,7 +108,7 @@ def failure_explained(masker: Masker, failure: CallError, response: HttpResponse
     That is the text of the body, or in JSON of its member `message`, `detail`, `error` or the like. HTML, JSON without
     such a member and binary bodies are left out. Secrets are masked before the text is cut.
     """
-    text = " ".join(masker.address(_text_said(response.body)).split())
+    text = " ".join(masker.address(_error_text(response.body)).split())
     if not text or text.startswith("<"):
         return failure
     return CallError(
@@ -116,25 +116,25 @@ def failure_explained(masker: Masker, failure: CallError, response: HttpResponse
     )
 
 
-def _text_said(body: bytes) -> str:
+def _error_text(body: bytes) -> str:
     if len(body) > _LARGEST:
         return ""
     try:
         text = body.decode()
-        return _said(json.loads(text))
+        return _text_in(json.loads(text))
     except UnicodeDecodeError:
         return ""
     except (ValueError, RecursionError):
         return text
 
 
-def _said(value: object, depth: int = 0) -> str:
+def _text_in(value: object, depth: int = 0) -> str:
     """Return the first text in what an API tells of an error, looking where most APIs have it."""
     if isinstance(value, str) or depth == _DEEPEST:
         return value if isinstance(value, str) else ""
     if isinstance(value, dict):
-        named = [value[name] for name in _SAYING if name in value]
-        return next(filter(None, (_said(one, depth + 1) for one in named or (value.values() if depth else ()))), "")
+        named = [value[name] for name in _MEMBERS if name in value]
+        return next(filter(None, (_text_in(one, depth + 1) for one in named or (value.values() if depth else ()))), "")
     if isinstance(value, list):
-        return next(filter(None, (_said(one, depth + 1) for one in value)), "")
+        return next(filter(None, (_text_in(one, depth + 1) for one in value)), "")
     return ""

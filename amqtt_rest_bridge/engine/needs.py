@@ -78,7 +78,7 @@ class Sends(Protocol):
 
 
 class Connects(Protocol):
-    """Makes clients."""
+    """Makes HTTP clients."""
 
     def __call__(self, config: RestApiConfig, server: str) -> Sends:
         """Return what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
@@ -127,7 +127,7 @@ class Delivery(Protocol):
         ...
 
     def mark(self, event: EventName) -> str:
-        """Return what tells its source that a publication ends it for an event, for which it does not come again then.
+        """Return the mark of a publication that ends it for an event: its source does not deliver it again for that.
 
         It is empty if calls are repeated after a crash anyway.
         """
@@ -234,7 +234,7 @@ class RequestRun(Struct, frozen=True, gc=False):
 
 
 class Records(Protocol):
-    """Keeps what the admin port shows. A method is called for every message, call or request, so it is to be quick."""
+    """Keeps what the admin port shows. Methods run for every message, call and request, so they must be fast."""
 
     def note_call(self, run: CallRun) -> None:
         """Note a call that has ended, or an attempt of it that is followed by another one (`Outcome.RETRYING`)."""
@@ -270,7 +270,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """All of it: what a program hands to the engine.
+    """What a program hands to the engine.
 
     Args:
         publisher: Where results and requests go.

@@ -1,6 +1,6 @@
-"""What a route holds, whether it has room for one more message, what has become of all, and its health. Pure.
+"""The messages that a route holds, whether it has room for one more, its counts, and its health. Pure.
 
-After each change `Outcomes.report_health` asks whether the health is another one.
+After each change `Outcomes.report_health` checks whether the health has changed.
 """
 
 from collections import deque

@@ -1,4 +1,4 @@
-"""The routes' status, published every so often and when a health changes. The event loop only.
+"""The routes' status, published at intervals and when a health changes. The event loop only.
 
 It is retained on `$SYS/broker/routes/<route>/status`.
 """
@@ -46,7 +46,7 @@ def spool_refuses(why: str) -> str:
 
 
 def reload_topic(topic: Callable[[str], str] = status_topic) -> str:
-    """Return the topic beside the status of the routes where a reload that failed is retained until one succeeds."""
+    """Return the topic on which a failed reload is retained until one succeeds; it is beside those of the routes."""
     return topic("").removesuffix("/status") + "reload"
 
 
@@ -93,13 +93,13 @@ class StatusReporter:
                     self.report(statistics)
 
     def fault_of(self, statistics: RouteStatistics) -> RouteError | None:
-        """Return why a route is Red whatever became of its calls; None when it is not."""
+        """Return the fault that makes a route Red whatever its calls do, None without one."""
         if self.fault is None and statistics.admission.policy is OverloadPolicy.LOSSLESS:
             return self._refusing
         return self.fault
 
     def health_changed(self, statistics: RouteStatistics) -> None:
-        """Publish a route's status, once the status is published at all."""
+        """Publish a route's status, if statuses are published."""
         if self._reports:
             self.report(statistics)
 

@@ -1,19 +1,21 @@
 """Who holds the slots of a group: what workers announce comes in, intents come out. Pure: nothing is sent here.
 
-Workers announce two things, both retained, for every other worker to see. What does not read as one of them is none.
+Each worker publishes two kinds of retained notices, which all workers of the group receive. Other payloads on these
+topics are ignored.
 
 - `bridge/<group>/workers/<id>/presence`: a worker lives. Published when it connects and at every third of
   `adopt_seconds`; its will, and a planned stop, remove it. The broker drops one that is silent for as long.
 - `bridge/<group>/<slot>/lease`: who holds a slot. Each change of hands has a higher `term`, so that a lease which
   comes late, or twice, changes nothing; of two claims with one term the broker's order decides.
 
-A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Silence is counted by one's own
-monotonic clock from when the presence was last heard, since clocks of machines differ and jump: `until` is for people.
+A worker is gone when its presence was removed, or has been silent for `adopt_seconds`. Each worker counts that silence
+by its own monotonic clock, since the clocks of machines differ and jump. `until` in a notice is only shown to people.
 
-What follows is the same on every worker: `shares` is a function of who lives and who holds what, and moves as few slots
-as even shares need. A holder hands a slot over by a lease that names the next one; a slot without a living holder is
-claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all have heard of it
-two workers may believe they hold a slot; their sessions have one client id, so the later one has them.
+All workers compute the same shares: `shares` depends only on which workers live and which slots they hold, and moves as
+few slots as even shares need. A holder hands a slot over by a lease that names the next one; a slot without a living
+holder is claimed by the worker whose share it is, and held once the broker has sent the claim back. Until all have
+received the new lease, two workers may believe that they hold the slot. Both connect with the client ids of the slot,
+so the broker serves only the later one.
 """
 
 import json
@@ -33,10 +35,10 @@ _NAME: Final = r"^[^+#/\0]*\Z"
 
 _BEATS: Final = 3  # notices within `adopt_seconds`
 GONE_SECONDS: Final = 3.0
-"""How long a worker whose presence was removed may take to connect again: its slots are free after it."""
-_CLAIM_SECONDS: Final = 2.0  # before a claim of which nothing was heard is repeated
-_PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: then the worker was stopped
-_ANSWER: Final = 1 / 6  # of `adopt_seconds`, for one's own notice to come back before others are taken for silent
+"""A worker whose presence was removed may connect again within this time; then its slots are free."""
+_CLAIM_SECONDS: Final = 2.0  # until a claim that has not come back is published again
+_PAUSE_SECONDS: Final = 2.0  # between two calls of `intents`: after a longer pause this worker itself was suspended
+_ECHO_PART: Final = 1 / 6  # of `adopt_seconds`: a worker whose own notice has not come back for so long claims nothing
 MOST_WORKERS: Final = 1024
 """How many workers of a group are known, at most: anyone may forge notices where the broker does not forbid it."""
 
@@ -66,9 +68,9 @@ class _Notice(Struct, frozen=True):
 class Presence(_Notice, frozen=True):
     """The notice of a living worker; times are epoch seconds, `slot` is the one that it prefers.
 
-    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. One that
-    `leaves` keeps its slots until it has handed them over, and is given none. `slots` is how many the group has for it:
-    it opens none beyond them.
+    `routes` is the hash of its route set, `version` that of its software. `every` names its events with EVERY. A worker
+    that `leaves` gets no more slots, and keeps its own until it has handed them over. `slots` is its setting: it opens
+    no slot beyond them.
     """
 
     worker: Annotated[str, Meta(min_length=1, max_length=128, pattern=_NAME)]
@@ -83,10 +85,10 @@ class Presence(_Notice, frozen=True):
 
 
 class Lease(_Notice, frozen=True):
-    """The notice of a slot: its holder since `since`, "" when it was released. Times are epoch seconds.
+    """The notice of a slot: which `worker` holds it ("": none), and since when. Times are epoch seconds.
 
-    `term` counts changes of hands. `waits`: the holder before ended without handing it over, so that calls which it
-    began may still run.
+    `term` counts changes of hands. `waits`: calls that the last holder began may still run: it did not wait for their
+    end.
     """
 
     worker: Annotated[str, Meta(max_length=128, pattern=_NAME)]
@@ -150,7 +152,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Intent: stop serving a slot, then call `Leases.grant`, which names the worker whose share it is by then."""
+    """Intent: stop serving a slot, then call `Leases.grant`, which gives it to the worker whose share it is then."""
 
     slot: int
 
@@ -168,13 +170,13 @@ class _Known:
 
 
 class Leases:
-    """The leases of a group as one worker sees them. Times that come in are monotonic, but for `clock`: epoch seconds.
+    """The leases of a group as one worker sees them. `now` is monotonic seconds, `clock` is epoch seconds.
 
     Args:
         group, slots: The group, and how many slots it has.
         worker, prefers: The id of this worker, and the slot that it prefers, None without.
-        adopt_seconds: After how long a worker that is silent counts as gone.
-        version, clock: Of the software, and the time of the start in epoch seconds.
+        adopt_seconds: A worker that is silent for so long counts as gone.
+        version, clock: The version of the software, and the time of the start.
     """
 
     def __init__(
@@ -187,7 +189,7 @@ class Leases:
         self.changes = 0
         """How many times a slot has come to this worker, or has gone."""
         self.beyond: set[int] = set()
-        """Slots that leases name and the group does not have, or no more."""
+        """Slots that have leases and that the group does not have: it had more slots before."""
         self._group = group
         self._slots = slots
         self._adopt_seconds = adopt_seconds
@@ -201,14 +203,14 @@ class Leases:
         self._free_since: dict[int, float] = {}
         self._connected: float | None = None  # since when
         self._unheard: float | None = None  # since when our presence is on its way and has not come back
-        self._silence = math.inf  # of this worker, after which the broker publishes its will
+        self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
         self._looked = 0.0  # when `intents` was called last
         self.ordered_until = -math.inf
-        """Until then no other worker takes a slot of this one as that of a worker which is gone."""
+        """Until this time no other worker takes this one for gone and claims its slots."""
         self._due = 0.0  # when notices are published again
         self._heard_again: set[str | int] = set()  # since `connecting`: workers, and slots by their leases
         self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older notice than these
-        self._granted: dict[int, tuple[Lease, float]] = {}  # and when: grants that have not come back
+        self._granted: dict[int, tuple[Lease, float]] = {}  # with their times: grants that have not come back
         self._stopping = False
 
     def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
@@ -218,7 +220,7 @@ class Leases:
     # What comes in.
 
     def connecting(self, now: float) -> None:
-        """Note that the connection has ended, or that retained notices come from now on: all have at `connected`."""
+        """Note that the connection has ended, or that a new one begins to bring retained notices: see `connected`."""
         self._connected = self._unheard = None
         self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
         self._heard_again = set()
@@ -228,13 +230,13 @@ class Leases:
         self._silence = silence
         self._connected = self._due = self._looked = now
         self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
-        # Leases that a broker has lost are published again by all that know one, since its holder may not: one to which
-        # a slot was handed over meanwhile has not heard of it.
+        # Each worker publishes the leases again that it knows and the broker has lost. Their holders may not know them:
+        # a slot may have been handed over to a worker that was away.
         self._again |= {slot: lease for slot, lease in self.by_slot.items() if slot not in self._heard_again}
         self._claimed, self._free_since = {}, {}
 
     def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
-        """Take a notice; what is not one changes nothing, and what comes retained may be long over."""
+        """Take a notice. Other payloads are ignored, and a retained notice may be old."""
         levels = topic.split("/")
         if levels[-1] == "presence" and len(levels) == 5:
             self._take_presence(levels[3], payload, now)
@@ -260,7 +262,7 @@ class Leases:
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
         if not payload and worker == self.worker:
-            self._due = now  # a will of a connection before, or a stranger's
+            self._due = now  # the will of an earlier connection, or a message of another client
 
     def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
         self._heard_again.add(slot)
@@ -274,9 +276,11 @@ class Leases:
         elif (lease.term, lease.worker) == (known.term, known.worker):
             self.by_slot[slot] = lease
         elif held:
-            # Behind ours, or as old: the broker retains it, so ours is published again. Where there is no common order,
-            # both may hold it by one term; then the higher id takes the next. That one counts before it comes back: a
-            # grant that is published meanwhile has a higher one, so that no worker knows two holders by one term.
+            # The lease that came is older than this worker's, or has the same term, and the broker retains it: this
+            # worker publishes its own again. With the same term both workers may believe that they hold the slot, as
+            # brokers of a cluster may order two claims differently. Then the worker with the higher id takes the next
+            # term. It uses that term at once, so that a grant which it publishes meanwhile has a higher term, and no
+            # term has two holders.
             again = lease.term == known.term and mine > lease.worker and not retained
             self.by_slot[slot] = self._again[slot] = replace(known, term=known.term + again)
         elif retained and lease.term < known.term:
@@ -294,14 +298,14 @@ class Leases:
         return self._connected is not None
 
     def is_heard(self, now: float) -> bool:
-        """Return whether the others hear this worker, as far as it can know: its own notices come back to it.
+        """Return whether this worker's own notices come back to it.
 
-        Where they do not, on a connection that is open and carries nothing, the others take its slots before long.
+        If they do not, its connection carries nothing, and the other workers will soon take its slots.
         """
         return self._unheard is None or now - self._unheard < max(self._adopt_seconds / 2, 1.0)
 
     def is_deaf(self, now: float) -> bool:
-        """Return whether notices have not come back for so long that the connection which they come by is given up."""
+        """Return whether this worker's notices have not come back for so long that it gives up its connection."""
         return self._unheard is not None and now - self._unheard >= max(self._adopt_seconds, self._silence)
 
     @property
@@ -315,19 +319,21 @@ class Leases:
         return GroupView(self.worker, dict(sorted(living.items())))
 
     def intents(self, now: float, clock: float) -> list[Intent]:
-        """Return what this worker has to do now; nothing while no notices come."""
+        """Return what this worker has to do now; nothing without a connection."""
         if self._connected is None or self._stopping:
             return []
-        for known in self._known.values() if now - self._looked > _PAUSE_SECONDS else ():  # whose notices wait unread
+        for known in (
+            self._known.values() if now - self._looked > _PAUSE_SECONDS else ()
+        ):  # it was suspended: notices wait
             known.heard += now - self._looked if known.heard <= self._looked else 0.0
         self._looked = now
-        is_answered = self._unheard is None or now - self._unheard < self._adopt_seconds * _ANSWER
+        hears_itself = self._unheard is None or now - self._unheard < self._adopt_seconds * _ECHO_PART
         beat = [self._beat(now, clock)] if now >= self._due else []
-        again = self._published_again(now, clock)
+        again = self._repeats(now, clock)
         holders, wanted = self._holders(now), self._shares(now)
         moved = [HandOver(slot) for slot, holder in holders.items() if holder == self.worker != wanted[slot]]
-        # Where nothing comes, silence says nothing about others: a claim would take from them later what they hold.
-        free = [slot for slot, holder in holders.items() if holder is None and is_answered]
+        # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
+        free = [slot for slot, holder in holders.items() if holder is None and hears_itself]
         return [*beat, *again, *moved, *self._claims(free, wanted, now, clock)]
 
     def _beat(self, now: float, clock: float) -> Notice:
@@ -340,7 +346,7 @@ class Leases:
         presence = self._presence(clock + self._adopt_seconds)
         return Notice(presence_topic(self._group, self.worker), presence.payload)
 
-    def _published_again(self, now: float, clock: float) -> list[Notice]:
+    def _repeats(self, now: float, clock: float) -> list[Notice]:
         """Publish leases that are due, and grants that have not come back for a while."""
         again, self._again = self._again, {}
         for slot, (lease, when) in self._granted.items():
@@ -355,7 +361,7 @@ class Leases:
         claims: list[Notice] = []
         self._free_since = {slot: self._free_since.get(slot, now) for slot in free}
         for slot, free_since in self._free_since.items():
-            # A worker that leaves its share unclaimed for so long, whatever keeps it, leaves it to any other.
+            # A slot that its worker has left unclaimed for so long may be claimed by any worker.
             is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
             claim = self._claimed.get(slot)
             if is_mine and (claim is None or now - claim[1] >= _CLAIM_SECONDS):
@@ -368,10 +374,10 @@ class Leases:
         return claims
 
     def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
-        """Release a slot that this worker serves no more; returns the notice, None where it holds the slot no more.
+        """Hand over a slot that this worker no longer serves; return the notice, None if it no longer holds the slot.
 
-        With `waits` requests of it still run. The notice names the living worker whose share the slot is, which may be
-        this one; at the end, where no other one lives, it names none.
+        The notice names the living worker whose share the slot is. That may be this worker again; if it stops and no
+        other one lives, the notice names none. With `waits` requests of the slot still run.
         """
         lease = self.by_slot.get(slot)
         if lease is None or lease.worker != self.worker:
@@ -421,7 +427,7 @@ class Leases:
         return holders
 
     def _most(self, worker: str) -> int:
-        """Return how many of the slots that this worker knows another one opens, the lowest ones."""
+        """Return how many slots a worker opens, the lowest ones, of those that this worker knows."""
         known = self._known.get(worker)
         return self._slots if known is None or worker == self.worker else min(known.presence.slots, self._slots)
 
@@ -441,7 +447,7 @@ class Leases:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
         else:
             living[self.worker] = self._prefers
-        for most in sorted({self._slots, *map(self._most, living)}):  # so that all agree on the slots that all have
+        for most in sorted({self._slots, *map(self._most, living)}):  # so that all agree on the slots that all open
             able = {worker: prefers for worker, prefers in living.items() if self._most(worker) >= most}
             found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
             first = most
@@ -469,8 +475,8 @@ def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) 
         living: The workers that can be given slots: the slot that each prefers, None without.
         holders: The holder of each slot, None for a free one. One that is not in `living` keeps what it holds.
 
-    A preferred slot is the last that its holder gives away, and the first that its worker is given. It is not taken
-    from a living worker beyond what even shares move.
+    A holder gives away the slot that it prefers last, and a worker is given the slot that it prefers first. A living
+    worker loses a slot that another one prefers only if even shares take a slot from it anyway.
     """
     wanted: dict[int, str | None] = {slot: holder for slot, holder in holders.items() if holder not in living}
     held: dict[str, list[int]] = {worker: [] for worker in living}

@@ -1,10 +1,10 @@
-"""A group of workers: what its retained notices say, and what follows of routes and slots that differ. Pure.
+"""A group of workers as its retained notices describe it, and warnings of routes and slots that differ. Pure.
 
-`GroupNotices` is a group as `rest-bridge status --group` shows it: who lives and holds which slot, its routes as one.
-Notices come over MQTT from anywhere, so a payload that is not one is passed over. A worker is away when its presence
-was removed (its will does that) or has run out, and something else of it is still retained: a planned stop leaves
-nothing behind. The broker drops a presence that is not renewed, so one that comes is of a worker that lives, whatever
-the clocks of the two machines say.
+`GroupNotices` is what `rest-bridge status --group` shows: which workers live, which slots they hold, and one status for
+each route. Any client may publish on these topics, so a payload that is not a notice is ignored. A worker is away if
+its presence was removed (by its will) or has expired while another notice of it is still retained; a planned stop
+removes all its notices. The broker drops a presence that is not renewed, so a presence that comes now is of a living
+worker, even if the clocks of the two machines differ.
 """
 
 import contextlib
@@ -37,7 +37,7 @@ Status = dict[str, Any]
 AWAY: Final = "away"
 """The health of routes whose workers are all away."""
 _LATE_SECONDS: Final = 5.0  # that a notice may be late; clocks of machines differ, too
-_HEARD_SECONDS: Final = 30.0  # a worker lives after a notice that came now, whatever its clock says: adopt_seconds
+_HEARD_SECONDS: Final = 30.0  # how long a worker lives after a notice, whatever its clock says: adopt_seconds
 _LOG_SECONDS: Final = 1.0  # between two lines about one thing: notices may be forged
 _MOST_SHOWN: Final = 8  # values, and workers of each, in one line
 _SUMS: Final = ("messages", "errors")
@@ -208,7 +208,7 @@ def event_name(route: str, event: str) -> str:
 
 
 def every(routes: Iterable[Route]) -> tuple[str, ...]:
-    """Return the names of the events with EVERY, which one worker of the group runs: the lowest that has the event."""
+    """Return the names of the events with EVERY, each run by the lowest worker that has it."""
     return tuple(
         event_name(route.name, event.name)
         for route in routes

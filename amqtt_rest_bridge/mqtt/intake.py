@@ -1,8 +1,8 @@
 """The messages of one session of a worker on their way to the engine, and the acknowledgement of each.
 
-A message is acknowledged as soon as all its calls have ended. So the order of acknowledgements is that of the ends, not
-that of the messages, which MQTT 5 section 4.6 asks for. But then one call that is retried for an hour would hold back
-all later PUBACKs, and the broker would stop sending. Brokers find a message by its packet id, in any order.
+A message is acknowledged as soon as all its calls have ended, so PUBACKs do not keep the order of the messages. MQTT 5
+section 4.6 asks for that order. But with it one call that is retried for an hour would hold back all later PUBACKs, and
+the broker would stop sending. Brokers accept PUBACKs in any order.
 
 `event_intake` has the sessions of the plugin's bridge. The event loop only.
 """
@@ -47,7 +47,7 @@ _MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the l
 
 @dataclass(slots=True, eq=False)
 class MqttDelivery:
-    """A message as its session holds it: acknowledged by the last `release`, on the connection that it came on last.
+    """A message that its session holds. The last `release` acknowledges it, on the connection on which it came last.
 
     It is an `engine.needs.Delivery`.
     """
@@ -79,7 +79,7 @@ class MqttDelivery:
         return True
 
     def note_calls(self) -> None:
-        """Note whether several calls came of the message: each holds it, and its session holds it once."""
+        """Note whether several calls hold the message; its session holds it once, too."""
         self.is_shared = self.is_shared or self._holds > 2
 
     def hold(self) -> None:
@@ -127,7 +127,7 @@ class MessageSession(ABC):
 
     @abstractmethod
     def take(self, connection: MqttConnection, received: Publish) -> None:
-        """Take what a connection hands out."""
+        """Take a message that a connection has read."""
 
     @abstractmethod
     def accept(self, connection: MqttConnection, received: Publish) -> None:
@@ -138,7 +138,7 @@ class MessageSession(ABC):
         """Subscribe on a new connection."""
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:  # noqa: ARG002
-        """Return what is said to the broker where a publication ends a message for an event; empty: nothing."""
+        """Return the mark of a publication that ends a message for an event, empty without one: see `Delivery.mark`."""
         return ""
 
     def pause(self) -> None:
@@ -154,7 +154,7 @@ class MessageSession(ABC):
             self.unacknowledged[delivery.received.packet_id] = delivery
 
     def remove(self, delivery: MqttDelivery) -> None:
-        """Remove a message that is never acknowledged: it comes again as another one."""
+        """Remove a message: it is acknowledged, or comes again as another one."""
         packet_id = delivery.received.packet_id
         if packet_id is not None and self.unacknowledged.get(packet_id) is delivery:
             del self.unacknowledged[packet_id]
@@ -190,9 +190,9 @@ class MessageSession(ABC):
 
 
 def carried(properties: Properties) -> MessageProperties | None:
-    """Return what is carried of the properties of a message, None where that is nothing.
+    """Return the properties of a message that the bridge carries, None without any.
 
-    Of more than 32 user properties, or 8 KiB of them, the first ones are carried; others count as missing.
+    It carries the first 32 user properties, and 8 KiB of them at most.
     """
     pairs, correlation = properties.get(Property.USER_PROPERTY), properties.get(Property.CORRELATION_DATA)
     if pairs is None and correlation is None:
@@ -205,18 +205,18 @@ def carried(properties: Properties) -> MessageProperties | None:
             break
         if name not in (HOPS, TIME):
             kept.append((name, value))
-    if correlation is not None:  # one that is longer than any of ours is never equal to one
+    if correlation is not None:  # ours are shorter: one that is cut equals none of them
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
     return MessageProperties(tuple(kept)) if kept else None
 
 
 def size_of(received: Publish) -> int:
-    """Return how large a message is by `max_message_bytes`, in bytes: its payload, or what comes before that."""
+    """Return the bytes that `max_message_bytes` limits: of the payload, or all others if these are more."""
     return max(len(received.payload), received.size - len(received.payload))
 
 
 def time_of(text: str | None, now: float) -> float:
-    """Return the Unix time in a user property; `now` without one, and for what is not a time of the past."""
+    """Return the Unix time in a user property; `now` if it is missing or not a time of the past."""
     try:
         at = now if text is None else float(text)
     except ValueError:
@@ -285,7 +285,7 @@ class Feed:
 
 
 class Capacity:
-    """How many messages and bytes are held, and how many may be; `within` bounds the bytes of several of these."""
+    """How many messages and bytes are held, and how many may be. Several capacities may share the bytes of `within`."""
 
     __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
 
@@ -356,7 +356,7 @@ class Intake(MessageSession):
     ) -> None:  # fmt: skip
         super().__init__(broker, session, gate)
         self.ordered_from = -math.inf
-        """ORDERED events are called from this time of the loop on; before, calls of a crashed worker may run."""
+        """Calls of ORDERED events begin at this time of the loop: until then calls of a crashed worker may run."""
         self._capacity = capacity or Capacity()
         self._offer = offer
         self._slot, self._slots = slot, slots
@@ -455,7 +455,7 @@ class Intake(MessageSession):
         """Accept a message, while there is room for one."""
         if not self.goes_on(connection, received):
             if self._missed or (self._subscribing and not self._has_room()):
-                self._missed = True  # all that follow are missed too: they would be called before it
+                self._missed = True  # so are all that follow, as they would be called before it
                 return
             self.accept(connection, received)
         if not self._subscribing and not self._has_room():
@@ -469,7 +469,7 @@ class Intake(MessageSession):
         self._distribute(delivery)
 
     def _distribute(self, delivery: MqttDelivery) -> None:
-        """Offer a message to its events; to ORDERED ones when that is allowed."""
+        """Offer a message to its events; to ORDERED ones from `ordered_from` on."""
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
         choice = self._choices.get(identifiers) or self._choose(identifiers)
@@ -499,7 +499,7 @@ class Intake(MessageSession):
 
     def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
         feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
-        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for all that match
+        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for every event that matches
             return _Choice(frozenset(), frozenset(), at_once=False, is_known=False)
         mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
         others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
@@ -513,7 +513,8 @@ class Intake(MessageSession):
     def _take_unserved(self, delivery: MqttDelivery) -> None:
         """Hold a message that no event here takes while another worker may have one; else acknowledge it.
 
-        It comes by a subscription of other routes: of another worker that had the slot, or of before a reload.
+        Such a message comes by a subscription of other routes: those of another worker that had the slot, or those
+        before a reload.
         """
         delivery.hold()
         is_kept = self._keeps_unserved()

@@ -1,6 +1,7 @@
 """A client of the broker that connects again whenever its connection ends. The event loop only.
 
-`mqtt.connection` is one connection; this is what follows its end: the wait, the next one, and what the broker lacks.
+`mqtt.connection` is one connection. This module waits after its end, opens the next one, and checks what the broker
+supports.
 """
 
 import asyncio
@@ -23,7 +24,7 @@ _CREDENTIALS: Final = f"check user name (mqtt://USER@HOST) and password ({PASSWO
 
 
 def lacking_of(properties: Properties) -> str | None:
-    """Return what a worker needs and CONNACK says that the broker has not."""
+    """Return what a worker needs and the broker lacks by its CONNACK, None if it lacks nothing."""
     if not properties.get(Property.SHARED_SUBSCRIPTION_AVAILABLE, 1):
         return "shared subscriptions"
     if not properties.get(Property.SUBSCRIPTION_IDENTIFIER_AVAILABLE, 1):
@@ -35,13 +36,13 @@ class ReconnectingClient:
     """Keep a client id connected.
 
     Args:
-        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        broker: Returns the broker's address and present password; called before each connection.
         session: Which client connects.
         on_message: Called with each message and the connection that it came on.
         on_up: Called with each new connection, to subscribe; when it raises `BrokerError`, the next one is tried.
         on_down: Called with a connection that has ended, and why.
         on_writable: Called when more can be published; see `MqttConnection`.
-        lacking: Returns what a worker needs and the properties of a CONNACK say that the broker has not.
+        lacking: Returns what the broker lacks by the properties of its CONNACK, None if it lacks nothing.
         gate: Awaited before each connection that `run` opens.
     """
 
@@ -154,7 +155,7 @@ class ReconnectingClient:
         return 1
 
     async def connect_again(self, connection: MqttConnection) -> None:
-        """End a connection so that the broker sends what it is owed once more; the next one follows at once."""
+        """End a connection and open the next one at once, where the broker sends unacknowledged messages again."""
         self._again = connection
         await connection.disconnect()
 

@@ -1,4 +1,4 @@
-"""What a connection is given, and what comes of it: immutable values and errors, no I/O but reading certificates."""
+"""Values and errors of connections to a broker. No I/O, but `load_tls` reads certificates."""
 
 import errno
 import os
@@ -71,9 +71,9 @@ def why_not_connected(error: OSError | ValueError) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ClientSession:
-    """How the broker knows a client: `expiry` seconds it keeps the session, 0: only as long as the connection.
+    """How a client connects to the broker, which keeps its session for `expiry` seconds after the connection.
 
-    `receive_maximum` messages of QoS 1 may be unacknowledged at once. `level` is the version of MQTT.
+    At most `receive_maximum` messages of QoS 1 are unacknowledged at once. `level` is the version of MQTT.
     """
 
     client_id: str
@@ -85,10 +85,10 @@ class ClientSession:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A topic filter (with `$share/...` where it is shared); `retained` messages are sent at its start.
+    """A topic filter (`$share/...` if shared); with `retained` the broker sends its retained messages first.
 
     `user` are the user properties of its SUBSCRIBE and UNSUBSCRIBE. MQTT 3.1.1 has neither these nor an `identifier`,
-    and sends retained messages always.
+    and always sends retained messages.
     """
 
     topic_filter: str
@@ -117,7 +117,7 @@ def parse_url(url: str) -> Address | None:
 
 
 def load_tls(is_secure: bool, files: Mapping[str, str | None], secure_form: str) -> ssl.SSLContext | None:
-    """Return what verifies a broker and what proves us to it, None for a connection that is not TLS.
+    """Return the TLS context of a connection to a broker, None for a connection without TLS.
 
     Args:
         is_secure: Whether the connection is TLS.

@@ -1,7 +1,7 @@
-"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures; who guesses is answered late.
+"""Which callers an endpoint admits: passwords, tokens, origins (CORS), signatures. Wrong guesses are answered late.
 
-Every scheme of a signature is an HMAC-SHA256 with SIGNATURE_SECRET. Those beside `hmac` also sign the time of sending,
-so that a request that was recorded cannot be sent again later: it is refused when it is more than five minutes off.
+Every scheme of a signature is an HMAC-SHA256 with SIGNATURE_SECRET. All but `hmac` also sign the time of sending, which
+may be five minutes off at most: a recorded request cannot be sent again later.
 """
 
 import base64
@@ -45,7 +45,7 @@ _OTHERS: Final = "other addresses"
 
 
 class WrongCredentialError(RequestRefusedError):
-    """A request is refused for a password, token or signature that it holds; one that holds none was no guess."""
+    """A request is refused for its password, token or signature. A request without any of them is not a guess."""
 
 
 class Credentials:

@@ -51,7 +51,7 @@ class Order:
 
 
 class OrderLease:
-    """Until when calls of lines may begin: only as long as no other worker can take the slots of this one.
+    """The time until which calls of lines may begin: until then no other worker can take this worker's slots.
 
     Args:
         clock: Its monotonic time counts.
