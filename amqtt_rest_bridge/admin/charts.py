@@ -1,9 +1,8 @@
-"""What went well, what failed and how long it took, of each route over time, and its charts. Pure.
+"""Successes, failures and latencies of each route over time, and their charts. Pure.
 
-Counts are kept of the last hour, day and week, each more coarsely; latencies of the last hour. When the bridge dies its
-history starts again. 31 KB of memory a route, at most. A chart has the places of lines, labels and bars as numbers that
-SVG scales to the width: heights are pixels; what runs along the time is in hundredths of the width, so that texts keep
-their size on a phone.
+Counts are kept of the last hour, day and week, each more coarsely; latencies of the last hour. A history ends with the
+bridge, and takes 31 KB a route at most. Charts are numbers for SVG: heights are pixels, and places along the time are
+hundredths of the width, so that texts keep their size on a phone.
 """
 
 import math
@@ -47,7 +46,7 @@ class Latency(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Values:
-    """Values at one resolution; `counted` are the samples of the one that is not complete."""
+    """The last `most` values at one resolution. Each sums up `together` samples; `counted` samples have come."""
 
     together: int
     most: int
@@ -72,7 +71,7 @@ class _Values:
 
 @dataclass(slots=True, eq=False)
 class _Latencies:
-    """The buckets that p50 and p99 of each sample are in, a byte each; `before` is what had been counted until then."""
+    """The buckets of p50 and p99 of each sample, a byte each; `before` are the counts up to the last sample."""
 
     before: list[int]
     buckets: bytearray = field(default_factory=bytearray)
@@ -91,7 +90,7 @@ class _Latencies:
 
 
 class History:
-    """Take samples, and return them."""
+    """The samples of all routes."""
 
     def __init__(self) -> None:
         self._before: dict[str, tuple[int, int]] = {}
@@ -238,7 +237,7 @@ def chart(samples: Sequence[Sample], most: int, step_seconds: float, now: float)
 
 
 def latency_chart(values: Sequence[Latency | None], most: int) -> LatencyChart | None:
-    """Draw the last `most` values, of neighbours in a column the highest; None where there is none."""
+    """Draw the last `most` values, the highest of each column; None without any."""
     together = math.ceil(most / _MOST_COLUMNS)
     columns = [[one for one in group if one is not None] for group in _groups(values, together)]
     found = [one for group in columns for one in group]
@@ -269,7 +268,7 @@ def _columns(samples: Sequence[Sample], together: int) -> list[Sample]:
 
 
 def _groups(values: Sequence[T], together: int) -> list[Sequence[T]]:
-    """Put neighbours together, from the newest on, so that a column lasts as long as each other one."""
+    """Group neighbours, from the newest on, so that all columns but the oldest last equally long."""
     ends = range(len(values), 0, -together)
     return [values[max(0, end - together) : end] for end in ends][::-1]
 
@@ -308,7 +307,7 @@ def _times(begin: float, now: float) -> list[Mark]:
 
 
 def sparks(samples: Sequence[Sample], most: int) -> tuple[str, str]:
-    """Return what succeeded and what failed as SVG paths in a drawing of 14 by 12, relative: short and alike."""
+    """Return what succeeded and what failed as SVG paths in a drawing of 14 by 12; relative moves keep them short."""
     columns = _columns(samples, most // _SPARK_POINTS)
     highest = max((sum(column) for column in columns), default=0)
     left = _SPARK_POINTS - len(columns)

@@ -1,4 +1,4 @@
-"""What is known of the calls and requests of the bridge: counted, and the last of each route kept. The loop alone.
+"""Records the calls and requests of the bridge: counts them, and keeps the last ones of each route. The loop alone.
 
 Each route has its last 50 calls and requests, and its last 20 failures, which successes do not push out; failures are
 also kept with their message, request and response (`KeptRuns`). Recording has to be cheap: of most runs one small value
@@ -60,7 +60,7 @@ BUCKETS: Final[tuple[float, ...]] = (
 )
 """The upper bounds of the histogram of what servers take, 0.8 ms to 36 s; one more counts what took longer.
 
-None is more than a quarter above the one before, so that no quantile is further off, however durations lie.
+Each is at most a quarter above the one before, so that no quantile is further off.
 """
 SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
@@ -123,7 +123,7 @@ class _NotedRun(Struct, gc=False):
 
 
 class RunRecorder:
-    """Records of all routes; fulfils `engine.needs.Records`.
+    """Records the runs of all routes; fulfils `engine.needs.Records`.
 
     Args:
         runs: Makes the ids of calls.
@@ -210,7 +210,7 @@ class RunRecorder:
         self.forget_call(run.number)
 
     def _note_retry(self, name: str, outcome: Outcome, now: float) -> None:
-        """Note how the retry of a failure has ended. With success the problem has lost a message."""
+        """Note how the retry of a failure has ended. If it has succeeded, its problem has a message less."""
         for shown in self.kept.note_retry(name, outcome.value):
             self.problems.sent_again(shown, now)
 
@@ -268,7 +268,7 @@ class RunRecorder:
             self._keep_request(noted, run)
 
     def find(self, query: RunQuery) -> list[Run]:
-        """Return the newest runs that a query asks for: those that are remembered, kept, or tried again."""
+        """Return the newest runs that a query asks for, remembered or kept, and calls that are tried again."""
         self.keep_waiting()
         remembered: dict[str, _NotedRun] = {}
         for route in self._recent if query.route is None else (query.route,):

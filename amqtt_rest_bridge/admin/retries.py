@@ -1,11 +1,11 @@
 """Sends the messages of kept failures again, each through its event only. The loop alone.
 
 A retry is a new call by the definition in use now, admitted like any other: it takes its place in the route's queue and
-keeps to its RATE_LIMIT. What a request of server mode has published, or would have, is published. While a retry has not
-ended its failure is not retried once more.
+keeps to its RATE_LIMIT. The retry of a request publishes what the request has published, or would have. A failure has
+one retry at a time.
 
-Decision: that a failure was sent again is in the file of failures once its retry has ended: what a stop or a kill
-leaves unsent can be retried after the next start, and what was being sent may be sent twice.
+Decision: a failure is marked as sent again in its file only once its retry has ended. So a retry that a stop or a kill
+cuts off can be repeated after the next start; its message may then be sent twice.
 """
 
 import asyncio
@@ -74,13 +74,13 @@ class _Retry(OwnDelivery):
 
 
 class Retries:
-    """Retry.
+    """Retries kept failures.
 
     Args:
-        recorder: Keep the failures.
+        recorder: Keeps the failures.
         client_mode: Runs the messages of failed calls.
         publisher: Publishes the messages of failed requests.
-        outcomes: Notes what becomes of these.
+        outcomes: Notes the outcomes of these.
         routes: Returns the present routes.
         runs: Makes the ids of calls.
     """
@@ -108,7 +108,7 @@ class Retries:
         self._recorder.keep_waiting()
         is_search, kept, done = wanted.ids is None, self._recorder.kept, Retried([], [])
         names = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
-        # What is named is held: those that fail again at once may take its place before its turn comes.
+        # Failures that were asked for by id are held: retries that fail at once may push them out before their turn.
         held = {} if is_search else {name: kept.get(name) for name in names}
         for number, name in enumerate(names, 1):
             run = kept.get(name) or held.get(name)

@@ -1,12 +1,12 @@
 """Sessions of the bridge at the endpoint of its broker, and their connections. The broker's loop only.
 
-A session is what the bridge subscribes, what waits for it, what is under way. A kept one outlives its connection: what
-was not acknowledged is sent again, with DUP, on the next one. The messages of lossless events lie on disk (`lossless`):
-a session has their keys in order, and reads a message when its turn comes.
+A session holds the bridge's subscriptions, the messages that wait, and those in flight. A kept session outlives its
+connection: unacknowledged messages are sent again, with DUP, on the next one. The messages of lossless events are on
+disk (`lossless`): a session holds their keys in order, and reads each message when its turn comes.
 
-A connection makes packets of bytes, and back; `endpoint` says what they mean. Packets are written together in a lull of
-the loop, after three milliseconds at most. The socket is not read while the bridge publishes faster than amqtt takes
-it, and no more is written than its buffer has room for.
+A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop,
+after three milliseconds at most. The socket is not read while the bridge publishes faster than amqtt can take it, and
+messages wait while its buffer is full.
 """
 
 import asyncio
@@ -45,13 +45,13 @@ _MOST_PACKETS: Final = 32  # taken in one iteration of the loop, which has clien
 
 
 class EventSubscription(Struct, eq=False):
-    """What a session wants.
+    """A subscription of a session.
 
     Args:
-        session: It.
-        topic_filter: Of the messages.
+        session: The session that has it.
+        topic_filter: Its topic filter.
         identifier: The Subscription Identifier that comes with them.
-        name: The client event that they are for; None for all else.
+        name: The client event that its messages are for, None for other subscriptions.
         lossless: For messages on disk; see `private.LOSSLESS`.
     """
 
@@ -63,11 +63,11 @@ class EventSubscription(Struct, eq=False):
 
     @property
     def key(self) -> tuple[str, ...]:
-        """Return what it is known by: its event, or else its session and filter."""
+        """Return its key in `BridgeSession.subscriptions`: its event, or else its session and filter."""
         return (self.session.client_id, self.topic_filter) if self.name is None else ("event", *self.name)
 
     def is_like(self, other: "EventSubscription") -> bool:
-        """Return whether it asks for nothing else than another one."""
+        """Return whether it asks for the same as another one."""
         mine, its = ((one.session, one.topic_filter, one.identifier, one.name, one.lossless) for one in (self, other))
         return mine == its
 
@@ -89,7 +89,7 @@ class Entry(Struct, eq=False):
         key: Of a message on disk.
         refused: Code, sentence and hint of why it was not kept, as JSON.
         retain: Whether it is sent as a retained message.
-        is_late: Whether it did not go on at once, so that its time is sent with it.
+        is_late: Whether it has waited, so that the time when it came is sent with it.
         was_sent: Whether it was sent on an earlier connection.
     """
 
@@ -110,15 +110,15 @@ class Entry(Struct, eq=False):
 
 
 class BridgeSession:
-    """A session.
+    """A session of the bridge.
 
     Args:
         client_id: Its name.
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
-        keys: Of messages on disk that are in flight, in whichever session.
+        keys: Of the messages on disk that are in flight in any session.
         drop: Called with a message that is dropped, since too many wait.
-        least_bytes: So many may wait in a session that is not kept, at least.
+        least_bytes: At least so many may wait in a session that is not kept.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class BridgeSession:
     # Its connection.
 
     def connected(self, connection: "BridgeConnection", receive_maximum: int) -> None:
-        """Send on this connection from now on, so many messages before one is acknowledged."""
+        """Send on this connection from now on, with at most `receive_maximum` messages in flight."""
         self.connection, self._most_in_flight = connection, receive_maximum
         connection.on_writable = self.resume
         self.resume()
@@ -209,7 +209,7 @@ class BridgeSession:
         connection.write(packets.publish(
             message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
             duplicate=entry.was_sent,
-            properties=_properties(identifiers, entry.hops, more) if more else _usual(identifiers, entry.hops),
+            properties=_properties(identifiers, entry.hops, more) if more else _at_once(identifiers, entry.hops),
         ))  # fmt: skip
 
     def wait(self, entry: Entry) -> None:
@@ -241,13 +241,13 @@ class BridgeSession:
             self.send(entry)
 
     def ended(self, packet_id: int, identifier: int) -> None:
-        """Note that the result of a message has come, for one of its events: for that one it is not sent again."""
+        """Note that the result for one event of a message has come: the message is not sent again for that event."""
         entry = self.in_flight.get(packet_id)
         if entry is not None:
             entry.subscriptions = tuple([one for one in entry.subscriptions if one.identifier != identifier])
 
     def acknowledged(self, packet_id: int) -> None:
-        """Forget a message that the bridge has done with, and send the next one."""
+        """Forget a message that the bridge has acknowledged, and send the next one."""
         entry = self.in_flight.pop(packet_id, None)
         if entry is not None and entry.key is not None and self._lossless is not None:
             self._keys.discard(entry.key)
@@ -256,8 +256,8 @@ class BridgeSession:
             self.resume()
 
     def refuse_entry(self, entry: Entry, failure: CallError) -> None:
-        """Send a message with the failure that ends it, before those that wait; drop it where too many are."""
-        entry.refused, entry.is_late = written(failure), True
+        """Send a message with the failure that ends it, before those that wait; drop it if too many are refused."""
+        entry.refused, entry.is_late = failure_property(failure), True
         if self._refused_bytes + entry.size > _MOST_UNKEPT_BYTES:
             self._drop(entry)
             return
@@ -268,7 +268,7 @@ class BridgeSession:
     # Messages on disk: the session is what `Lossless` calls a `RowQueue`.
 
     def put(self, name: EventName, key: str, message: Message | None, hops: int) -> None:
-        """Send a message of a lossless event, or let it wait on disk; None: it is read when its turn comes."""
+        """Send a message of a lossless event, or queue its key. None: the message is read when its turn comes."""
         if key in self._keys:
             return
         entry = Entry(message, (self.subscriptions["event", *name],), hops, key)
@@ -281,7 +281,7 @@ class BridgeSession:
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
         """Send a message that was not kept, with the failure that ends it.
 
-        It is sent with QoS 0: a full route would keep it behind its other messages for as long as its target is away.
+        It is sent with QoS 0, so that it does not wait behind the messages of a full route whose target is away.
         """
         self.refuse_entry(Entry(message, (self.subscriptions["event", *name],), hops), failure)
 
@@ -292,9 +292,9 @@ class BridgeSession:
         self._keep(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
     def hand_over(self, subscription: EventSubscription, wanted: EventSubscription) -> None:
-        """Move the messages that wait for a subscription to the one, of another session, that takes its place.
+        """Move the messages that wait for a subscription to its replacement, which is one of another session.
 
-        Those on disk are forgotten here: `Lossless` puts them there.
+        Messages on disk are only forgotten here: `Lossless` puts them into the other session.
         """
         self.subscriptions.pop(subscription.key, None)
         self.forget(subscription)
@@ -322,7 +322,7 @@ class BridgeSession:
                 return self._last_id
 
 
-def written(failure: CallError) -> str:
+def failure_property(failure: CallError) -> str:
     """Write a failure as the property `rest-bridge-refused`."""
     return json.dumps([failure.code.value, failure.message, failure.hint])
 
@@ -333,7 +333,7 @@ def _properties(identifiers: tuple[int, ...], hops: int, more: list[tuple[str, s
 
 
 @lru_cache(maxsize=1024)
-def _usual(identifiers: tuple[int, ...], hops: int) -> bytes:
+def _at_once(identifiers: tuple[int, ...], hops: int) -> bytes:
     """Return the properties of a message that goes on at once; cached, since most messages have the same."""
     return _properties(identifiers, hops, [])
 

@@ -34,7 +34,7 @@ from amqtt_rest_bridge.broker.bridge_session import (
     Entry,
     EventSubscription,
     Receiver,
-    written,
+    failure_property,
 )  # fmt: skip
 from amqtt_rest_bridge.broker.lossless import Lossless, LosslessEvent, message_at
 from amqtt_rest_bridge.broker.publisher import Publisher
@@ -180,7 +180,7 @@ class Endpoint:
         message = Message(topic, payload, now) if first is None else message_at(topic, payload, now, first)
         if len(payload) > self._max_message_bytes:
             size = f"the message has {len(payload)} bytes, max_message_bytes allows {self._max_message_bytes}"
-            message, refused = replace(message, payload=b""), written(MESSAGE_TOO_LARGE.error(size))
+            message, refused = replace(message, payload=b""), failure_property(MESSAGE_TOO_LARGE.error(size))
         for session, subscriptions in receivers:
             wanting = subscriptions
             if taken:  # a reload has changed a route between the packet and now

@@ -5,8 +5,8 @@ what the hook does before its first `await` is done before the PUBACK (PUBREC), 
 kept first; then the ACL, where there is one, is asked as amqtt would, and the message goes to the bridge or is removed.
 
 A *row* is a message for one event, on disk. The bridge names its lossless events as it subscribes to them; the rows of
-an event go into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one. The
-broker's loop alone, but for the constructor.
+an event go into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one.
+Everything but the constructor runs on the broker's loop.
 """
 
 import asyncio
@@ -40,10 +40,10 @@ _MOST_UNDECIDED: Final = 16 << 20  # bytes of payloads that wait for the ACL in 
 
 @dataclass(frozen=True, slots=True)
 class LosslessEvent:
-    """What the bridge says of a lossless event as it subscribes to it.
+    """A lossless event, as the bridge subscribes to it.
 
-    `most` messages and `most_bytes` of payloads are what its route may have on disk, all events together
-    (OVERLOAD_CAPACITY, OVERLOAD_BYTES). `batch_size` is 0 without BATCH_SIZE.
+    All events of its route together may have `most` messages and `most_bytes` of payloads on disk (OVERLOAD_CAPACITY,
+    OVERLOAD_BYTES). `batch_size` is 0 without BATCH_SIZE.
     """
 
     route: str
@@ -76,8 +76,8 @@ class RowQueue(Protocol):
 class Taken(bytes):
     """The payload of a client's message that lossless `events` took on its `topic` before its PUBACK.
 
-    amqtt carries it from the packet to the broadcast, where it names the events that have the message, independent of
-    reloads in between. So nothing has to be remembered of messages that amqtt drops before.
+    amqtt carries it from the packet to the broadcast, where it names the events that have the message, whatever is
+    reloaded in between. So nothing has to be remembered of messages that amqtt drops.
     """
 
     topic: str
@@ -92,7 +92,7 @@ def message_at(topic: str, payload: bytes, now: float, first: float | None) -> M
 def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[EventName]:
     """Return the events that took a message of this session before its PUBACK.
 
-    What a plugin publishes again, elsewhere or without a session, no event has taken.
+    Empty for a message that a plugin publishes again, on another topic or without a session.
     """
     if session is None or not isinstance(payload, Taken) or payload.topic != topic:
         return ()
@@ -114,7 +114,7 @@ class Lossless:
     The constructor blocks: it reads what an earlier run has left.
 
     Args:
-        spool: The open file. It is closed by who opened it.
+        spool: The open file, which is not closed here.
         may_publish: Asks the ACL.
         has_acl: Returns whether there is one.
         clock: Returns Unix time.
@@ -292,9 +292,10 @@ class Lossless:
             self._report_error(route, code, what)
 
     def _take_left_over(self, row: Kept | Unreadable) -> None:
-        """Count a row of an earlier run; the ACL is asked about it now if it was not, whether its event exists or not.
+        """Count a row of an earlier run. If the ACL has not decided about it, it is asked now.
 
-        A row that cannot be read stays in the file as it is, and each start reports it again.
+        It is asked even if the event is gone. A row that cannot be read stays in the file as it is, and each start
+        reports it again.
         """
         if isinstance(row, Unreadable):
             self._unreadable.append(row)

@@ -86,7 +86,7 @@ class Handler(logging.StreamHandler[TextIO]):
             super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # logging's name
-        """Show no trace where nothing can be written: who reads has gone, or the disk is full."""
+        """Show no trace if nothing can be written: the reader has gone, or the disk is full."""
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
 
@@ -140,7 +140,7 @@ def configure(
         handler.addFilter(_is_not_of_a_connection)
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("transitions").setLevel(logging.WARNING)
-    logging.getLogger("amqtt.broker").addFilter(_tells_something)
+    logging.getLogger("amqtt.broker").addFilter(_is_not_startup_failure)
     logging.captureWarnings(capture=True)
     sys.excepthook = _log_uncaught
     threading.excepthook = _log_thread
@@ -157,7 +157,7 @@ def _is_not_of_a_connection(record: logging.LogRecord) -> bool:
     )
 
 
-def _tells_something(record: logging.LogRecord) -> bool:
+def _is_not_startup_failure(record: logging.LogRecord) -> bool:
     """Drops the stack that amqtt 0.12.1 logs when a listener cannot bind: the service reports it in one line."""
     return record.msg != "Broker startup failed"
 
@@ -175,7 +175,7 @@ def _log_thread(caught: threading.ExceptHookArgs) -> None:
 
 
 class StrayOutput:
-    """Logs what is written to descriptor 2 past the log, from its construction to `end`.
+    """Logs what is written to descriptor 2 without the log, from its construction to `end`.
 
     The process of the template API, amqtt's own prints and the interpreter write there; with a JSON log every line has
     to be an object. Descriptor 2 becomes a pipe that a thread reads; the log itself goes to the stream that was there.

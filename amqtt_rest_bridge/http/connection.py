@@ -1,7 +1,7 @@
 """One connection of a port: requests in, one after the other, and their answers out; and what all of them share.
 
-The memory of a connection is bounded, for any input and for a peer that reads nothing: at most one read is held unread
-and one request read, and the next request begins once the answer to the one before has left for the system's buffers.
+A connection takes bounded memory, whatever its peer sends, and even if it reads nothing: at most one request and one
+chunk of bytes that are not parsed. The next request is parsed once the last answer has left for the system's buffers.
 """
 
 import asyncio
@@ -74,10 +74,10 @@ class PortLimits:
 class Port:
     """What the connections of a port share: the application, the limits, and the turns.
 
-    What is to be done for callers is done in *turns*, so that one caller costs no other caller's answer, and all of
-    them little of the loop's time. In an iteration of the loop each connection has one request at most, and all of them
-    together a millisecond. Callers whose last answer was an error come after the others with a quarter of that, so that
-    a flood of them delays no other caller; so do handshakes of TLS. Streams come last, with half a millisecond.
+    Callers are served in *turns*, so that no caller delays the others, and all of them take little of the loop's time.
+    In one iteration of the loop each connection has one request at most, and all connections together take a
+    millisecond. Callers whose last answer was an error come next, with a quarter of that, so that a flood of them
+    delays no other caller. TLS handshakes likewise have a quarter, and streams come last, with half a millisecond.
     """
 
     def __init__(
@@ -88,22 +88,22 @@ class Port:
         self.max_body_bytes = max_body_bytes
         self.access_log = access_log
         self.closing: Refusal | None = None
-        """What new requests are answered with."""
+        """The refusal of all new requests, None while the port serves."""
         self.leaving = False
-        """Each answer is the last one on its connection."""
+        """Whether each connection ends after its next answer."""
         self.connections: set[Connection] = set()
         self.aborted: set[Connection] = set()
-        """Those that the loop closes in one of its next iterations; they are not in `connections` any more."""
+        """Connections that the loop closes in one of its next iterations; they are no longer in `connections`."""
         self.waiting: set[Connection] = set()
         """The connections whose answers are being made; the peers of some may have gone."""
         self.waiting_bytes = 0
         self.buffer = memoryview(bytearray(_READ_BYTES))
-        """What a connection reads into, before it takes it away."""
+        """All connections read into this buffer, and copy the bytes at once."""
         self.ready: deque[TakesTurns] = deque()
-        """The connections that have something unread, in order of arrival; `refused` after an error."""
+        """Connections with bytes to parse, in order of arrival; those in `refused` got an error last."""
         self.refused: deque[TakesTurns] = deque()
         self.handshakes: deque[TakesTurns] = deque()
-        """The connections for whose handshake something has come."""
+        """Connections whose handshakes have received bytes."""
         self.streaming: deque[TakesTurns] = deque()
         """The streams that have a piece, or may have."""
         self._has_turn = False
@@ -266,7 +266,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._unread = b""
         if self._stream is not None:
             self._stream.close()
-        self._leave()
+        self._note_peer_left()
 
     def get_buffer(self, _hint: int) -> memoryview:
         """Return what to receive into."""
@@ -293,7 +293,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def eof_received(self) -> bool:
         """Note that the peer has closed its side; return whether the connection stays open for what it has asked."""
         stays = self.is_busy and self._stream is None
-        self._leave()
+        self._note_peer_left()
         return stays
 
     def pause_writing(self) -> None:
@@ -396,7 +396,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         if self.has_left:
             action()
 
-    def _leave(self) -> None:
+    def _note_peer_left(self) -> None:
         if not self.has_left:
             self.has_left = True
             if self._when_left is not None:
@@ -415,14 +415,14 @@ class Connection(asyncio.BufferedProtocol, Caller):
             head = write_head(response, request_id, int(now), reader.version, close=close)
         except ValueError:
             log.exception("The application failed on request %s", request_id)
-            _let_go(response)
+            _release_stream(response)
             self._send(refused(internal_error()))
             return
         if port.access_log is not None:
             self._log_access(port.access_log, response, now)
         self._request_id, self._has_served, self._was_refused = None, True, response.code is not None
         if transport.is_closing():
-            _let_go(response)
+            _release_stream(response)
             return
         body = response.body if reader.method != "HEAD" else b""
         if len(body) <= _COPIED_BYTES:
@@ -492,8 +492,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
         )
 
 
-def _let_go(response: Response) -> None:
-    """Release an answer that is not sent."""
+def _release_stream(response: Response) -> None:
+    """Release the stream of an answer that is not sent."""
     if response.stream is not None:
         response.stream.close()
 

@@ -21,7 +21,7 @@ from amqtt_rest_bridge.lot.model import Pairs, RestApiConfig, values_of
 _ALGORITHMS: Final[Mapping[str, str]] = MappingProxyType(
     {"md5": "md5", "sha-256": "sha256", "sha-512-256": "sha512_256"}
 )
-"""By their names in challenges, the weakest first: those of hashlib."""
+"""The algorithms of hashlib by their names in challenges, the weakest first."""
 _MOST_BYTES: Final = 16_384  # of all challenges of a response
 _MOST_REPEATS: Final = 2  # of a request: for a nonce, and for one that has become stale meanwhile
 _WORD: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
@@ -35,9 +35,9 @@ _ESCAPED: Final = re.compile(r"\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """What a server wants a digest of; `algorithm` is as it named it, None where it named none.
+    """The challenge of a server. `algorithm` is written as the server wrote it, None without one.
 
-    `qop` is whether it names `auth`. Without any it speaks RFC 2069, as old cameras do.
+    `qop` is whether the server names `auth`. A challenge without any qop is that of RFC 2069, as old cameras send.
     """
 
     realm: str
@@ -84,7 +84,7 @@ class Challenge:
 
 
 @dataclass(slots=True)
-class Answers:
+class AnsweredChallenge:
     """A challenge, and how often it was answered."""
 
     challenge: Challenge
@@ -92,29 +92,29 @@ class Answers:
 
 
 class DigestLogin:
-    """What the requests of a route answer at once: the last challenge of which the server has accepted an answer.
+    """The Digest login of a route: its requests answer the last challenge to which the server has accepted an answer.
 
     Args:
-        config: USERNAME and PASSWORD are what it is answered with.
+        config: Has USERNAME and PASSWORD.
         chance: Returns hexadecimal digits that cannot be guessed.
     """
 
     def __init__(self, config: RestApiConfig, chance: Callable[[], str]) -> None:
         self.credentials = config.username or "", config.password or ""
         self.chance = chance
-        self.accepted: Answers | None = None
+        self.accepted: AnsweredChallenge | None = None
 
 
 class RequestLogin:
     """Answers the challenges to one request of a route.
 
-    The challenge of a 401 is this request's own until the server has accepted its answer: a nonce may be good for one
-    request only, and another request must not use it first.
+    A challenge stays with this request until the server has accepted its answer: a nonce may be valid for one request
+    only, so no other request may use it first.
     """
 
     def __init__(self, route: DigestLogin) -> None:
         self._route = route
-        self._answers: Answers | None = None
+        self._answers: AnsweredChallenge | None = None
         self._repeated = 0
 
     def authorization(self, method: str, target: str) -> str | None:
@@ -130,11 +130,11 @@ class RequestLogin:
     def repeats(self, status: int, headers: Pairs) -> bool:
         """Return whether the request is sent again, with credentials for what its response says.
 
-        A 401 says that the server has not processed it, so any method is. A second time it is only for a nonce that is
-        `stale`; otherwise the credentials are wrong.
+        After a 401 a request of any method is repeated, since the server has not processed it. It is repeated a second
+        time only if its nonce was `stale`; otherwise the credentials are wrong.
 
         Raises:
-            CallError: The server asks for something else than a digest that can be made.
+            CallError: The server asks for a login other than Digest, or for a digest that is not supported.
         """
         if status != HTTPStatus.UNAUTHORIZED:
             self._accept(headers)
@@ -145,7 +145,7 @@ class RequestLogin:
         if self._repeated >= _MOST_REPEATS or (self._repeated and not challenge.stale):
             self._repeated = 0
             return False
-        self._answers, self._repeated = Answers(challenge), self._repeated + 1
+        self._answers, self._repeated = AnsweredChallenge(challenge), self._repeated + 1
         return True
 
     def _accept(self, headers: Pairs) -> None:
@@ -156,13 +156,13 @@ class RequestLogin:
         for following in values_of(headers, "authentication-info"):
             nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
             if nonce and not CONTROL.search(nonce):
-                self._route.accepted = Answers(replace(self._answers.challenge, nonce=nonce))
+                self._route.accepted = AnsweredChallenge(replace(self._answers.challenge, nonce=nonce))
 
 
 def strongest(values: Iterable[str]) -> Challenge:
-    """Return the challenge of the values of WWW-Authenticate that is answered: that of the strongest algorithm.
+    """Return the challenge to answer, of all values of WWW-Authenticate: the one with the strongest algorithm.
 
-    Decision: the strongest one, not the first, so that who can add a challenge cannot choose MD5.
+    Decision: not the first one, since an attacker that adds a challenge must not be able to choose MD5.
 
     Raises:
         CallError: There is none that can be answered.
@@ -192,7 +192,7 @@ def _unanswerable(reason: str) -> CallError:
 
 
 def _challenge_of(fields: Mapping[str, str]) -> Challenge | None:
-    """Return the challenge that these fields make, None for one that is not understood and so ignored."""
+    """Return the challenge of these fields, None for one that is ignored, since it cannot be answered."""
     realm, nonce, opaque = fields.get("realm"), fields.get("nonce"), fields.get("opaque")
     algorithm, qops = fields.get("algorithm"), _qops(fields)
     if realm is None or not nonce or (algorithm or "md5").lower() not in _ALGORITHMS:

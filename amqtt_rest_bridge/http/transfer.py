@@ -4,9 +4,9 @@ libcurl checks a kept connection once a second. When a kept connection dies, it 
 whatever the method. So each kept connection is checked here just before its request leaves, and the repetition is
 stopped.
 
-pycurl's `AsyncCurlMulti` runs handles, too, but a message takes a seventh more of the bridge's processor time with it:
-it sets the timer two times a request, has the loop itself watch each socket, and does not tell which responses need an
-acknowledgement, so that all had one.
+pycurl's `AsyncCurlMulti` runs handles, too, but costs a seventh more processor time a message: it sets the timer twice
+for each request and has the loop watch each socket. It also does not show which responses are incomplete, so that each
+would need `_acknowledge`.
 """
 
 import asyncio
@@ -186,7 +186,7 @@ class Transfer:
 
     def _on_socket(self, descriptor: int, _purpose: int) -> int:
         self._opened.append(descriptor)
-        self._connections.forget(descriptor)  # that of a connection which is closed
+        self._connections.forget(descriptor)  # a connection that is closed may have had it
         return int(pycurl.SOCKOPT_OK)
 
     def _on_request(self, _remote: str, _local: str, _remote_port: int, local_port: int) -> int:
@@ -214,7 +214,7 @@ class Transfer:
 
 @dataclass(slots=True)
 class KeptConnection:
-    """A connection of libcurl: its descriptor, until when it may be used again, and what tells whether bytes came."""
+    """A connection of libcurl: its descriptor, until when it may be used again, and a poller for unasked bytes."""
 
     descriptor: int
     until: float = inf
@@ -248,8 +248,8 @@ class Connections:
         # A socket between two requests stays watched: to add and remove it each time takes 4 us a request.
         self._between: set[int] = set()
         self._reused = -1  # the one that a request leaves on now
-        self._due = inf  # when libcurl wants to be called, by the clock of the loop
-        self._fires = inf  # when it will be: then, or earlier
+        self._due_at = inf  # when libcurl wants to be called, by the clock of the loop
+        self._fires_at = inf  # when the timer calls it: then, or earlier
         self._timer: asyncio.Handle | None = None
 
     def free_transfer(self, settings: Settings) -> Transfer:
@@ -297,7 +297,7 @@ class Connections:
         return None
 
     def forget(self, descriptor: int) -> None:
-        """Watch a socket no more."""
+        """Stop watching a socket."""
         self._between.discard(descriptor)
         if self._watched.pop(descriptor, None) is not None:
             self._sockets.unregister(descriptor)
@@ -333,10 +333,10 @@ class Connections:
 
     def _expire(self) -> None:
         """Run libcurl, which begins what was added and ends what takes too long."""
-        self._fires = inf
+        self._fires_at = inf
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         self._finish_ended()
-        self._set_fires()
+        self._start_timer()
 
     def _finish_ended(self) -> bool:
         """Wake the requests that libcurl is done with; return whether there were any."""
@@ -354,7 +354,8 @@ class Connections:
         if not events & pycurl.POLL_INOUT:
             self._between.add(descriptor)
             return
-        is_same = descriptor not in self._between or descriptor == self._reused  # else it may be another one by now
+        # Else another socket may have the number by now.
+        is_same = descriptor not in self._between or descriptor == self._reused
         self._between.discard(descriptor)
         self._reused = -1
         if not is_same or self._watched.get(descriptor) != events:
@@ -363,16 +364,16 @@ class Connections:
             self._watched[descriptor] = events
 
     def _set_timer(self, milliseconds: int) -> None:
-        self._due = inf if milliseconds < 0 else self._loop.time() + milliseconds / 1000
-        self._set_fires()
+        self._due_at = inf if milliseconds < 0 else self._loop.time() + milliseconds / 1000
+        self._start_timer()
 
-    def _set_fires(self) -> None:
-        """Set the timer, unless it fires before it is due: nearly each request asks for a later time."""
-        if self._due < self._fires:
+    def _start_timer(self) -> None:
+        """Start the timer, unless it fires earlier anyway: nearly each request asks for a later time."""
+        if self._due_at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._fires = self._due
-            self._timer = self._loop.call_later(max(0.0, self._due - self._loop.time()), self._expire)
+            self._fires_at = self._due_at
+            self._timer = self._loop.call_later(max(0.0, self._due_at - self._loop.time()), self._expire)
 
 
 def _acknowledge(descriptor: int) -> None:

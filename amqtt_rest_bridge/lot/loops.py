@@ -26,7 +26,7 @@ _MAX_CYCLES: Final = 50
 _MAX_EDGES: Final = 20_000  # where everything triggers everything, each event's own loop is warned of anyway
 _ONE: Final = "\x01"  # any text within a level; no topic holds control characters
 _HINT: Final = "publish to another topic"
-_MANY: Final = "\x02"  # any number of levels, none too
+_MANY: Final = "\x02"  # zero or more levels
 _PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -82,9 +82,9 @@ def loop_warnings(placed: Sequence[PlacedEvent], endpoints: Sequence[PlacedEndpo
 
 
 _Ways = Mapping[str, tuple[str, str | None]]
-"""The topics that an event publishes to, as `topic_pattern` makes them, by the setting that says so.
+"""The topic patterns that an event publishes to, by setting.
 
-ENDPOINT is one where the request leads to an endpoint of these routes, whose title is given.
+ENDPOINT is one of them, with the title of the endpoint, if the request leads to an endpoint of these routes.
 """
 
 
@@ -116,7 +116,7 @@ class _Published:
         )
 
     def _called(self, placed: PlacedEvent) -> PlacedEndpoint | None:
-        """Return the endpoint that the request of an event surely leads to, None for that of another program."""
+        """Return the endpoint that the request of an event leads to, None if that may be one of another program."""
         base = urlsplit(placed.config.base_address or "") if self._ports else None
         if base is None or (port := base.port or _PORTS.get(base.scheme, 0)) not in self._ports:
             return None
@@ -130,7 +130,7 @@ class _Published:
 def _find_loops(events: Sequence[ClientEvent], ways: Sequence[_Ways]) -> Iterator[list[int]]:
     """Yield loops through several events or an endpoint, each as the numbers of events in turn, at most 50.
 
-    Only what surely matches counts: a level that a message fills in is taken for one that no filter names.
+    Only sure matches count: a level that a message fills in matches no filter that names a level.
     """
     index = TopicIndex([(event.source_topic, number) for number, event in enumerate(events)])
     followers: dict[int, set[int]] = {}

@@ -18,8 +18,8 @@ from amqtt_rest_bridge.lot.model import RestApiConfig, Route
 from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
 from amqtt_rest_bridge.secret_search import MASK, masked, masked_text
 
-# A secret of one or two letters is in most texts; masking it would mask everything else. In what is
-# published, which others read by machine, even a short word is more often itself than a secret.
+# A secret of one or two letters is in most texts; masking it would mask everything else. Programs read what is
+# published: there a short word is more often itself than a secret.
 _SHORTEST: Final = 3
 _SHORTEST_PUBLISHED: Final = 6
 _NO_CREDENTIALS: Final = ("idempotency-key", "www-authenticate", "proxy-authenticate")
@@ -36,7 +36,7 @@ class Masker:
     """Writes `***` for secrets, in whatever form they come.
 
     Args:
-        secrets: Texts that are never shown; those of two characters and less are.
+        secrets: Texts that are never shown, if they have three characters or more.
         in_addresses: Texts that are not shown in URLs, such as the values of environment variables.
     """
 
@@ -47,7 +47,7 @@ class Masker:
         self._in_addresses = self._secrets.union(value for value in in_addresses if len(value) >= _SHORTEST)
 
     def including(self, secrets: Iterable[str]) -> "Masker":
-        """Return a masker of further secrets too, such as those of one request."""
+        """Return a masker of these secrets, too, such as those of one request."""
         return Masker(self._secrets.union(secrets), self._in_addresses)
 
     def text(self, text: str) -> str:
@@ -80,7 +80,7 @@ class Masker:
         return MASK if is_carried else self.address(text)
 
     def body(self, body: bytes, *, shown: bool = False) -> bytes:
-        """Mask secrets of six characters or more in a body, shorter ones where it is only shown; JSON stays JSON."""
+        """Mask secrets of six characters or more in a body, with `shown` of three or more; JSON stays JSON."""
         return masked(body, [secret for secret in self._secrets if shown or len(secret) >= _SHORTEST_PUBLISHED])
 
     def __repr__(self) -> str:

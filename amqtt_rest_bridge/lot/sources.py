@@ -21,7 +21,7 @@ from amqtt_rest_bridge.spelling import Question
 from amqtt_rest_bridge.system import FileState
 
 SUFFIXES = (".lot", ".lotnb")
-"""Names of route files end so, in any case."""
+"""The suffixes of route files, in any case."""
 _START = Position(1, 1)
 _NO_FILE = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
 MAX_FILE_BYTES = 16 * 1024 * 1024
@@ -42,7 +42,7 @@ class Source:
 
 _STRING = r"""(?:"(?:[^"\\\n]|\\[^\n])*+(?:"|$)|'(?:[^'\\\n]|\\[^\n])*+(?:'|$))"""
 _LONGEST = 1000
-"""Characters that a fault marks at most: a whole line may be one statement after the other."""
+"""Characters that a fault marks at most: a line may hold many statements."""
 _MARKED = re.compile(
     # A statement up to its comment or the end of its line; a string; a placeholder; GET and its name; a word.
     rf"""(?:DEFINE|WITH|ADD)(?=\s)(?>(?:{_STRING}|[^\n"'/-]|/(?![/*])|-(?!-))*)
@@ -57,9 +57,8 @@ _MARKED = re.compile(
 class Report:
     """The faults of one source; `offset`s count characters of its text from 0.
 
-    A fault ends where the string, word, placeholder or statement that begins at its offset does, unless it is reported
-    with an `end`, and has the replacement that its hint asks for. `files` are those that its routes refer to and that
-    were read.
+    A fault marks the string, word, placeholder or statement that begins at its offset, or the text up to `end`. Its
+    replacement is the one that its hint suggests. `files` are the files that were read for its routes.
     """
 
     def __init__(self, path: str, text: str) -> None:
@@ -106,7 +105,7 @@ class Report:
     def warning(
         self, code: FaultCode, offset: int, message: str, hint: str | None = None, *, end: int | None = None
     ) -> None:
-        """Note something that works, but hardly as it was meant."""
+        """Note something that works, but is probably a mistake."""
         self.note(Severity.WARNING, code, offset, message, hint, end=end)
 
     def notice(self, offset: int, message: str, hint: str | None = None) -> None:
@@ -136,7 +135,7 @@ class Report:
         hint: str | None = None,
         end: int | None = None,
     ) -> Fault:
-        """Return a fault, which is not noted."""
+        """Return a fault without noting it."""
         behind = self.behind(self.end_of(offset) if end is None else end)
         replacement = hint.meant if isinstance(hint, Question) else None
         # Messages hold names and texts of a file: these must not break the log line they end in.
@@ -174,7 +173,7 @@ def read(
     Args:
         paths: Files and folders.
         may_be_empty: Those of them that may be missing, or hold no route file.
-        instead: Texts by path in the place of files, which need not exist; None: as if the file did not.
+        instead: Texts by path that replace files, which need not exist; None: the file counts as missing.
 
     Raises:
         ConfigurationError: a path is missing or cannot be read; the message names all of them.
@@ -230,7 +229,7 @@ def find_route_files(folder: Path, on_error: Callable[[OSError], None]) -> list[
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a file, or something of which opening it tells why it cannot be read.
+    """Return whether this is a file, or cannot be looked at: then opening it raises the error.
 
     Path.is_file raises those errors up to Python 3.13 and hides them since 3.14.
     """
@@ -263,7 +262,7 @@ def _files(
 
 
 def of_content(path: str, content: bytes) -> Iterator[Source]:
-    """Yield the texts of a route file or notebook, which its name tells apart; reads nothing."""
+    """Yield the texts of a route file, or of a notebook by its name; reads nothing."""
     if len(content) > MAX_FILE_BYTES:
         yield _faulty(path, Severity.ERROR, f"the file is larger than {size_text(MAX_FILE_BYTES)}")
         return

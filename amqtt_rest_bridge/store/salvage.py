@@ -1,6 +1,6 @@
-"""What becomes of a damaged spool: its rows are carried into a new file, and the damaged one stays beside it.
+"""Salvage of a damaged spool: its rows are copied into a new file, and the damaged one stays beside it.
 
-At the start; blocks.
+Runs at the start; blocks.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from amqtt_rest_bridge.system import open_private
 log = logging.getLogger(__name__)
 
 _LEAST_PAGE: Final = 512
-_MOST_MISSING: Final = 10_000  # rows tried one after the other where the last one is not known
+_MOST_MISSING: Final = 10_000  # unreadable rows one after the other that end the copy if the last id is unknown
 
 
 def salvaged(path: Path) -> Path:
@@ -45,7 +45,7 @@ def salvage(path: Path, damage: str) -> None:
         old.execute("PRAGMA writable_schema = ON")  # reads a file that is cut off
         if not old.execute("SELECT 1 FROM sqlite_schema WHERE name = 'calls'").fetchall():
             raise sqlite3.DatabaseError("it holds no messages")
-        old.execute("PRAGMA journal_mode = DELETE")  # carries the log into the file, page by page
+        old.execute("PRAGMA journal_mode = DELETE")  # moves the write-ahead log into the file, page by page
         with path.open("r+b") as file:  # what is left of a page at the end of a file that was cut off reads as zeros
             page, size = int.from_bytes(file.read(18)[16:18], "big"), file.seek(0, os.SEEK_END)
             if page >= _LEAST_PAGE and size % page:

@@ -1,9 +1,9 @@
 """The keys of DEDUPE_KEY that were seen, with their answers: beside the spool on disk, without a spool in memory.
 
 SQLite in both cases: a million keys take 70 MB of memory, and their file survives a killed process.
-It is written without a flush, so that the loop waits for no disk; a power cut may cost the file, and then keys count as
-not seen. A file that is damaged costs the keys only: it is logged, and what has been is forgotten. Keys that cannot be
-written, on a full disk, are kept in memory.
+It is written without a flush, so that the loop never waits for the disk. After a power cut the file may be lost, and
+its keys count as not seen. A damaged file is logged and replaced by an empty one. Keys that cannot be written, as on a
+full disk, are kept in memory.
 """
 
 import contextlib
@@ -20,9 +20,9 @@ from amqtt_rest_bridge.system import open_private
 log = logging.getLogger(__name__)
 
 MOST_KEYS: Final = 1_000_000
-"""Those beyond it push out the ones that end first."""
+"""One more key replaces the one that ends first."""
 MOST_BYTES: Final = 64 << 20
-"""Of answers; in the place of those beyond it an empty one is kept."""
+"""Bytes of all answers; beyond them a key is kept with an empty answer."""
 _QUIET_SECONDS: Final = 60.0
 _ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)  # the second for an error whose text quotes a damaged schema
 _DAMAGED: Final = "a row is not as it was written"
@@ -37,16 +37,16 @@ _TABLE: Final = """
 class SeenKeys:
     """Keys and answers. Each method blocks for one small write at most.
 
-    A file that exists is opened at once, since a million keys are counted in 0.1 s; any other with the first key.
+    An existing file is opened at once, since counting a million keys takes 0.1 s; a new one with the first key.
 
-    Time is that of the start, and from then on what nothing sets.
+    The time is Unix time at the start, and from then on advances with the monotonic clock.
 
     Args:
         path: Of the file, None for memory.
         wall: Returns Unix time; asked once.
-        monotonic: Returns the time that nothing sets.
-        most: Keys.
-        most_bytes: Of their answers.
+        monotonic: Returns the seconds of a clock that is never set.
+        most: How many keys are kept.
+        most_bytes: Bytes of answers that are kept.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class SeenKeys:
             self.answer(b"")
 
     def answer(self, key: bytes) -> bytes | None:
-        """Return the answer of a key, None for one that was not seen or too long ago."""
+        """Return the answer of a key; None if it was not seen, or too long ago."""
         try:
             found = self._open().execute("SELECT until, answer FROM seen WHERE key = ?", (key,)).fetchone()
             if found is not None and not (isinstance(found[0], float) and isinstance(found[1], bytes)):
@@ -120,7 +120,7 @@ class SeenKeys:
         if self._database is None:
             name = ":memory:" if self._path is None else str(self._path)
             if self._path is not None:
-                with contextlib.suppress(OSError):  # of which SQLite tells
+                with contextlib.suppress(OSError):  # SQLite reports it
                     os.close(open_private(self._path))
             database = sqlite3.connect(name, isolation_level=None, check_same_thread=False)
             database.text_factory = bytearray  # there are no texts but in a damaged row

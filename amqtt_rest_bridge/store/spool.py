@@ -4,8 +4,8 @@
 `synchronous=NORMAL` a commit is a write without a flush: it survives a killed process, and may be lost in a power cut.
 Removals are gathered and committed together; if a kill prevents one, the call runs again with the same key.
 
-The disk is flushed at checkpoints, on another thread. At SQLite's own checkpoints, every 1,000 pages, the loop waited
-up to 15 ms, and a commit took 53 us on average in place of 23. An index of keys would add pages to each commit.
+The disk is flushed at checkpoints, on another thread: SQLite's own checkpoints would block the loop for up to 15 ms.
+There is no index of keys, since it would add pages to each commit.
 
 | file beside it | what for |
 |---|---|
@@ -74,7 +74,7 @@ class Spool:
         self._failing = False
         self._cramped = False  # what was permitted found no room
         self.trouble: str | None = None
-        """Why the last write failed, None when it did not, or when `settle` has found that the next one will not."""
+        """Why the last write failed; None if it did not fail, or if `settle` has found that writing works again."""
         self.refusing: str | None = None
         """Why messages are refused: from the first refusal to the first message that is kept again."""
         self._checkpointed = True  # completely, the last time
@@ -145,7 +145,7 @@ class Spool:
     def flush(self) -> None:
         """Write down, in one commit, what was permitted and forgotten; on a full disk in several small ones.
 
-        Of what would take the loop long a part is written, at least one call, and the others the next time.
+        If all of it would take the loop too long, a part is written, at least one call, and the rest the next time.
         """
         if not self._forgotten and not self._permitted:
             return

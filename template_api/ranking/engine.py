@@ -27,7 +27,7 @@ from template_api.ranking.fields import (
     term_query,
     unscored,
 )
-from template_api.ranking.meaning import Meaning, Wanted, interpret
+from template_api.ranking.meaning import Meaning, QueryWord, interpret
 from template_api.ranking.synonyms import Synonyms
 from template_api.ranking.tokens import STOP_WORDS, likest, title_likeness, words
 from template_api.ranking.vocabulary import SHORTEST_PART, Vocabulary, Words
@@ -224,7 +224,7 @@ class Ranking:
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
 
-    def _clause(self, wanted: Wanted) -> Query:
+    def _clause(self, wanted: QueryWord) -> Query:
         """Return the query for a word, which counts as often as it occurs: the best of what may be meant counts."""
         options = []
         for option in wanted.options:
@@ -233,7 +233,7 @@ class Ranking:
             options.append(terms[0] if len(terms) == 1 else all_of(terms))
         return options[0] if len(options) == 1 else Query.disjunction_max_query(options)
 
-    def _found(self, query: Query, wanted: Sequence[Wanted]) -> list[_Found]:
+    def _found(self, query: Query, wanted: Sequence[QueryWord]) -> list[_Found]:
         """Return what a query finds, best first, without what only shares words that hardly count."""
         found: list[_Found] = self._searcher.search(query, max(1, self._searcher.num_docs)).hits
         end = bisect_left(found, -_FLOOR * found[0][0], key=lambda each: -each[0]) if found and wanted else len(found)
@@ -246,7 +246,7 @@ class Ranking:
         return found[:end] + [one for one in found[end:] if (one[1].segment_ord, one[1].doc) in places]
 
     def _page(
-        self, found: Sequence[_Found], wanted: Sequence[Wanted], order: Sort, begin: Place, limit: int
+        self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, begin: Place, limit: int
     ) -> list[_Candidate]:
         """Return the `limit` templates after a place in their order, and one more where there is."""
         count = max(begin.shown + limit + 1, _REORDERED)
@@ -258,7 +258,9 @@ class Ranking:
                 return ordered[first : first + limit + 1]
             count *= 4
 
-    def _ordered(self, found: Sequence[_Found], wanted: Sequence[Wanted], order: Sort, count: int) -> list[_Candidate]:
+    def _ordered(
+        self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, count: int
+    ) -> list[_Candidate]:
         """Return the first `count` templates in an order. Titles that begin alike are read from the store."""
         end = count
         if order is Sort.RELEVANCE:
@@ -291,7 +293,7 @@ class Ranking:
                     return at
         return None
 
-    def _reordered(self, best: list[_Candidate], wanted: Sequence[Wanted]) -> list[_Candidate]:
+    def _reordered(self, best: list[_Candidate], wanted: Sequence[QueryWord]) -> list[_Candidate]:
         query = " ".join(each.options[0].text for each in wanted)
         asked = frozenset(term for each in wanted for term in each.options[0].terms)
         top = []
@@ -306,7 +308,7 @@ class Ranking:
             top.append(_Candidate(each.address, each.score * bonus, each.newest, each.tie))
         return sorted(top, key=_Candidate.rank) + best[_REORDERED:]
 
-    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[Wanted], ideal: float) -> Iterator[Hit]:
+    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord], ideal: float) -> Iterator[Hit]:
         keys = [self._stored(each, "key") for each in page]
         options = [[(option, option.terms) for option in each.options] for each in wanted]
         had = self._terms_had(keys, [term for each in wanted for option in each.options for term in option.terms])

@@ -1,7 +1,6 @@
 """What a query means: for each of its words, the terms that a template may have for it, and how much each counts.
 
-Misspellings are put right and synonyms looked up here: in the query, before anything is ranked. Pure; any thread may
-call it.
+Misspellings are corrected and synonyms looked up in the query, before anything is ranked. Pure; any thread may call it.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,7 +33,7 @@ _WEIGHTS: Final = {Origin.TYPED: 1.0, Origin.CORRECTED: 0.9, Origin.DOUBTED: 0.7
 class Option:
     """What a word of the query may mean: a word of the library, or several that a template must all have.
 
-    `rarity` is the weight of finding it, of which `weight` is the share that its origin leaves.
+    `rarity` is its weight as if it was typed; `weight` is less if it was not.
     """
 
     words: tuple[str, ...]
@@ -63,8 +62,8 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """A word of the query: as typed, what may be meant (the likeliest first, and the best counts), how often."""
+class QueryWord:
+    """A word of the query as typed, and how often. Of what it may mean, the likeliest first, the best match counts."""
 
     typed: str
     options: tuple[Option, ...]
@@ -80,14 +79,14 @@ class Wanted:
 class Meaning:
     """What a query means: its words that the library can match, in order, and those that it has nothing for."""
 
-    wanted: tuple[Wanted, ...] = ()
+    wanted: tuple[QueryWord, ...] = ()
     ignored: tuple[str, ...] = ()
 
     @property
     def corrected(self) -> tuple[Word, ...]:
-        """The words that others are searched for in place of, or beside, where they may be misspelt in the library.
+        """The words of the query for which others are searched: in their place, or beside them.
 
-        Parts of one word are together.
+        The parts of one word are together.
         """
         changed: dict[str, Word] = {}
         for each in self.wanted:
@@ -103,18 +102,20 @@ class Meaning:
 def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: bool = False) -> Meaning:
     """Return what a query means.
 
-    Stop words are dropped unless there is nothing else. A word that the library has in any form is kept; where a much
-    commoner one is near, both are searched, since the template that has it may be misspelt. Another one that the list
-    of synonyms has is read as these. Any other is read as one word torn apart, as two words run together (unless a
-    known word is one edit away), as the beginning of a word when it is the last, as the nearest known words, or the
-    nearest one of the list of synonyms; failing all that it is ignored. `exact` keeps words as they are.
+    Stop words are dropped unless there is nothing else. A word that the library has in any form is kept; if a much
+    commoner one is near, both are searched, since the library may misspell that one. Another word that has synonyms is
+    read as these.
+
+    For any other word these are tried: one word that a space divides, two words without their space (unless a known
+    word is one edit away), the beginning of a word if it is the last, the nearest known words, and the nearest word
+    with synonyms. If nothing fits, it is ignored. `exact` keeps words as they are.
     """
     typed = words(text)
-    telling = [word for word in typed if word not in STOP_WORDS]
-    if telling and not exact:
-        telling = synonyms.telling(typed)
-    reader = _Reader(telling or typed, vocabulary, synonyms, exact=exact)
-    found: dict[tuple[str, ...], Wanted] = {}
+    content_words = [word for word in typed if word not in STOP_WORDS]
+    if content_words and not exact:
+        content_words = synonyms.content_words(typed)
+    reader = _Reader(content_words or typed, vocabulary, synonyms, exact=exact)
+    found: dict[tuple[str, ...], QueryWord] = {}
     for wanted in reader.read():
         key = wanted.options[0].terms
         before = found.get(key)
@@ -133,15 +134,15 @@ class _Reader:
         self._vocabulary = vocabulary
         self._synonyms = synonyms
         self._exact = exact
-        # Where the library lacks other words too, "de" is not what it has under that name.
+        # If the library lacks other words, too, the query is in a foreign language, and "de" is a stop word of that.
         others = [word for word in typed if word not in FOREIGN_STOP_WORDS and word not in STOP_WORDS]
         self._is_foreign = any(vocabulary.term(word) is None for word in others)
         self._drops_stop_words = not STOP_WORDS.issuperset(typed)
-        self._corrected: dict[str, tuple[Wanted, ...]] = {}
+        self._corrected: dict[str, tuple[QueryWord, ...]] = {}
         self._doubted = 0
         self.ignored: list[str] = []
 
-    def read(self) -> Iterator[Wanted]:
+    def read(self) -> Iterator[QueryWord]:
         """Yield the words that the library can match, and note the others."""
         at = 0
         while at < len(self._typed):
@@ -151,21 +152,21 @@ class _Reader:
             yield from wanted
             at += length
 
-    def _phrase(self, at: int) -> tuple[int, tuple[Wanted, ...]]:
+    def _phrase(self, at: int) -> tuple[int, tuple[QueryWord, ...]]:
         """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
         for length in range(min(self._synonyms.longest(self._typed[at]), len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
             if self._synonyms.has(phrase):
-                each = [Wanted(word, self._known(word)) for word in phrase if not self._drops(word)]
+                each = [QueryWord(word, self._known(word)) for word in phrase if not self._drops(word)]
                 meant = self._meant(phrase)
                 if meant and not (each and all(one.options for one in each)):
-                    return length, (Wanted(" ".join(phrase), meant),)
+                    return length, (QueryWord(" ".join(phrase), meant),)
                 if meant:  # in place of the first word, beside the others
                     first, *others = each
                     return length, (replace(first, options=(*first.options, *meant)), *others)
         return 0, ()
 
-    def _word(self, at: int) -> tuple[int, tuple[Wanted, ...]]:
+    def _word(self, at: int) -> tuple[int, tuple[QueryWord, ...]]:
         """Return how many words from here are one, and what it means."""
         word, last = self._typed[at], at == len(self._typed) - 1
         options = self._known(word)
@@ -174,10 +175,10 @@ class _Reader:
         if self._exact:
             if not options:
                 self.ignored.append(word)
-            return 1, (Wanted(word, options),) if options else ()
+            return 1, (QueryWord(word, options),) if options else ()
         if options:
             likely = self._likelier(at, options)
-            return 1, (Wanted(word, (*options, *likely, *self._meant([word], options))),)
+            return 1, (QueryWord(word, (*options, *likely, *self._meant([word], options))),)
         for left in (at - 1, at):
             joined = self._joined(left)
             if joined is not None:
@@ -191,24 +192,24 @@ class _Reader:
         return 1, wanted
 
     def _drops(self, word: str) -> bool:
-        """Return whether a word is only here for the phrase that it is part of."""
+        """Return whether a word is a stop word that only counts as part of a phrase."""
         return self._drops_stop_words and word in STOP_WORDS
 
     def _known(self, word: str, origin: Origin = Origin.TYPED) -> tuple[Option, ...]:
         term = self._vocabulary.term(word)
         return () if term is None else (Option((word,), origin, self._vocabulary.idf(term)),)
 
-    def _joined(self, left: int) -> Wanted | None:
+    def _joined(self, left: int) -> QueryWord | None:
         """Return the word that this one and the next make without the space between them."""
         if not 0 <= left < len(self._typed) - 1:
             return None
         whole = self._typed[left] + self._typed[left + 1]
         options = self._known(whole, Origin.CORRECTED)
         typed = f"{self._typed[left]} {self._typed[left + 1]}"
-        return Wanted(typed, (*options, *self._meant([whole], options))) if options else None
+        return QueryWord(typed, (*options, *self._meant([whole], options))) if options else None
 
     def _likelier(self, at: int, options: Sequence[Option]) -> tuple[Option, ...]:
-        """Return what is much commoner than a known word and may be meant, as the library may have it misspelt once."""
+        """Return much commoner words that may be meant by a known word, as the library may misspell them once."""
         word = self._typed[at]
         if self._synonyms.has([word]) or not self._vocabulary.is_rare(word) or self._doubted == _MOST_DOUBTED:
             return ()
@@ -220,7 +221,7 @@ class _Reader:
         return self._weighed([parts], Origin.DOUBTED, options) if parts else ()
 
     def _meant(self, phrase: Sequence[str], options: Sequence[Option] = ()) -> tuple[Option, ...]:
-        """Return the synonyms of a phrase that the library has, the commonest counting as the others."""
+        """Return the synonyms of a phrase that the library has; all count as much as the commonest."""
         meant = [each for each in self._synonyms.of(phrase) if all(map(self._vocabulary.term, each))]
         return self._weighed(meant[:_SYNONYMS], Origin.SYNONYM, options)
 
@@ -230,18 +231,18 @@ class _Reader:
         rarity = min([*rarities, *(option.rarity for option in before)], default=0.0)
         return tuple(Option(each, origin, rarity) for each in meanings)
 
-    def _unknown(self, word: str, *, last: bool) -> tuple[Wanted, ...]:
+    def _unknown(self, word: str, *, last: bool) -> tuple[QueryWord, ...]:
         if word in FOREIGN_STOP_WORDS:
             return ()
         if self._synonyms.has([word]):
             options = self._meant([word])
-            return (Wanted(word, options),) if options else ()
+            return (QueryWord(word, options),) if options else ()
         known, edits = self._vocabulary.nearest(word)
         if edits != 1:
             parts = self._vocabulary.split(word)
             if parts:
                 each = (self._weighed([(part,)], Origin.CORRECTED) for part in parts)
-                return tuple(Wanted(word, options) for options in each)
+                return tuple(QueryWord(word, options) for options in each)
             parted = self._compound(word)
             if parted:
                 return parted
@@ -251,15 +252,15 @@ class _Reader:
             near = known if edits == 1 or not completions else ()
             known = tuple({stem(each): each for each in (*completions, *near)}.values())
         if known:
-            return (Wanted(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
+            return (QueryWord(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
         return self._nearest_synonym(word) if not edits else ()
 
-    def _compound(self, word: str) -> tuple[Wanted, ...]:
-        """Return what the two parts of a compound mean that the library or the list of synonyms has, or its plural.
+    def _compound(self, word: str) -> tuple[QueryWord, ...]:
+        """Return what the parts of a compound mean, or its plural, if the library or the list of synonyms has them.
 
         Of several ways to part it, the one whose shorter part is longest: *Funksensoren* is *Funk* and *Sensoren*.
         """
-        best: tuple[int, tuple[Wanted, ...]] = (0, self._part(word, self._noun(word)))
+        best: tuple[int, tuple[QueryWord, ...]] = (0, self._part(word, self._noun(word)))
         for at in range(_SHORTEST_OF_COMPOUND, len(word) - _SHORTEST_OF_COMPOUND + 1):
             right = self._noun(word[at:])
             left = self._noun(word[:at]) if right else ""
@@ -269,10 +270,10 @@ class _Reader:
                 best = (shorter, each) if each else best
         return best[1]
 
-    def _part(self, word: str, noun: str) -> tuple[Wanted, ...]:
+    def _part(self, word: str, noun: str) -> tuple[QueryWord, ...]:
         """Return what a noun means as a part of a word, nothing where there is none."""
         options = (self._known(noun, Origin.CORRECTED) or self._meant([noun])) if noun else ()
-        return (Wanted(word, options),) if options else ()
+        return (QueryWord(word, options),) if options else ()
 
     def _noun(self, word: str) -> str:
         """Return a word without its ending as the library or the list of synonyms has it; empty where neither does."""
@@ -285,12 +286,12 @@ class _Reader:
                         return whole
         return ""
 
-    def _nearest_synonym(self, word: str) -> tuple[Wanted, ...]:
+    def _nearest_synonym(self, word: str) -> tuple[QueryWord, ...]:
         """Return what the entries of the list of synonyms that are nearest to a misspelt word mean."""
         edits = dict(self._synonyms.spelling.near(word))
         least = min(edits.values(), default=0)
         for near in sorted(each for each, count in edits.items() if count == least):
             options = self._meant([near])
             if options:
-                return (Wanted(word, options),)
+                return (QueryWord(word, options),)
         return ()

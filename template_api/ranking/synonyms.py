@@ -1,4 +1,4 @@
-"""The words that mean the same: what the library may call a thing that a query calls otherwise. Pure; immutable."""
+"""Synonyms: words that templates may use for a word of the query. Pure; immutable."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ class Synonyms:
         self._meant: defaultdict[Phrase, list[tuple[Phrase, ...]]] = defaultdict(list)
         single: set[str] = set()
         for rule in rules:
-            # "log in" as what another word means would find all that has "log": it only leads to the others.
+            # "log in" as a synonym of another word would find each "log": it is not searched for.
             phrases = map(_phrase, rule.meant)
             meant = tuple(phrase for phrase in phrases if len(phrase) == 1 or STOP_WORDS.isdisjoint(phrase))
             for each in rule.words:
@@ -40,8 +40,8 @@ class Synonyms:
         self.spelling = Words(single)
         """The phrases of one word, which misspellings are compared with."""
 
-    def telling(self, typed: Sequence[str]) -> list[str]:
-        """Return words without stop words, but for those that make a phrase with others ("turn on")."""
+    def content_words(self, typed: Sequence[str]) -> list[str]:
+        """Return words without stop words, except those of a phrase ("turn on")."""
         kept = [word not in STOP_WORDS for word in typed]
         for at, word in enumerate(typed):
             for end in range(at + 2, min(at + self.longest(word), len(typed)) + 1):
@@ -71,8 +71,8 @@ class Synonyms:
 def _phrase(text: str) -> Phrase:
     """Return the words of a phrase, without stop words, unless too little would be left: "turn on" is not "turn"."""
     found = tuple(words(text))
-    telling = tuple(word for word in found if word not in STOP_WORDS)
-    return telling if len(telling) > 1 else found
+    content_words = tuple(word for word in found if word not in STOP_WORDS)
+    return content_words if len(content_words) > 1 else found
 
 
 def _stems(phrase: Sequence[str]) -> Phrase:

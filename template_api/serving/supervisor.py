@@ -1,4 +1,4 @@
-"""The API as a child process: its listening socket; started, watched, started again, stopped. Neither HTTP nor broker.
+"""The API as a child process: started, watched, restarted, stopped. It knows neither HTTP nor the broker.
 
 The socket is bound before anything else, so that a taken port is known at once. The parent binds it and keeps it, so
 that the port stays open while the child is started again. The *link*, a socket pair, signals to the parent that the

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from amqtt_rest_bridge.broker.bridge_session import written
+from amqtt_rest_bridge.broker.bridge_session import failure_property
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group import alone as module
@@ -165,7 +165,9 @@ def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_
 ) -> None:
     async def use(bridge: Bridge) -> None:
         endpoint, alone = bridge.endpoint, bridge.alone
-        endpoint.send("own", b"", 7, "read", topic="read", rest_bridge_refused=written(MESSAGE_TOO_LARGE.error("9")))
+        endpoint.send(
+            "own", b"", 7, "read", topic="read", rest_bridge_refused=failure_property(MESSAGE_TOO_LARGE.error("9"))
+        )
         await until(lambda: bridge.watched.refused)
         assert (bridge.watched.refused, bridge.watched.seen) == ([("read", "9")], [])
         assert UNMATCHED_TOPIC not in endpoint.subscriptions["own"]

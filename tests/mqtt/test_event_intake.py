@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.broker.bridge_session import written
+from amqtt_rest_bridge.broker.bridge_session import failure_property
 from amqtt_rest_bridge.catalogue import DISK_FULL, MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
@@ -192,7 +192,7 @@ def test_a_message_that_the_endpoint_has_refused_ends_with_its_failure(
 ) -> None:
     async def use(rig: Rig) -> None:
         client_id = rig.intake.client.client_id
-        rig.endpoint.send(client_id, b"1", 7, A, rest_bridge_refused=written(failure))
+        rig.endpoint.send(client_id, b"1", 7, A, rest_bridge_refused=failure_property(failure))
         await until(lambda: rig.endpoint.acknowledged == [(client_id, 7)])
         ((name, refused),) = rig.calls.failed
         assert (name, vars(refused), rig.calls.called) == (A, vars(failure), [])

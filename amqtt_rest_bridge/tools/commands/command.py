@@ -1,9 +1,9 @@
 """Payloads to commands, and answers to payloads. Pure, and cheap enough for the broker's loop whatever a payload holds.
 
 A payload is `-word arguments`, with `-requestId ID` as its last words where the client wants the envelope for an
-answer; else that is a text as the notebook extension reads it. This extension takes any answer that holds the word
-"success" for one, also an answer to another client. So no failure holds it: in an envelope its first letter is written
-as an escape of JSON, in a text a soft hyphen parts it.
+answer; else the answer is a text, as the notebook extension reads it. This extension takes any answer with the word
+"success" for one, even an answer to another client. So no failure contains that word: in an envelope its first letter
+is a JSON escape, in a text a soft hyphen splits it.
 """
 
 import json
@@ -43,7 +43,7 @@ _NAME_OF_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a hid
 class MqttCommand:
     """A command as it came: `word` as the client wrote it, `name` as the envelope has it, such as `AddRoute`.
 
-    `fault` is why it cannot be a command of anything; `arguments` are as they were sent.
+    `fault` is why it is not a command, None if it is one; `arguments` are as they were sent.
     """
 
     word: str
@@ -119,7 +119,7 @@ def _behind_space(text: str, at: int) -> int:
 
 
 def subject_of(arguments: str) -> str:
-    """Return what a command is about, for its answer: the name in a definition, else its first word."""
+    """Return what a command is about, for its answer: the name in a definition, else the first word."""
     found = re.search(r"\bDEFINE\s+\w+\s+[\"']?([^\s\"']+)", arguments[:_TAIL], re.IGNORECASE)
     words = [found[1]] if found is not None else arguments[:_TAIL].split()[:1]
     return on_one_line(words[0]) if words else ""
@@ -145,7 +145,7 @@ class ReportedFault(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """What a command is answered: a sentence, or problems; `route` is the name that it is about."""
+    """The answer to a command: a sentence, or problems. `route` is the name of the route, if it is about one."""
 
     message: str
     is_success: bool = True
@@ -161,7 +161,7 @@ def failure(command: MqttCommand, subject: str, why: str) -> CommandAnswer:
 
 
 def refusal(faults: Sequence[Fault], text: str, before: str = "") -> CommandAnswer:
-    """Return the answer to a text with faults; `before` comes before it in the arguments, and counts."""
+    """Return the answer to a text with faults. Their places include `before`, which precedes it in the arguments."""
     lines = text.split("\n")
     problems = tuple([_problem(fault, lines, before) for fault in faults])
     return CommandAnswer(f"Parsing error: {_shown(problems[0])}", False, problems=problems)

@@ -68,7 +68,7 @@ class RefusedError(BridgeError):
 
 
 class FolderError(BridgeError):
-    """What is in the place of a route's file is none that commands write."""
+    """The path of a route's file is taken by something that no command wrote."""
 
 
 class RouteFolder:
@@ -129,7 +129,7 @@ class RouteFolder:
             raise
 
     def _sync(self) -> None:
-        """Make names durable."""
+        """Flush the folder, so that a power cut leaves the names of its files."""
         with contextlib.suppress(FileNotFoundError):
             folder = os.open(self._path, os.O_RDONLY)
             try:
@@ -177,7 +177,7 @@ class Execution:
                 return await self._remove_all()
             case "LotDiagnostic":
                 return await self._diagnose(command)
-            case "CheckRouteConnection":  # by its last tries: no message asks for one of its own
+            case "CheckRouteConnection":  # by its last calls: this command sends no request
                 route = self._named(command.arguments)
                 status = self._service.status(route.name)
                 return CommandAnswer(f"Route '{route.name}': {status['connection']}.", route=route.name, data=status)
@@ -196,7 +196,7 @@ class Execution:
             case "ConnectionStatus":
                 return _listed("route", _members(statuses, "name", "connection", "last_error"), "{name}: {connection}")
             case "ListEntities":
-                own = set(await asyncio.to_thread(self._own))
+                own = set(await asyncio.to_thread(self._added_names))
                 origins = {name: "adhoc" if name in own else _place(route) for name, route in self._routes.items()}
                 rows = [{"name": name, "type": "Route", "origin": origin} for name, origin in origins.items()]
                 return _listed("route", rows, "{name}: {origin}")
@@ -222,7 +222,7 @@ class Execution:
         ]
         if refused := [one for one in faults if one.severity is Severity.ERROR or one in left_out]:
             return refusal(refused, definition.text, definition.before)
-        # Of files that no command wrote: it keeps all routes from being loaded.
+        # An error in any other file keeps all routes from being loaded.
         if (error := next((one for one in loaded.faults if one.severity is Severity.ERROR), None)) is not None:
             raise RefusedError(f"another file has an error, so no routes can be loaded: {str(error).splitlines()[0]}")
         if name is None or [route.name for route in loaded.routes if route.path == place] != [name]:
@@ -247,7 +247,7 @@ class Execution:
         return CommandAnswer(f"Route '{name}' removed successfully.", route=name)
 
     async def _remove_all(self) -> CommandAnswer:
-        names = await asyncio.to_thread(self._own)
+        names = await asyncio.to_thread(self._added_names)
         for name in names:
             await asyncio.to_thread(self._check_file, name)
         if names:
@@ -290,7 +290,7 @@ class Execution:
             raise RefusedError(f"{self._folder.place_of(name)} does not begin with this route: no command wrote it")
         return True
 
-    def _own(self) -> list[str]:
+    def _added_names(self) -> list[str]:
         """Return the names of the present routes that commands have added. Blocks."""
         return [name for name, route in self._routes.items() if self._folder.is_place_of(name, route.path)]
 

@@ -1,6 +1,6 @@
 """Places in texts as editors count them: lines from 0, columns in the code units that the editor counts. Pure.
 
-Notebooks are the JSON texts that they are; the cells of the route language have their places in them.
+A notebook is its JSON text: the places of a cell are those in that text.
 """
 
 import json
@@ -101,7 +101,7 @@ class NotebookCell:
 
 
 def cells_of(notebook: str) -> tuple[NotebookCell, ...]:
-    """Return the cells of the route language that have a text; none where the notebook is not one."""
+    """Return the cells of the route language that have a text; none if this is not a notebook."""
     try:
         root = json.loads(notebook)
         return tuple(_cells(notebook, root))
