@@ -5,8 +5,8 @@
            ── place (own session) ──> read events, replies ──> engine.server_mode <── http.server <── HTTP callers
 
 Nothing here decides anything about a message. `Program` is what a bridge consists of; its place says how it reaches its
-broker, and with whom it shares the work: `group.member` for a worker, `group.alone` for the plugin. `worker` runs the
-bridge of a worker, `plugin_bridge` that of the plugin.
+broker, and with whom it shares the work: `group.member` for a worker, `group.plugin_member` for the plugin. `worker`
+runs the bridge of a worker, `plugin_bridge` that of the plugin.
 """
 
 import asyncio
@@ -48,8 +48,8 @@ from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
 from amqtt_rest_bridge.times import LoopClock
 
 if TYPE_CHECKING:  # each takes memory that the other's process can do without
-    from amqtt_rest_bridge.group.alone import Alone
     from amqtt_rest_bridge.group.member import Member
+    from amqtt_rest_bridge.group.plugin_member import PluginMember
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ _SUBSCRIBE_SECONDS: Final = 5.0  # for the subscriptions that a reload needs
 _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
-MakePlace = Callable[[MqttPublisher, ClientMode, ServerMode, Supervisor], "Alone | Member"]
+MakePlace = Callable[[MqttPublisher, ClientMode, ServerMode, Supervisor], "PluginMember | Member"]
 """Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last.
 
 A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`; in

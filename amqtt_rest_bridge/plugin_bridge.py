@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from amqtt_rest_bridge.bridge import MakePlace, Program, check_routes
 from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
-from amqtt_rest_bridge.group.alone import Alone
+from amqtt_rest_bridge.group.plugin_member import PluginMember
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
@@ -277,7 +277,7 @@ def main() -> None:
 
 
 def _place(settings: Settings, address: PrivateAddress) -> MakePlace:
-    return partial(Alone, settings.coreflux, lambda: address.address)
+    return partial(PluginMember, settings.coreflux, lambda: address.address)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The drawing of the routes: topic to route to HTTP to topic, chains through several routes too. Pure; any thread.
 
 Each topic is one box. A route has one for each of its events, with a server or endpoint of its own, so that the way of
-each message is seen. A box is in the first column to the right of all that leads to it, and in a circle one arrow goes
+each message is seen. A box is in the first column to the right of all boxes that lead to it; in a circle one arrow goes
 back. Secrets are masked.
 """
 
@@ -24,14 +24,14 @@ _ROW: Final = 40
 _HEIGHT: Final = 32
 _MARGIN: Final = 24
 _LONGEST: Final = 28  # characters of a font of one width that fit into a box; wide ones count twice
-_RATE: Final = 7  # of them for a rate, which may come later
+_RATE: Final = 7  # of these are kept free for a rate, which may come later
 _ANY: Final = "\x01"  # text that a message fills in; no topic holds control characters
 
 
 class Node(NamedTuple):
-    """What a box is of; `kind` is "topic", "route" or "http".
+    """What a box shows; `kind` is "topic", "route" or "http".
 
-    `owner` is the event of a route that has several; of a server or endpoint the route, and its event.
+    `owner` of a route with several events is its event; that of a server or endpoint is its route and event.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Node(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """An arrow; `kind` is "way", "error" (what failed goes there) or "chain" (what is published triggers there)."""
+    """An arrow; `kind` is "way", "error" (to where failures go) or "chain" (to a topic that it triggers)."""
 
     begin: Node
     end: Node
@@ -81,7 +81,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """Boxes, the arrows between them as SVG paths with their kind, the size of it all, and the same as a list."""
+    """Boxes, the arrows between them as SVG paths with their kind, the size, and the same as a list (`ways`)."""
 
     boxes: Sequence[Box]
     arrows: Sequence[tuple[str, str]]

@@ -2,5 +2,6 @@
 
 `leases` decides who holds which slot, by what workers announce. `sessions` has the sessions of a worker, `member` puts
 these together. `overview` is the group as `rest-bridge status --group` shows it, `probe` tries on a broker what workers
-need, `commands` takes Coreflux's commands on one worker of the group. `alone` is the plugin's bridge, without a group.
+need, `commands` takes Coreflux's commands on one worker of the group. `plugin_member` is the bridge of the
+plugin, without a group.
 """

@@ -30,7 +30,7 @@ from amqtt_rest_bridge.topics import schedule_topic
 WAIT_SECONDS: Final = 5.0
 """How long each message is waited for."""
 _QUIET_SECONDS: Final = 0.2  # after which what should not come has not come
-_KEPT_SECONDS: Final = 60  # a session of the probe, should the probe itself be killed
+_KEPT_SECONDS: Final = 60  # how long the broker keeps a session of a probe that was killed
 _SHARED: Final = 20  # messages for two members
 _BACKLOG: Final = 1100  # messages: Mosquitto and EMQX as they come keep 1,000
 _BESIDE_PAYLOAD: Final = 4096  # bytes of a packet: its topic and properties
@@ -47,7 +47,7 @@ class ProbeFinding:
 
 
 class _LacksError(BridgeError):
-    """What is checked does not hold; the message says what happened."""
+    """A check does not hold; the message says what happened."""
 
 
 class _Client:

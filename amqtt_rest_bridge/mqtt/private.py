@@ -1,7 +1,7 @@
 """What the bridge and the private endpoint of its broker say to each other, and how the endpoint reads and writes it.
 
 The first part is what MQTT 5 has no word for: names of user properties and topics. `broker.endpoint` is the broker's
-side; `group.alone`, `mqtt.event_intake` and `mqtt.publisher` are the bridge's. No other client sees any of it.
+side; `group.plugin_member`, `mqtt.event_intake` and `mqtt.publisher` are the bridge's. No other client sees any of it.
 
 The second part are the control packets as a server reads and writes them, the other side of `packets`. The only client
 is our own: what that client does not send is not read here. No I/O, no state.

@@ -1,7 +1,7 @@
 """Hot reload: notice changed route files and load them, never on the broker's loop and never in its interpreter.
 
-Parsing computes for 0.5 ms a line; in a thread of the broker process it would take the interpreter lock from the loop
-and every client would feel it. So a short-lived process parses, and the loop only takes the result.
+Parsing takes 0.5 ms a line. In a thread of the broker process it would hold the interpreter lock and delay every
+client. So a short-lived process parses, and the loop only takes the result.
 """
 
 import asyncio
@@ -84,8 +84,8 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
     """Log every fault and return the routes.
 
     Raises:
-        RouteFilesError: There is an error among the faults; a route that needs a setting which is missing is one: a
-            lossless route the spool, one with USE_SSL and server events the certificate.
+        RouteFilesError: There is an error among the faults. A missing setting is one: the spool for a lossless route,
+            the certificate for one with USE_SSL and server events.
     """
     needed = [fault for route in loaded.routes for fault in settings.faults_of(route)]
     faults = in_order([*loaded.faults, *needed])
@@ -98,7 +98,7 @@ def usable_routes(loaded: LoadResult, settings: Settings) -> tuple[Route, ...]:
 
 
 class _FilesChangedError(Exception):
-    """The route files have changed since the look; what was read of them may be a part."""
+    """The route files have changed since the look; they may have been read in part."""
 
 
 async def _nothing() -> None:
@@ -112,17 +112,17 @@ class Reloader:
     that is shorter than the one in use, or gone, counts once two looks in a row have found it the same, and files that
     change while they are read are read again after the next look.
 
-    A reload that fails for what the files say waits until they change. One that fails for another reason (a port is
-    taken, descriptors are used up, a file cannot be read) is tried again after 1, 2, 4 ... 16 looks.
+    A reload that fails for the contents of the files waits until they change. One that fails for another reason (a port
+    is taken, descriptors are used up, a file cannot be read) is tried again after 1, 2, 4 ... 16 looks.
 
     Args:
-        settings: Those of the configuration, of which some say what is loaded.
+        settings: Those of the configuration.
         apply: Called on the loop with what was loaded; raises `BridgeError` for what cannot be used.
-        check: Called before on a thread; raises `BridgeError` for routes that this machine cannot run.
+        check: Called before `apply`, on a thread; raises `BridgeError` for routes that this machine cannot run.
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
         run: Runs `route_loader`.
-        applied: Awaited after `apply`: what is left to be done of a reload.
+        applied: Awaited after `apply`, to finish a reload.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Reloader:
         self._watches = self._has_ended = False
         self._failures = 0  # in a row, for reasons that may pass
         self._looks = 0.0  # until the next try
-        self._said: str | None = None  # why the last try failed
+        self._reported: str | None = None  # why the last try failed
         self._faults: tuple[Fault, ...] = ()  # that the last try logged
 
     async def run(self, seconds: float) -> None:
@@ -162,14 +162,14 @@ class Reloader:
             try:
                 seen = await asyncio.to_thread(fingerprint, self._paths, self._beside)
             except OSError as error:  # a folder that is gone in the middle of the look
-                if str(error) != self._said:
+                if str(error) != self._reported:
                     log.info("route files could not be looked at: %s", error)
-                self._said = str(error)
+                self._reported = str(error)
                 continue
             if forced or seen != self._seen:
                 if not forced and seen != before and _is_less(seen, self._seen):
                     continue
-                self._failures, self._said, self._faults = 0, None, ()
+                self._failures, self._reported, self._faults = 0, None, ()
             else:
                 self._looks -= 1
                 if not self._failures or self._looks > 0:
@@ -255,10 +255,10 @@ class Reloader:
         """Return a failure that may pass; log each reason once."""
         self._failures += 1
         self._looks = _LOOKS.delay(self._failures)
-        if why != self._said:
+        if why != self._reported:
             again = "it is retried" if self._watches else "SIGHUP retries it"
             log.error("reload failed, keeping the current routes: %s; %s", why, again, exc_info=unexpected)
-        self._said = why
+        self._reported = why
         return ReloadFailure(time.time(), 0, why)
 
     def ask(self) -> None:

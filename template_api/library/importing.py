@@ -62,7 +62,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The outcomes of an import by number; `pruned` is False when pruning was asked for but something failed."""
+    """How many templates had each outcome; `pruned` is False if pruning was asked for but a template failed."""
 
     counts: Mapping[Outcome, int]
     pruned: bool

@@ -37,15 +37,15 @@ Filters = Sequence[Collection[str]]
 """What a template must have: one facet of each filter."""
 
 _K1: Final = 1.2  # tantivy's, the customary value
-# How many of the best are reordered by their titles. A title adds up to a fifth for words shared with the query,
-# rare or not, and up to a fifth for how much of what it says, common words counting less, the query has asked for.
-# The second gained 0 to 0.008 nDCG on three test collections, typos or not; with queries of three title words nothing.
+# How many of the best are reordered by their titles. A title adds up to a fifth for words that it shares with the
+# query, rare or not, and up to a fifth for the part of it that the query has, where common words count less. The second
+# bonus gained up to 0.008 nDCG on three test collections.
 _REORDERED: Final = 60
 _TITLE_BONUS: Final = 0.2
 _TITLE_COVERED_BONUS: Final = 0.2
-# A template that was found scores more than nothing, however little it has of a long question.
+# The least score of a template that was found, however few words of a long query it has.
 _LEAST_SCORE: Final = 1e-6
-_FLOOR: Final = 0.1  # of the best score, below which a template only shares words that hardly count
+_FLOOR: Final = 0.1  # of the best score; a template below it only has words that hardly count
 _BITS: Final = 20  # words looked up in one query; scores are exact up to 24 bits
 _SUGGESTED_WORDS: Final = 200  # words of titles that an unfinished word may become
 # Documents are held until a part of the index is complete. With the least that tantivy takes, 15 MB, a part has 170

@@ -87,11 +87,11 @@ _RULES: Mapping[str, _Rule] = {
     "published_at": (_time, "be a date such as 2026-01-31T12:00:00Z, not {!r}"),
     "url": (_url, f"be an http or https address of at most {_LONGEST_URL} characters, not {{!r}}"),
 }
-"""What the text of a key is read as, None where it breaks the rule, and the rule: what it must be."""
+"""For each key a function that reads its text, None if it breaks the rule, and the rule: "it must ..."."""
 
 
 class Fields:
-    """Read the members of one template; `faults` are what was wrong with those read so far, `warnings` what was odd.
+    """Read the members of one template; `faults` are the errors of those read so far, `warnings` what else is odd.
 
     `lines` has the line of each key, where known; `line` is used for the others.
     """

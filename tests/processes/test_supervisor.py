@@ -16,7 +16,7 @@ from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.statuses import Statuses
 from amqtt_rest_bridge.engine.status import StatusReporter
-from amqtt_rest_bridge.group.alone import Alone
+from amqtt_rest_bridge.group.plugin_member import PluginMember
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.processes.reload import Reloader
 from amqtt_rest_bridge.processes.supervisor import MOST_FAILURES, Supervisor, Times
@@ -126,7 +126,7 @@ KINDS: dict[str, tuple[type, str]] = {
     "publishing": (Publisher, "run"),
     "statuses": (Statuses, "run"),
     "bridge": (BridgeTasks, "run"),
-    "sessions": (Alone, "follow"),
+    "sessions": (PluginMember, "follow"),
     "reloading": (Reloader, "run"),
     "status": (StatusReporter, "run"),
     "lossless": (Lossless, "run"),

@@ -15,7 +15,7 @@ _KEYWORDS = (
     re.compile(r"(WITH)(?:\s+(HEADERS)(?![\w-]))?", re.IGNORECASE),
     re.compile(r"(ADD)", re.IGNORECASE),  # the name of a header is its author's
 )
-"""Those of a statement, by its level."""
+"""The keywords of a statement, by its level."""
 _GET = re.compile(r"(GET)\s+(ENV|SECRET)", re.IGNORECASE)
 _EXTENSION = "an extension of this bridge; leave it out where Coreflux reads the file too"
 

@@ -97,7 +97,7 @@ def describe(part: Part, offset: int) -> tuple[str, int, int] | None:
 
 
 def _settings(block: Block | None, length: int, *, is_typed: bool) -> Iterator[Suggestion]:
-    """Yield the settings of a block that it does not have yet; of all blocks where it is not known in which this is."""
+    """Yield the settings that a block does not have yet; those of all blocks if the block is not known."""
     for kind in [block.kind] if block is not None else BlockKind:
         for name, parameter in PARAMETERS[kind].items():
             # The one that is being typed is there already, where its name is complete.
@@ -127,7 +127,7 @@ def _block_at(part: Part, offset: int) -> Block | None:
 
 
 def _parameter(part: Part, offset: int, name: str) -> Parameter | None:
-    """Return a setting of the block at an offset, or of any other where it does not belong."""
+    """Return a setting of the block at an offset, else one of any other block."""
     block = _block_at(part, offset)
     kinds = [*([block.kind] if block is not None else []), *BlockKind]
     return next((PARAMETERS[kind][name.upper()] for kind in kinds if name.upper() in PARAMETERS[kind]), None)

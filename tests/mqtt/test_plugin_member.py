@@ -12,8 +12,8 @@ import pytest
 from amqtt_rest_bridge.broker.bridge_session import failure_property
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.group import alone as module
-from amqtt_rest_bridge.group.alone import Alone, Identifiers, sessions_of
+from amqtt_rest_bridge.group import plugin_member as module
+from amqtt_rest_bridge.group.plugin_member import Identifiers, PluginMember, sessions_of
 from amqtt_rest_bridge.lot.model import Message, Publication, Route
 from amqtt_rest_bridge.mqtt.private import BROKER_TOPIC, LOSSLESS, OWN, READY_TOPIC, UNMATCHED_TOPIC, BrokerState
 from amqtt_rest_bridge.mqtt.publisher import HOPS, MqttPublisher
@@ -64,16 +64,16 @@ class Bridge:
         self.endpoint, self.calls, self.watched = endpoint, Calls(), Watched()
         self.calls.present = {E}
         self.publisher, self.supervisor = MqttPublisher(is_private=True), Supervisor(lambda _: None)
-        self.alone = Alone(
+        self.member = PluginMember(
             coreflux, lambda: endpoint.address, self.publisher, self.calls, self.watched, self.supervisor
         )
-        self.alone.use_routes(routes)
+        self.member.use_routes(routes)
 
     async def begin(self) -> None:
-        await self.alone.connect(self)  # type: ignore[arg-type]  # no route is commanded
-        await self.alone.begin()
+        await self.member.connect(self)  # type: ignore[arg-type]  # no route is commanded
+        await self.member.begin()
         async with asyncio.timeout(10):
-            await self.alone.settle()
+            await self.member.settle()
 
     def note_broker(self, state: BrokerState) -> None:
         self.states.append(state)
@@ -82,14 +82,14 @@ class Bridge:
         self.unmatched.append(topic)
 
     async def reload(self, *texts: str) -> None:
-        self.alone.use_routes(parsed(*texts))
-        await self.alone.subscribe()
+        self.member.use_routes(parsed(*texts))
+        await self.member.subscribe()
 
     async def end(self) -> None:
-        await self.alone.stop_taking()
-        await self.alone.leave()
+        await self.member.stop_taking()
+        await self.member.leave()
         await self.supervisor.stop()
-        await self.alone.close()
+        await self.member.close()
 
     @property
     def ready(self) -> list[list[list[str]]]:
@@ -121,7 +121,7 @@ def test_it_is_ready_once_each_session_has_subscribed_and_again_on_each_connecti
         assert bridge.ready == [[["R", "E"], ["L", "E"]]]
         endpoint.cut("own")
         await until(lambda: len(bridge.ready) == 2)
-        assert bridge.alone.numbers == {"unacknowledged": 0, "redelivered": 0, "reconnects": 1}
+        assert bridge.member.numbers == {"unacknowledged": 0, "redelivered": 0, "reconnects": 1}
 
     run(tmp_path, use, route(), route("L", lossless=True))
 
@@ -135,7 +135,7 @@ def test_it_connects_once_the_endpoint_is_served(tmp_path: Path) -> None:
         assert not beginning.done()
         await endpoint.serve()
         await beginning
-        assert bridge.alone.troubles == []
+        assert bridge.member.troubles == []
         await bridge.end()
         await endpoint.close()
 
@@ -164,20 +164,20 @@ def test_a_message_too_large_to_come_answers_nothing_and_topics_that_concern_no_
     tmp_path: Path,
 ) -> None:
     async def use(bridge: Bridge) -> None:
-        endpoint, alone = bridge.endpoint, bridge.alone
+        endpoint, member = bridge.endpoint, bridge.member
         endpoint.send(
             "own", b"", 7, "read", topic="read", rest_bridge_refused=failure_property(MESSAGE_TOO_LARGE.error("9"))
         )
         await until(lambda: bridge.watched.refused)
         assert (bridge.watched.refused, bridge.watched.seen) == ([("read", "9")], [])
         assert UNMATCHED_TOPIC not in endpoint.subscriptions["own"]
-        await alone.watch_unmatched(wanted=True)
+        await member.watch_unmatched(wanted=True)
         endpoint.send("own", b"other", 8, UNMATCHED_TOPIC, topic=UNMATCHED_TOPIC)
         await until(lambda: bridge.unmatched == ["other"])
         endpoint.cut("own")
-        await until(lambda: endpoint.connects.count("own") == 2 and not alone.troubles)
+        await until(lambda: endpoint.connects.count("own") == 2 and not member.troubles)
         assert UNMATCHED_TOPIC in endpoint.subscriptions["own"]
-        await alone.watch_unmatched(wanted=False)
+        await member.watch_unmatched(wanted=False)
         assert set(endpoint.subscriptions["own"]) == {BROKER_TOPIC, "read"}
 
     run(tmp_path, use, route())
@@ -196,7 +196,7 @@ def test_its_own_publications_are_marked_and_those_of_routes_are_not(tmp_path: P
 
 def test_a_publisher_for_another_broker_marks_nothing(tmp_path: Path) -> None:
     async def use(bridge: Bridge) -> None:
-        publisher, connection = MqttPublisher(), bridge.alone.own.client.connection
+        publisher, connection = MqttPublisher(), bridge.member.own.client.connection
         assert connection is not None
         publisher.up(connection)
         publisher.announce(Publication("status", b""))
@@ -240,7 +240,7 @@ def test_a_route_that_is_made_lossless_or_balanced_moves_and_what_has_come_is_ca
         for *_, delivery in bridge.calls.called:
             delivery.release()
         await until(lambda: sorted(endpoint.acknowledged) == sorted([(before, 7), (before, 8), (after, 7)]))
-        await until(lambda: bridge.alone.numbers["unacknowledged"] == 0)
+        await until(lambda: bridge.member.numbers["unacknowledged"] == 0)
 
     run(tmp_path, use, route(lossless=begins_lossless))
 
@@ -257,7 +257,7 @@ def test_the_session_of_a_removed_route_is_closed_and_what_has_not_begun_stays_w
         bridge.calls.present = set()
         await bridge.reload(route("L", lossless=True))
         assert endpoint.subscriptions["lossless:R"] == {}
-        await until(lambda: len(list(bridge.alone._clients())) == 3)
+        await until(lambda: len(list(bridge.member._clients())) == 3)
         assert endpoint.acknowledged == []
         await bridge.reload(route(lossless=True))
         bridge.calls.present = {E}

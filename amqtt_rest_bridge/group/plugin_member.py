@@ -70,7 +70,7 @@ _AGAIN_SECONDS: Final = 0.1  # between two connections to an endpoint that is no
 
 @dataclass(frozen=True, slots=True)
 class EventSession:
-    """What a session subscribes, by event, and how many messages may come before one is acknowledged."""
+    """What a session subscribes, by event, and how many messages may be unacknowledged."""
 
     subscriptions: dict[EventName, Subscription] = field(default_factory=dict)
     receive_maximum: int = _MOST_RECEIVED
@@ -121,18 +121,18 @@ def sessions_of(routes: Iterable[Route], identifiers: Identifiers) -> dict[str, 
 
 
 class PrivateWatches(Watches, Protocol):
-    """What read events and replies are answered from, at the private endpoint; `ServerMode` is that."""
+    """Receives the messages that read events and replies are answered from; `ServerMode` does."""
 
     def refuse(self, message: Message, failure: CallError) -> None:
-        """Note a message that can be no answer; see `ServerMode.refuse`."""
+        """Note a message that cannot be an answer; see `ServerMode.refuse`."""
         ...
 
 
 class UsesBroker(RunsRoutes, Protocol):
-    """The program whose place it is."""
+    """The program that the bridge runs in."""
 
     def note_broker(self, state: BrokerState) -> None:
-        """Take what the broker process tells."""
+        """Take the state of the broker process."""
         ...
 
     def note_unmatched(self, topic: str) -> None:
@@ -141,13 +141,13 @@ class UsesBroker(RunsRoutes, Protocol):
 
 
 class PrivateSession(OwnSession):
-    """The own session of the plugin's bridge, which also hears what the broker process says."""
+    """The own session of the plugin's bridge, which also receives the messages of the broker process."""
 
     def __init__(
         self, broker: Callable[[], Address], publisher: MqttPublisher, watches: PrivateWatches
     ) -> None:  # fmt: skip
         self.program: UsesBroker | None = None
-        """Receives what the broker process says."""
+        """Receives the messages of the broker process."""
         self.has_connected = asyncio.Event()
         """Set by each new connection."""
         self._refuses = watches
@@ -160,18 +160,18 @@ class PrivateSession(OwnSession):
             await self.subscribe()
 
     def subscribed(self) -> None:
-        """Wake who waits for a new connection."""
+        """Wake `follow`, which waits for a new connection."""
         self.has_connected.set()
 
     def take_own(self, connection: MqttConnection, received: Publish) -> None:  # noqa: ARG002
-        """Pass on what the broker process says."""
+        """Pass on a message of the broker process."""
         if self.program is not None and received.topic == BROKER_TOPIC:
             self.program.note_broker(msgspec.json.decode(received.payload, type=BrokerState))
         elif self.program is not None and received.topic == UNMATCHED_TOPIC:
             self.program.note_unmatched(received.payload.decode())
 
     def see(self, received: Publish) -> None:
-        """Show a message, or that it can be no answer, to read events and replies."""
+        """Show a message to read events and replies, or report that it cannot be an answer."""
         if (failure := failure_of(dict(received.properties.get(Property.USER_PROPERTY, ())))) is None:
             super().see(received)
         else:
@@ -179,8 +179,8 @@ class PrivateSession(OwnSession):
             self._refuses.refuse(message, failure)
 
 
-class Alone:
-    """The bridge's place at the private endpoint.
+class PluginMember:
+    """The bridge as the one client of the private endpoint.
 
     Args:
         coreflux: Who may command routes, None where commands are off.
@@ -203,7 +203,7 @@ class Alone:
         self.settled = asyncio.Event()
         """Set once the broker knows that the bridge is ready, for the first time."""
         self._subscribed = asyncio.Event()
-        self._may_tell = asyncio.Event()
+        self._may_announce = asyncio.Event()
         self.commands: MqttCommands | None = None
         """Takes commands, where they are allowed."""
         self.own = PrivateSession(broker, publisher, watches)
@@ -295,11 +295,11 @@ class Alone:
 
     async def settle(self) -> None:
         """Show the broker that the bridge is ready."""
-        self._may_tell.set()
+        self._may_announce.set()
         await self.settled.wait()
 
     async def subscribe(self) -> None:
-        """Subscribe what the routes need now, and close the sessions of routes that are gone or lossless no more."""
+        """Subscribe what the routes need now, and close the sessions of routes that are gone or no longer lossless."""
         async with self._subscribing:
             if self._is_stopping:
                 return
@@ -342,7 +342,7 @@ class Alone:
             while not all(client.connection is not None for client in self._clients()):
                 await asyncio.sleep(_LOOK_SECONDS)
             self._subscribed.set()
-            await self._may_tell.wait()
+            await self._may_announce.wait()
             names = [name for session in self._wanted.values() for name in session.subscriptions]
             self._publisher.announce(Publication(READY_TOPIC, json.dumps(names).encode()))
             self.settled.set()
