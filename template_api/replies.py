@@ -1,4 +1,4 @@
-"""Answers as bytes: made once per version of the library, sent whole, compressed or as 304; the searches among them.
+"""Answers as bytes, made once per version of the library, and sent whole, compressed or as 304. Counts of searches.
 
 `ReplyCache` and `SearchCounts` are shared by the server's threads.
 """
@@ -48,7 +48,7 @@ class Reply:
 
     Args:
         body: the content.
-        headers: what is sent beside those that every answer has.
+        headers: its headers beside those that every answer has.
         media_type: of the content.
         status: 200, or that of an answer that is not `kept`.
         kept: whether callers may keep it. It then has an entity tag, which depends on the content only: an import that

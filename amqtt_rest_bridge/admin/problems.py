@@ -1,10 +1,10 @@
 """What goes wrong, each kind once: messages and requests that failed alike, by code, target and status. The loop alone.
 
-They are counted as they fail, so that their numbers are exact, whatever is kept of each one.
+They are counted as they fail, so that their numbers are exact even if few of them are kept.
 
-A message counts from the first try that fails, once: while another try follows, its call is `retrying`. When that ends
-well the message counts no longer, and where it fails otherwise it counts as what it failed with last. So no more is
-held than the calls that are open and 200 kinds.
+A message counts once, from its first failed try; while another try follows, its call is `retrying`. If that succeeds,
+the message no longer counts; if it fails in another way, it counts under that. So at most the open calls and 200 kinds
+are held.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,8 +20,8 @@ from amqtt_rest_bridge.lot.route_set import shown_endpoint
 LISTED_SECONDS: Final = 600.0
 """A problem is listed for so long after its last message, and until each of its routes has had a success since.
 
-One whose messages were all sent again with success is listed as resolved for so long after the last of these. One whose
-messages have all succeeded with a later try of their calls is not listed.
+If all its messages were sent again with success, it is listed as resolved for so long after the last of them. If all of
+them succeeded with a later try of their calls, it is not listed.
 """
 _MOST: Final = 200  # kinds that are counted; those that have been quiet for the longest are forgotten
 _MOST_ROUTES: Final = 1000
@@ -51,12 +51,12 @@ class _Counted:
 
     @property
     def newest_run(self) -> str | None:
-        """Return the run that ended last, whose page has its message and a retry; where none has, one that has not."""
+        """Return the run that ended last, whose page has its message and a retry; if none has ended, the newest one."""
         return self.run or next((run.id for run in reversed(self.retrying.values())), None)
 
 
 class Problems:
-    """Count them."""
+    """The problems of all routes."""
 
     def __init__(self) -> None:
         self._targets: dict[tuple[str, str], str] = {}  # by route and event
@@ -65,7 +65,7 @@ class Problems:
         """Calls that are tried again, by their number."""
 
     def use(self, routes: Iterable[Route]) -> None:
-        """Count those of these routes from now on; what the others had wrong is forgotten."""
+        """Count the problems of these routes from now on, and forget those of others."""
         self._targets = {}
         names = set()
         for route in routes:

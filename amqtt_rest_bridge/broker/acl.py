@@ -43,10 +43,10 @@ class Undecided(Struct, gc=False, eq=False):
     """A message whose rows are on disk, until the ACL has said whether its publisher may publish it.
 
     `username` is that of the publisher: the session may be another user's by the time the ACL is asked. `message` is
-    None where it has to be read from disk. `keys` are those of its rows.
+    None if it has to be read from disk. `keys` are the keys of its rows.
 
     Tens of thousands may wait behind clients that publish faster than amqtt forwards. So nothing in it is tracked by
-    the garbage collector, which took 5 us more of CPU time a message where each had three containers of its own.
+    the garbage collector, which would cost more with each of them.
     """
 
     session: Session
@@ -60,11 +60,11 @@ class Undecided(Struct, gc=False, eq=False):
 class AclQueue:
     """Messages that wait for the ACL: a queue for each publisher, and a task that asks about its messages in order.
 
-    So one publisher's messages keep their order, and those of two publishers do as far as the ACL answers both at once.
-    What the routes may hold bounds the queues. Each task asks about one message an iteration of the loop.
+    So the messages of one publisher keep their order; those of two may overtake each other. The queues are bounded by
+    what the routes may hold. Each task asks about one message in an iteration of the loop.
 
     Args:
-        keeper: Does what the ACL has decided.
+        keeper: Keeps the messages, and acts on the ACL's answers.
         may_publish: Asks the ACL.
         times: How long it may take.
     """
@@ -110,8 +110,8 @@ class AclQueue:
     async def _decide(self, undecided: Undecided) -> None:
         """Ask the ACL about a message, and do as it says; ask again later where it fails.
 
-        What fails is not a refusal, since the message has been acknowledged. Later messages overtake it,
-        ORDERED or not, since an ACL may fail for one topic alone.
+        A failure is not a refusal, since the message has been acknowledged. Later messages overtake it, even ORDERED
+        ones, since an ACL may fail for one topic alone.
         """
         session, loop = undecided.session, asyncio.get_running_loop()
         if session.username != undecided.username:
@@ -143,7 +143,7 @@ class AclQueue:
 
 
 def publisher_of(client_id: str | None, username: str | None) -> Session:
-    """Rebuild as much of a publisher as is known: a topic plugin that decides by anything else is not asked rightly."""
+    """Return a session with the client id and user name only: an ACL that decides by anything else may be wrong."""
     session = Session()
     session.client_id, session.username = client_id, username
     return session

@@ -96,7 +96,7 @@ def report_failure(work: Callable[[], int], logs: Handler) -> int:
         logs.write_held(line)
         logs.write_last(line)
         return 1
-    logs.write_held()  # a level above INFO leaves no later record that would bring it out
+    logs.write_held()  # above INFO there may be no later record, which would write it
     return status
 
 

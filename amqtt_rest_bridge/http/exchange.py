@@ -1,4 +1,4 @@
-"""Requests and answers: what a port and its application hand each other, and how they are read and written. No I/O.
+"""Requests and answers, which a port and its application exchange, and how they are read and written. No I/O.
 
 llhttp (httptools) reads fields, lengths and chunks of a request, and refuses what is not HTTP. `RequestReader` adds
 what llhttp leaves open: the end of a request among the bytes that came, so that the next one waits; bounds for head,
@@ -55,7 +55,7 @@ _LINE_BREAK: Final = re.compile("\r\n|\r|\n")
 
 
 class Caller:
-    """The peer that waits for an answer. One of this class itself stays."""
+    """The peer that waits for an answer. One of this class itself never leaves."""
 
     has_left = False
     """It has closed its side: it is gone, or still waits for its answer (RFC 9293 section 3.6); TCP does not tell."""

@@ -1,4 +1,4 @@
-"""Settings as written to their values: joined by +, with what GET, `{env.X}` and `{secret.X}` read, and converted.
+"""The values of settings: parts joined by +, GET, `{env.X}` and `{secret.X}` read, and the text converted.
 
 Blocks for the file of a secret.
 """
@@ -24,7 +24,7 @@ from amqtt_rest_bridge.system import regular_file
 
 MAX_SECRET_BYTES = 65_536
 _Model = TypeVar("_Model", RestApiConfig, RouteConfig, ClientEvent, ServerEvent)
-_Range = tuple[int, int | None]  # the offsets of a text, and behind it where that is known
+_Range = tuple[int, int | None]  # the offset of a text, and of its end if that is known
 _ELSEWHERE = "secrets_dir (check, try, lsp: --secrets-dir)"
 
 
@@ -85,7 +85,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class RecordingEnvironment(Environment):
-    """An environment that records what is read of it: names to why they are not available, None where they are."""
+    """An environment that records which names are read: None, or why one is not available."""
 
     variables: dict[str, NotAvailableError | None] = field(default_factory=dict)
     secrets: dict[str, NotAvailableError | None] = field(default_factory=dict)
@@ -114,10 +114,10 @@ class NameEnvironment(Environment):
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """The value of a setting: its text, in parts of which those that came from outside are `Fixed`.
+    """The value of a setting, in parts; those that came from outside the file are `Fixed`.
 
     `pieces` is how it was written; `secrets` are the texts in it that are never shown: secrets, and what comes from
-    environment variables that are called like one.
+    environment variables whose names are like those of secrets.
     """
 
     pieces: tuple[Piece, ...]

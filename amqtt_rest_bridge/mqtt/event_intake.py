@@ -1,7 +1,7 @@
 """The messages of one session of the private endpoint on their way to the engine. The event loop only.
 
-Each subscription there is of one client event, and its identifier says which. `main` is the session of all routes but
-lossless ones; each of these has a session of its own. They differ in what becomes of a message when the bridge dies:
+Each subscription is for one client event, which its identifier names. `main` is the session of all routes but
+lossless ones; each of these has a session of its own. They differ in what happens to a message when the bridge dies:
 
 | | `main` | lossless |
 |---|---|---|
@@ -9,7 +9,7 @@ lossless ones; each of these has a session of its own. They differ in what becom
 | it comes again to a new bridge | each event fails with `bridge_restarted` | it is called again, with the same key |
 | its event is gone | it is acknowledged | it is not, and so stays on disk |
 
-A message with a key in `main` is on disk too, from a time when its route was lossless, and is treated as there.
+A message with a key in `main` is on disk, too: its route was lossless when it came. It is treated as a lossless one.
 """
 
 import asyncio
@@ -131,7 +131,7 @@ class EventIntake(MessageSession):
             self.accept(connection, received)
 
     def accept(self, connection: MqttConnection, received: Publish) -> None:
-        """Call the events of a message, or end it for them with the failure that the endpoint, or a restart, says."""
+        """Call the events of a message; end one that was refused, or came before a restart, with that failure."""
         user = dict(received.properties.get(Property.USER_PROPERTY, ()))
         is_on_disk = KEY in user  # also in `main`, where a reload has made a lossless route another one
         delivery = MqttDelivery(

@@ -1,14 +1,14 @@
-"""Space on the spool's disk, so that a full one is not a dead end: removing a message needs room too.
+"""Room on the spool's disk, so that a spool on a full disk can still remove messages, which needs room, too.
 
-SQLite writes each commit behind the last one into its log; a checkpoint carries the log's pages into the database file,
-and only then is the log restarted. So two things have to be true at any time: the database file can grow by what the
-log holds, and the log can take one more removal. Both are held in the reserve, a file beside the spool.
+SQLite appends each commit to its log. A checkpoint copies the pages of the log into the database file, and only then
+the log restarts. So there must always be room for two things: the database file grows by what the log holds, and the
+log grows by one more removal. The reserve, a file beside the spool, holds that room.
 
-When the disk has no room for a larger reserve the spool is *tight*: the reserve is released but for what a removal
-needs, the database may not grow any more, so a checkpoint needs no room and the log can always be restarted. New
-messages then take the place of removed ones, but none is taken before the log that was there has been carried: it would
-grow with each of them, into the room that it needs. Once there is room again the reserve is held again; when all
-messages are removed, and other files have taken the rest of the disk, the database file itself makes room.
+When the disk has no room for a larger reserve, the spool is *tight*. The reserve then holds only what a removal needs,
+and the database may not grow, so a checkpoint needs no room and the log can always restart. A new message may take the
+room of a removed one, but only after a checkpoint of the present log: the log would grow with each message into the
+room that it needs. Once the disk has room, the full reserve is held again. When all messages are removed and other
+files have taken the rest of the disk, the database file shrinks to make room.
 
 The broker's loop only, but for checkpoints.
 """
@@ -32,7 +32,7 @@ _SHARE: Final = 16  # of the file system
 _REMOVAL: Final = 32 << 10  # bytes that a tight spool keeps, so that another program cannot take the last ones
 _BLOCK: Final = 4096
 _LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
-_SMALL_LOG: Final = 4 << 20  # bytes that a checkpoint on the loop may carry; the thread does others
+_SMALL_LOG: Final = 4 << 20  # bytes; the largest log that a checkpoint on the loop may copy
 _LARGE_RESERVE: Final = 64  # steps
 _MOST_PAGES: Final = (1 << 30) - 1
 
@@ -97,9 +97,9 @@ class DiskSpace:
             self._tighten()
 
     def cover(self, size: int) -> None:
-        """See to it that a message of this size can be carried into the database and removed again.
+        """Ensure that a message of this size can reach the database file and be removed again.
 
-        Raises `sqlite3.OperationalError` where it would take the room that the log needs to be carried.
+        Raises `sqlite3.OperationalError` if it would take the room that a checkpoint of the log needs.
         """
         if self.tight and self._growth() and not self._restart_log(_SMALL_LOG):
             raise sqlite3.OperationalError("database or disk is full")
@@ -129,7 +129,7 @@ class DiskSpace:
         return gained
 
     def removed(self) -> None:
-        """Hold again what a removal has left of the room that `make` released for it."""
+        """Hold the room again that `make` has released and the removal has left."""
         if self.tight:
             self._reserve.hold(_REMOVAL - -(-self._log_size() // _BLOCK) * _BLOCK)
 
@@ -184,10 +184,10 @@ class DiskSpace:
             log.warning("the disk of the spool %s has room again", self._path)
 
     def _shrink(self) -> None:
-        """Release what removed messages have left in the file once all are: other files may have taken all other room.
+        """Shrink the file once all messages are removed, if other files have taken the rest of the disk.
 
-        The little that remains is written again, which fits in the room that is held for a removal; the thread's next
-        checkpoint cuts the file off behind it: of a gigabyte that takes longer than the loop may wait.
+        The little that remains is written again, which fits into the room for a removal. The thread's next checkpoint
+        cuts the file: for a gigabyte that takes longer than the loop may wait.
         """
         free, disk = self._pragma("freelist_count"), os.statvfs(self._path)
         is_empty = self._page * (self._pages() - free) <= _REMOVAL // 2
@@ -201,7 +201,7 @@ class DiskSpace:
         self._pragma(f"max_page_count = {self._pages()}")
 
     def _restart_log(self, most: float) -> bool:
-        """Carry the log into the database, and give its room back; False when that gained nothing."""
+        """Copy the log into the database and release its room; return False if that gained nothing."""
         with contextlib.suppress(OSError, sqlite3.Error):
             if 0 < self._log_size() <= most:
                 (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
@@ -216,7 +216,7 @@ class DiskSpace:
         return 0
 
     def _growth(self) -> int:
-        """Return by how many bytes the next checkpoint makes the database file grow."""
+        """Return how many bytes the next checkpoint adds to the database file."""
         return max(0, self._pages() * self._page - self._path.stat().st_size)
 
     def _pages(self) -> int:

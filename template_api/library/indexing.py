@@ -1,10 +1,9 @@
-"""How the search index follows the library: brought forward change by change.
+"""The search index follows the library, change by change.
 
-The index is derived data: the published templates of one library at one version. Each change of the library has a
-version of its own, so an index is brought forward by putting what has changed since its version, and a new one is an
-empty index brought forward from version 0. When another library takes the place of this one, or a backup comes back,
-a new index is begun; a backup's is searched once it is complete, till then the old one. Runs on one thread at a time;
-blocks on the database.
+The index has the published templates of one library at one version. Each change of the library has a version of its
+own, so the index is updated with what has changed since its version; a new index starts empty at version 0. A new index
+is begun for another library, and when a backup is restored; after that the old index is searched until the new one is
+complete. Runs on one thread at a time; blocks on the database.
 """
 
 import json
@@ -40,8 +39,8 @@ class Pace:
 
     follow: float = 0.25  # between two looks
     overdue: float = 1.0  # a request looks for changes itself when the last look is older
-    first_index: float = 5.0  # that a start waits for a first index: some thousands of templates are indexed by then
-    part: float = 0.5  # of putting templates before what was put is searched
+    first_index: float = 5.0  # that a start waits for a first index, enough for some thousands of templates
+    part: float = 0.5  # of indexing before what is indexed can be searched
     rows: int = 200  # read at once
 
 

@@ -23,7 +23,7 @@ from template_api.sources.template import TemplateSource, template_source
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
-# Decision: what is larger is a mistake or an attack. YAML is read slowly, and no template needs so much.
+# Decision: a larger file is a mistake or an attack. YAML is slow to read, and no template needs so much.
 _LARGEST_FILE = 32 * 1024 * 1024
 _LARGEST_YAML = 1024 * 1024
 
@@ -67,7 +67,7 @@ def read_templates(path: Path) -> Iterator[Reading]:
 
 
 def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
-    """Return the template files under a folder, and the folders that cannot be read as what they seem to be."""
+    """Return the template files under a folder, and the faults of folders that seem to be templates and are not."""
     found: list[Path] = []
     unreadable: list[SourceError] = []
     within: set[Path] = set()  # the folders of templates, and all below them
