@@ -7,6 +7,7 @@ Idempotency-Key is answered as the first time. It needs only the standard librar
 """
 
 import argparse
+import contextlib
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -50,4 +51,5 @@ if __name__ == "__main__":
     given = parser.parse_args()
     Readings.required = ["kwh", *given.require]
     print(f"listening on http://127.0.0.1:{given.port}", flush=True)
-    ThreadingHTTPServer(("127.0.0.1", given.port), Readings).serve_forever()
+    with contextlib.suppress(KeyboardInterrupt):
+        ThreadingHTTPServer(("127.0.0.1", given.port), Readings).serve_forever()
