@@ -18,6 +18,7 @@ from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Severity
 from amqtt_rest_bridge.lot.model import Capture, OverloadPolicy, Route
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
+from amqtt_rest_bridge.system import regular_file
 
 PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
 ADMIN_TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # as above
@@ -28,7 +29,7 @@ _LARGEST_MESSAGE: Final = 268_435_455  # MQTT 3.1.1 section 2.2.3
 _HIGHEST_PORT: Final = 65_535
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{16,}")
 _UNFILLED: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)[^}]*\}")
-_UNFILLED_SECRET: Final = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)")
+_UNFILLED_SECRET: Final = re.compile(r"\$[A-Z_][A-Z0-9_]*")  # others are secrets
 _GROUP: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 _YAML_TYPES: Final[Mapping[Any, str]] = {
@@ -447,7 +448,7 @@ def read_secret(settings: Settings, name: str, variable: str) -> str | None:
         variable: Of the environment, read without that setting.
 
     Raises:
-        ConfigurationError: The file cannot be read, or `${NAME}` is in the place of the secret.
+        ConfigurationError: The file cannot be read or is empty, or `${NAME}` is in the place of the secret.
     """
     setting = f"{name}_secret"
     file: str | None = getattr(settings, setting)
@@ -459,10 +460,13 @@ def read_secret(settings: Settings, name: str, variable: str) -> str | None:
         path = Path(settings.secrets_dir) / file
         source = str(path)
         try:
+            regular_file(path)
             secret = path.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or error
             raise ConfigurationError(f"cannot read the setting {setting}, {path}: {why}") from error
+        if not secret:  # without it there would be no password
+            raise ConfigurationError(f"cannot read the setting {setting}, {path}: it is empty")
     if secret is not None and _unfilled_secret(secret) == secret:
         raise ConfigurationError(f"{source} is {secret}, which nothing replaces here: write the secret itself")
     return secret

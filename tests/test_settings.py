@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -102,14 +103,24 @@ def test_the_admin_token_is_in_the_configuration_in_a_file_or_in_the_environment
         pytest.param("gone", "cannot read the setting admin_token_secret, {}/gone: No such file", id="no file"),
         pytest.param("a/b", "the setting admin_token_secret must be the name of a file", id="path"),
         pytest.param("unfilled", "{}/unfilled is $TOKEN_OF_THE_BRIDGE, which nothing replaces here", id="variable"),
+        pytest.param("empty", "cannot read the setting admin_token_secret, {}/empty: it is empty", id="empty"),
+        pytest.param("pipe", "cannot read the setting admin_token_secret, {}/pipe: ", id="no file that can be read"),
         pytest.param("short", "the setting admin_token must be 16 or more visible ASCII characters", id="short"),
     ],
 )
 def test_an_admin_token_that_cannot_be_read(tmp_path: Path, secret: str, wrong: str) -> None:
     (tmp_path / "unfilled").write_text("$TOKEN_OF_THE_BRIDGE\n")
     (tmp_path / "short").write_text("short")
+    (tmp_path / "empty").write_text("\n")
+    os.mkfifo(tmp_path / "pipe")
     ((_, message),) = settings_with_token(tmp_path, admin_token_secret=secret).setting_faults()
     assert message.startswith(wrong.format(tmp_path))
+
+
+def test_a_secret_that_begins_with_a_dollar_is_a_secret(tmp_path: Path) -> None:
+    (tmp_path / "dollar").write_text("$ecret0123456789\n")
+    settings = settings_with_token(tmp_path, admin_token_secret="dollar")
+    assert (list(settings.setting_faults()), settings.admin_token) == ([], "$ecret0123456789")
 
 
 def test_a_variable_in_the_place_of_a_token_is_a_fault() -> None:
