@@ -91,6 +91,8 @@ class KeptRuns:
         first: Iterable[KeptRun] = (),
         most_bytes: int = MOST_BYTES,
     ) -> None:
+        self.on_superseded: Callable[[Run], None] = lambda _: None
+        """Called with a failure that is dropped while a newer run has its message."""
         self._changed = changed
         self._most = most_bytes
         self._runs: dict[str, KeptRun] = {}  # the oldest first
@@ -210,8 +212,11 @@ class KeptRuns:
         return part
 
     def _drop(self, name: str) -> None:
+        run = self._runs[name]
         self._remove(name)
         self._changed(name, None)
+        if run.is_failure and run.run.retried_as is not None and run.run.retry_outcome != Outcome.SUCCEEDED:
+            self.on_superseded(run.run)
 
     def _remove(self, name: str) -> None:
         run = self._runs.pop(name)

@@ -117,11 +117,21 @@ class Problems:
 
     def sent_again(self, failure: Run, now: float) -> None:
         """Count a failure whose message was sent again with success."""
-        target = self._targets.get((failure.route or "", failure.event or ""), "")
-        counted = self._counted.get((failure.code or "", target, failure.status))
-        if counted is not None and failure.time >= counted.first:
+        if (counted := self._of(failure)) is not None:
             counted.sent_again += 1
             counted.sent_at = now
+
+    def superseded(self, failure: Run) -> None:
+        """Count a failure no longer: it is kept no more, and a newer run counts for its message."""
+        counted = self._of(failure)
+        if counted is not None and counted.count > 1:
+            counted.count -= 1
+
+    def _of(self, failure: Run) -> _Counted | None:
+        """Return what a failure was counted as; None where that has ended before."""
+        target = self._targets.get((failure.route or "", failure.event or ""), "")
+        counted = self._counted.get((failure.code or "", target, failure.status))
+        return counted if counted is not None and failure.time >= counted.first else None
 
     def open_tries(self) -> Iterator[Run]:
         """Iterate over the last failed tries of calls that have not ended."""

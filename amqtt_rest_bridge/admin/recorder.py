@@ -146,6 +146,7 @@ class RunRecorder:
         """Runs with their messages."""
         self.problems = Problems()
         """What is wrong now."""
+        self.kept.on_superseded = self.problems.superseded
         self.followers = Followers(self._shown)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}

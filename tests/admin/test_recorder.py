@@ -7,7 +7,7 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin.recorder import RunRecorder
 from amqtt_rest_bridge.admin.runs import RunQuery
 from amqtt_rest_bridge.engine.needs import Outcome, RequestRun
-from amqtt_rest_bridge.http.exchange import Request, refuse, refused
+from amqtt_rest_bridge.http.exchange import Request, Response, refuse, refused
 from amqtt_rest_bridge.lot.model import Publication, RunIds
 from tests.support.admin_client import server_route
 from tests.support.route_text import load_text
@@ -32,3 +32,36 @@ def test_of_a_flood_of_requests_that_are_not_served_the_first_and_the_last_hundr
         assert len(list(records.kept.newest())) == 100
 
     asyncio.run(flood())
+
+
+def test_a_problem_is_resolved_though_retries_that_failed_have_pushed_out_the_failures_that_they_sent_again() -> None:
+    async def retry_twice() -> None:
+        (route,) = load_text(server_route()).routes
+        records = RunRecorder(RunIds())
+        records.use_routes([route])
+
+        def note(name: str, retry_of: str | None, *, is_served: bool) -> None:
+            if retry_of is not None:
+                records.kept.retried(retry_of, name)
+            refusal = None if is_served else AWAY
+            records.note_request(RequestRun(
+                time.time(), Outcome.SUCCEEDED if is_served else Outcome.FAILED, 0, route, route.server_events[0],
+                Request(name, "POST", "/hook", "", {}, b"{}"), Response("200 OK") if is_served else refused(AWAY),
+                refusal, None, Publication("received", b"{}"), 0.1, retry_of, "POST /hook",
+            ))  # fmt: skip
+            records.keep_waiting()
+
+        def problem() -> tuple[str, int, int]:
+            (one,) = records.problems.listed(time.time(), {})
+            return one.state, one.count, one.sent_again
+
+        for number in range(60):
+            note(f"first {number}", None, is_served=False)
+        for number in range(60):
+            note(f"second {number}", f"first {number}", is_served=False)
+        assert problem() == ("open", 100, 0)
+        for number in range(60):
+            note(f"third {number}", f"second {number}", is_served=True)
+        assert problem() == ("resolved", 100, 100)
+
+    asyncio.run(retry_twice())
