@@ -1,7 +1,7 @@
-"""The figures of now, of all routes: what pages, `/metrics` and `/readyz` show.
+"""The present figures of all routes, which pages, `/metrics` and `/readyz` show.
 
-Those of a thousand routes are gathered some at a time, so that nothing else waits for them; callers who ask meanwhile
-share them.
+They are gathered for some routes at a time, so that the loop does other work between; callers that ask meanwhile share
+them.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
 """The runs that are kept: failures with their messages, bounded in number and bytes. The loop alone.
 
-Each route has its last 100 failures, its last 20 successes and the last 20 that were skipped. Where all together are
-too large the route that holds the most bytes loses its oldest run, so that no route takes the room of another one.
+Each route has its last 100 failures, its last 20 successes and the last 20 that were skipped. If all of them are too
+large, the route with the most bytes loses its oldest run, so that no route pushes out others.
 """
 
 from collections import Counter
@@ -66,14 +66,14 @@ class KeptRun(Struct, frozen=True, array_like=True):
 
     @property
     def shown_payload(self) -> bytes | None:
-        """Return the begin of its payload, for the reader to mask; None where `evidence` has it masked."""
+        """Return the first bytes of its payload, which are not masked; None if `evidence` has them masked."""
         evidence, payload = self.evidence, self.payload
         is_open = evidence is None or (evidence.payload is None and not evidence.carries)
         return payload[:MASKED_BYTES] if payload is not None and is_open else None
 
 
 _Part = tuple[str, Outcome]
-"""A route's name, and how the runs have ended."""
+"""A route's name, and how its runs have ended."""
 
 
 class KeptRuns:
@@ -81,8 +81,8 @@ class KeptRuns:
 
     Args:
         changed: Called with the id of each one that is added, replaced or (None) dropped.
-        first: Those to begin with, the oldest first.
-        most_bytes: That they may take.
+        first: The runs of the start, the oldest first.
+        most_bytes: The bytes that all runs may take.
     """
 
     def __init__(

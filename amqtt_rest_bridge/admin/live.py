@@ -1,6 +1,6 @@
 """What happens now, as server-sent events (WHATWG HTML section 9.2): runs, and rows of pages that change.
 
-A follower that does not read costs a bounded queue: what has no room is counted, and the count is sent in its place.
+The queue of a follower is bounded: events without room are dropped, and their count is sent instead.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from amqtt_rest_bridge.topics import filter_matches
 
 MOST_FOLLOWERS: Final = 16  # of a kind
 _MOST_WAITING: Final = 1000  # runs that were noted since they were passed on last, and that wait for one follower
-_SECONDS: Final = 0.1  # from a run to when it, and those noted meanwhile, are passed on
+_SECONDS: Final = 0.1  # in which runs are gathered before they are passed on
 _PIECE_BYTES: Final = 65_536
 
 Kind = Literal["caller", "pages"]

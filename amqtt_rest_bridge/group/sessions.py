@@ -48,7 +48,7 @@ _LOOK_SECONDS: Final = 0.02
 
 
 class Watches(Protocol):
-    """What read events and replies are answered from; `ServerMode` is that."""
+    """Receives the messages that read events and replies are answered from; `ServerMode` does."""
 
     @property
     def filters(self) -> Collection[str]:

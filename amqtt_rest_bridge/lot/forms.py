@@ -1,7 +1,7 @@
-"""The form of each kind of value, also those of other standards: addresses, endpoints, origins, media types.
+"""The form of each kind of value, such as addresses, endpoints, origins and media types.
 
-Text in, value out; pure but for a look whether a file is there. What is named `read_` or `check_`, or `convert`, raises
-`FormError` for a text that does not have its form.
+Text in, value out; pure, but for a check whether a file exists. `convert` and functions named `read_` or `check_` raise
+`FormError` for a text in another form.
 """
 
 import ipaddress
@@ -58,7 +58,7 @@ ADDRESSES = ("BASE_ADDRESS", "ENDPOINT", "OAUTH2_TOKEN_URL")
 
 
 def address_forms(text: str) -> tuple[str, ...]:
-    """Return a part of a URL as it may be shown again: without its slash at the end, and the scheme's own port."""
+    """Return the forms in which a part of a URL may be shown: without the last slash, and without the default port."""
     short = text.strip().rstrip("/")
     return short, re.sub(r"\A(http://[^/]*):80(?=/|\Z)|\A(https://[^/]*):443(?=/|\Z)", r"\1\2", short)
 

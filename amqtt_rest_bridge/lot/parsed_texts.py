@@ -1,4 +1,4 @@
-"""A tree to its definitions: those of our type, and faults outside of their blocks. Pure.
+"""Parses a text to its definitions of our type, and the faults outside of their blocks. Pure.
 
 `routes_in` has the settings of routes as they are written, for drawings; it checks no value.
 """
@@ -31,7 +31,7 @@ _WITHOUT_DEFINE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ParsedText:
-    """A text without its environment: definitions of our type, and faults without a path.
+    """A parsed text, independent of the environment: definitions of our type, and faults without a path.
 
     `without_define` are those of lines that look like a route of ours.
     """
@@ -68,13 +68,13 @@ def parse_text(text: str) -> ParsedText:
 class ParsedTexts:
     """Texts that were parsed before, by their content, so that a reload parses changed files only.
 
-    Values of variables and secrets are not part of it. `dump` keeps the texts that `parse` was asked for.
+    Values of variables and secrets are not in it. `dump` keeps the texts that `parse` was asked for.
     """
 
     def __init__(self, dumped: bytes = b"") -> None:
         self._known: dict[bytes, ParsedText] = {}
         self._used: dict[bytes, ParsedText] = {}
-        # Errors: the package was upgraded while the broker runs.
+        # It cannot be loaded if the package was upgraded while the broker runs.
         with contextlib.suppress(AttributeError, ImportError, TypeError, ValueError, pickle.UnpicklingError):
             known = pickle.loads(dumped) if dumped else {}  # noqa: S301  # our own process
             self._known = known if isinstance(known, dict) else {}

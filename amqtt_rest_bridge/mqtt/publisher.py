@@ -35,7 +35,7 @@ _ACKNOWLEDGED_SECONDS: Final = 10.0  # ... and then for its acknowledgement
 _EXPIRE_SECONDS: Final = 0.25  # between two looks at these
 _MOST_LOSSES: Final = 2  # connections that may end with a publication under way before it goes alone
 _MOST_BLAME: Final = 8  # points for the ends of connections with a publication alone under way, before it is dropped
-_REFUSED: Final = 4  # points where the broker says that it was for a packet, which may be another one once; else 1
+_REFUSED: Final = 4  # points if the broker names a packet as the reason, which may be another one; else 1
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class _Sending:
 
     @property
     def is_given_up(self) -> bool:
-        """Return whether its caller does not wait for it any more."""
+        """Return whether its caller no longer waits for it."""
         return self.answer is not None and self.answer.done()
 
     def end(self, error: Exception | None = None) -> None:

@@ -1,9 +1,8 @@
 """The SQLite file in which kept runs survive a restart. The loop says what has changed; one thread writes.
 
-What waits to be written is what is kept in memory, each run once, however often it changed, and the ids of those that
-are to leave the file: so it is bounded as these are, however long nothing can be written. A disk that is full, or a
-file that is damaged meanwhile, costs only what is on it: the log and `/readyz` say so, and all that has not been
-written is tried again. A file that was removed or emptied is made again with all that is kept.
+The queue holds each kept run that has changed once, and the ids of runs to remove. So it is bounded, however long
+nothing can be written. If the disk is full or the file is damaged, the log and `/readyz` report it, and the queue is
+written later. A file that was removed or emptied is written again with all kept runs.
 
 A lock on the file (`flock`) keeps other brokers away, each of which would remove the runs of the others.
 """
@@ -55,7 +54,7 @@ class FailureFile(Generic[T]):
         self._path = path
         self._decoder = msgspec.msgpack.Decoder(kind)
         self.trouble: str | None
-        """Why the last write failed, None when it did not."""
+        """Why the last write failed, None if it did not."""
         self._lock: int | None = None  # a descriptor
         self._changed = threading.Condition()
         self._kept: dict[str, T] = {}

@@ -17,9 +17,8 @@ _IN_BATCH: Final = 1 << 47
 class BatchNumbers:
     """The batch and the place of each message of an event with BATCH_SIZE, in order of arrival.
 
-    So a batch is the same after a kill as it was before, and has the same key. Messages that WHEN skips later have a
-    place too. A batch is over a little before its BATCH_SECONDS, so that its last message has come when the bridge
-    closes it.
+    So a batch is the same after a kill, and has the same key. Messages that WHEN skips later have a place, too. A batch
+    ends a little before its BATCH_SECONDS, so that its last message has reached the bridge when the bridge closes it.
     """
 
     def __init__(self, size: int, seconds: float) -> None:
@@ -38,7 +37,7 @@ class BatchNumbers:
 
 
 class CallKeys:
-    """Makes keys, no two alike. A random UUID for each message took a tenth of the time that it takes to keep it."""
+    """Makes keys: a random start and a number, since a random UUID for each message would take too long."""
 
     def __init__(self) -> None:
         self._run = str(uuid.uuid4())[:24]

@@ -1,7 +1,7 @@
-"""`TemplateLibrary`: what the API reads from the database, and how it follows the changes that other processes make.
+"""`TemplateLibrary` reads the database for the API, and follows the changes that other processes make.
 
 Lists and single templates come from the database, searches from an index of it (`indexing`), whose results are looked
-up in the database again: a template that is hidden there is nowhere. Requests run on the server's threads. After
+up in the database again: a template that is hidden there is never shown. Requests run on the server's threads. After
 `follow`, two more threads look for changes, one for the library's version only, by which cached answers are dropped,
 one for the index, so that no request waits for either.
 """

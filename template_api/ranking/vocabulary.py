@@ -1,7 +1,7 @@
-"""The words that the library knows, in how many templates each is, and which of them are near to a word.
+"""The words of the library: in how many templates each one is, and which ones are near to a given word.
 
-Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. In how many templates
-terms are is asked of the index; only the words that misspellings are compared with are in memory.
+Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. The index counts the
+templates of a term; only the words that misspellings are compared with are in memory.
 """
 
 from collections import defaultdict
@@ -18,8 +18,8 @@ _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
 _FORMS: Final = 5  # words compared for each completion: several are forms of one word
 SHORTEST_PART: Final = 3
-# A word of the library may itself be misspelt in it: of at least so many letters, with a neighbour in so many times as
-# many templates.
+# A word may be misspelt in the library: if it has at least so many letters, and a near word is in so many times as many
+# templates.
 SHORTEST_DOUBTED: Final = 5
 _MUCH_COMMONER: Final = 5
 _RARE: Final = 2
@@ -46,7 +46,7 @@ class Words:
         return word in self.buckets.get((word[:1], len(word)), ())
 
     def near(self, word: str) -> Iterator[tuple[str, int]]:
-        """Yield the words that another one may mean, each with its number of edits."""
+        """Yield the words that a misspelt word may mean, each with its number of edits."""
         most = next((edits for length, edits in _EDITS if len(word) >= length), 0)
         if most:
             yield from self.slips(word, most)

@@ -1,12 +1,12 @@
-"""Read events: what a GET is answered with from the newest messages of topics, at once or as a stream.
+"""Read events: a GET is answered from the newest messages of topics, at once or as a stream.
 
-One topic (with `{path.x}` another one for each request) answers with its payload; a filter with wildcards with a JSON
-object of topic to payload. A request only chooses among the topics that the event's filter has matched, so no value in
-its path leads to another one.
+The answer for one topic is its payload; with `{path.x}` the request names the topic. The answer for a filter with
+wildcards is a JSON object of payloads by topic. A request only chooses among topics that the event's filter has
+matched, so no value in its path leads to another topic.
 
-A stream holds of its messages only the number of the last one that it sent: what its caller has not read is not
-gathered for it. Its next piece has what came since then, as far as that is kept for all, else what is newest. So its
-memory is bounded, a bridge that has fallen behind sends the more at once, and callers who read alike share the bytes.
+A stream holds only the number of the last message that it sent, and no messages that its caller has not read. Its next
+piece has the messages since then, if they are still kept, else the newest ones. So its memory is bounded, a bridge that
+has fallen behind sends more at once, and callers that read equally fast share the bytes.
 """
 
 import contextlib
@@ -58,7 +58,7 @@ _NO_SNIFFING: Final = ("X-Content-Type-Options", "nosniff")
 
 
 class TopicPayload:
-    """A message's payload for any number of answers; what they need of it is made once, for the first one.
+    """A message's payload for any number of answers; the forms that they need are made once.
 
     `number` is that of the change of its `Newest` with which it came.
     """

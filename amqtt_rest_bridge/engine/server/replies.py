@@ -1,7 +1,7 @@
 """Requests that wait for a reply on a topic (REPLY_TOPIC).
 
-A reply with Correlation Data is that of the request that was published with it. Without it, it is that of every request
-that waits on its topic, which is one alone: either each request has a topic of its own, or requests take turns.
+A reply with Correlation Data answers the request that was published with the same. A reply without it answers the one
+request that waits on its topic: each request has a topic of its own, or requests take turns.
 """
 
 import asyncio
@@ -44,7 +44,7 @@ class AwaitedReply:
         return correlation == self._correlation
 
     def arrive(self, message: Message | None) -> None:
-        """Take a message, None for the end of the bridge; only the first counts."""
+        """Take a message, None when the bridge ends; only the first one counts."""
         if not self._future.done():
             self._future.set_result(message)
 

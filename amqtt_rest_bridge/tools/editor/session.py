@@ -1,7 +1,7 @@
-"""What an editor has open: texts as they change, and when each is read again. Runs on the loop of the language server.
+"""The texts that an editor has open: their changes, and when each is read. Runs on the loop of the language server.
 
 A text is read in steps, between which requests are answered; a request waits for the text that it is about. A change
-ends the reading of the text before it.
+ends the reading of the earlier text.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ _MOST_FILES = 1_000  # of a workspace that are read; an open one always is
 
 @dataclass(frozen=True, slots=True)
 class TextChange:
-    """A text that takes the place of what is from `start` to `end`, of all where they are None."""
+    """A text that replaces what is from `start` to `end`, or everything if they are None."""
 
     text: str
     start: EditorPlace | None = None
@@ -69,7 +69,7 @@ class Session:
         self._take(Document(uri, path, text, version))
 
     def open_cell(self, uri: str, notebook: str, text: str, version: int | None) -> None:
-        """Take the text of a cell, which counts instead of the file of its notebook."""
+        """Take the text of a cell, which is used instead of the file of its notebook."""
         self.project.remove(notebook)
         # Not by its number, which changes with each cell that is inserted.
         self._take(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
