@@ -237,7 +237,7 @@ def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys:
 
 def test_the_recipes_hold(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pairs = [(lot, test) for (_, lot), (_, test) in (FENCED.findall(page(name)) for name in RECIPES)]
-    assert len(pairs) >= 10
+    assert pairs
     together = tmp_path / "together"
     together.mkdir()
     for number, (lot, test) in enumerate(pairs):

@@ -58,10 +58,6 @@ def test_the_settings_that_a_page_shows_load_without_a_warning(settings: str) ->
     assert messages(f'{route}\n    ADD EVENT E WITH METHOD "POST" WITH ENDPOINT "/" {event}\n{settings}') == []
 
 
-def test_there_are_ten_recipes() -> None:
-    assert len(RECIPES) == 10
-
-
 @pytest.mark.parametrize("name", PAGES)
 def test_a_page_says_how_it_is_and_not_who_decided_it(name: str) -> None:
     assert not re.search(r"\bDecision:|^#+ (.*silent|Decisions)", page(name), re.MULTILINE)
