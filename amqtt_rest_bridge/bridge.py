@@ -29,7 +29,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import RequestBuilder
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.engine.status import ReloadFailure, StatusReporter
+from amqtt_rest_bridge.engine.status_reporter import ReloadFailure, StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.client import client_for, tls_of
 from amqtt_rest_bridge.http.server import PortOptions, Ports

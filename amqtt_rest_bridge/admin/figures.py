@@ -17,7 +17,7 @@ from amqtt_rest_bridge.admin.runs import Problem
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched, UnmatchedPath
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
-from amqtt_rest_bridge.engine.status import StatusReporter, spool_refuses
+from amqtt_rest_bridge.engine.status_reporter import StatusReporter, spool_refuses
 from amqtt_rest_bridge.lot.model import OverloadPolicy
 from amqtt_rest_bridge.mqtt.private import BrokerState
 

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.engine.needs import Host
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
-from amqtt_rest_bridge.engine.status import StatusReporter
+from amqtt_rest_bridge.engine.status_reporter import StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.server import bound_socket
 from amqtt_rest_bridge.lot.model import Capture, Route, RunIds

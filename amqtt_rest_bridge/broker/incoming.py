@@ -11,7 +11,7 @@ from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
-from amqtt_rest_bridge.engine.status import STATUS_TOPICS
+from amqtt_rest_bridge.engine.status_reporter import STATUS_TOPICS
 from amqtt_rest_bridge.mqtt.private import ENDPOINT_TOPICS, REPLAYING, replayed_time
 from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import loggable

@@ -9,7 +9,7 @@ from typing import Final
 
 from amqtt_rest_bridge.catalogue import BRIDGE_RESTARTED, INTERNAL_ERROR
 from amqtt_rest_bridge.engine.statistics import RouteError
-from amqtt_rest_bridge.engine.status import STATUS_TOPICS
+from amqtt_rest_bridge.engine.status_reporter import STATUS_TOPICS
 from amqtt_rest_bridge.lot.model import Publication
 from amqtt_rest_bridge.times import rfc3339
 

@@ -27,7 +27,7 @@ from zlib import crc32
 
 import msgspec
 
-from amqtt_rest_bridge.engine.status import status_topic
+from amqtt_rest_bridge.engine.status_reporter import status_topic
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
 from amqtt_rest_bridge.group.sessions import OwnSession, Watches

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from amqtt_rest_bridge.engine.status import ReloadFailure
+from amqtt_rest_bridge.engine.status_reporter import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.sources import find_route_files, in_order

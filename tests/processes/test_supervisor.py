@@ -15,7 +15,7 @@ from amqtt_rest_bridge import bridge
 from amqtt_rest_bridge.broker.lossless import Lossless
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.statuses import Statuses
-from amqtt_rest_bridge.engine.status import StatusReporter
+from amqtt_rest_bridge.engine.status_reporter import StatusReporter
 from amqtt_rest_bridge.group.plugin_member import PluginMember
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
 from amqtt_rest_bridge.processes.reload import Reloader

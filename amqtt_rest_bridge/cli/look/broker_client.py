@@ -17,7 +17,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from amqtt_rest_bridge.cli import CommandError, certificate_refused
-from amqtt_rest_bridge.engine.status import status_topic
+from amqtt_rest_bridge.engine.status_reporter import status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 from amqtt_rest_bridge.lot.model import Pairs, Publication
 from amqtt_rest_bridge.mqtt import connection as mqtt

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
 from amqtt_rest_bridge.cli.look import status_table
 from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient, AdminError
 from amqtt_rest_bridge.cli.look.broker_client import BROKER_HELP, Broker, Subscriber, broker_address, connected
-from amqtt_rest_bridge.engine.status import reload_topic, status_topic
+from amqtt_rest_bridge.engine.status_reporter import reload_topic, status_topic
 from amqtt_rest_bridge.errors import ConfigurationError, visible
 from amqtt_rest_bridge.group.overview import GroupNotices, GroupOverview, filters
 from amqtt_rest_bridge.mqtt.values import Address

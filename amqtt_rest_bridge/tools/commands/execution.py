@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from amqtt_rest_bridge.engine.status import ReloadFailure
+from amqtt_rest_bridge.engine.status_reporter import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, FaultCode, Severity, on_one_line
 from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, ROUTE_TYPE
