@@ -142,6 +142,8 @@ def _explain_after(shown: str, before: BlockNode | SettingNode | None) -> tuple[
         hint = f"leave {first} out: a block ends where the next one begins"
     elif _ROUTE.match(shown):
         hint = f"write DEFINE before {shown}"
+    elif before.name.text.upper() == "HEADERS":
+        hint = f"write it in the line below: ADD {on_one_line(last.text)} {shown}"
     return f"unexpected text after the value of {before.name.text}: {shown}", hint
 
 
