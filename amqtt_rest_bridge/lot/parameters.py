@@ -170,32 +170,32 @@ _REPLIED = (Rule("REPLY_TOPIC", hint="the answer is what comes on REPLY_TOPIC", 
 _CONFIG = (
     Parameter(
         "BASE_ADDRESS", Kind.ADDRESS, _C,
-        "what every ENDPOINT is appended to; required by ENABLE_CLIENT; USE_SSL sets a missing scheme",
+        "what every ENDPOINT is appended to; required by ENABLE_CLIENT",
         '"https://api.example.com/v2"', portable=True,
     ),
     Parameter("ENABLE_CLIENT", _BOOL, _C, "messages send requests", '"true"', portable=True),
     Parameter(
         "REQUEST_TIMEOUT", _INT, _B,
-        "seconds that one attempt may take, from connecting to the last byte; how long a REPLY_TOPIC is waited for",
+        "seconds for one attempt as a whole; for a reply on REPLY_TOPIC",
         "'10'", low=1, high=3600, portable=True,
     ),
     Parameter(
         "DEFAULT_CONTENT_TYPE", Kind.MEDIA_TYPE, _B,
-        "Content-Type of a body when HEADERS has none; decides how placeholders in BODY and PAYLOAD are escaped",
+        "Content-Type of a body when HEADERS has none; decides the escaping in BODY and PAYLOAD",
         '"text/plain"', portable=True,
     ),
     Parameter("ENABLE_SERVER", _BOOL, _S, "requests are published", '"true"', portable=True),
     Parameter(
-        "SERVER_PORT", _INT, _S, "port to listen on; routes may share one; 0 means a free one",
+        "SERVER_PORT", _INT, _S, "port to listen on; 0 means a free one",
         "'8443'", low=0, high=65535, portable=True,
     ),
     Parameter(
         "USERNAME", _TEXT, _B,
-        "user name of Basic credentials, with PASSWORD: sent with requests; asked of callers when client mode is off",
+        "user name, with PASSWORD: sent with requests; asked of callers when client mode is off",
         '"bridge"', portable=True, requires=(Rule("PASSWORD", hint=_BASIC),),
     ),
     Parameter(
-        "PASSWORD", _TEXT, _B, "password of Basic credentials", 'GET SECRET "api-password"', secret=True, portable=True,
+        "PASSWORD", _TEXT, _B, "password of USERNAME", 'GET SECRET "api-password"', secret=True, portable=True,
         requires=(Rule("USERNAME", hint=_BASIC),),
     ),
     Parameter(
@@ -221,7 +221,7 @@ _CONFIG = (
     ),
     Parameter(
         "IGNORE_CERT_ERRORS", _BOOL, _C,
-        "do not verify the server's certificate; not for production",
+        "do not verify certificates; not for production",
         '"true"', portable=True,
     ),
     Parameter(
@@ -235,13 +235,12 @@ _CONFIG = (
         requires=(Rule("ENABLE_CORS", ("true",), applies=_S, strict=False),),
     ),
     Parameter(
-        "AUTHORIZATION", Kind.HEADER_VALUE, _C, "value of the Authorization header of every request",
+        "AUTHORIZATION", Kind.HEADER_VALUE, _C, "Authorization header of every request",
         '"Bearer " + GET SECRET "api-token"', secret=True, excludes=(Rule("USERNAME", hint=_ONE_HEADER, applies=_C),),
     ),
     Parameter(
         "OAUTH2_TOKEN_URL", Kind.ADDRESS, _C,
-        "where an access token is fetched with the two settings below (client credentials grant) and sent as Bearer "
-        "with every request; renewed before it expires, and once after a 401",
+        "where an access token is fetched (client credentials grant); it is sent as Bearer",
         '"https://id.example.com/oauth/token"', requires=_GRANT, excludes=_OWN_HEADER,
     ),
     Parameter("OAUTH2_CLIENT_ID", _TEXT, _C, "who asks for the token", '"mqtt-bridge"', requires=_GRANT),
@@ -253,7 +252,7 @@ _CONFIG = (
     ),
     Parameter(
         "OAUTH2_AUDIENCE", _TEXT, _C,
-        "audience to ask for, where the server wants one",
+        "audience to ask for",
         '"https://api.example.com"', requires=_GRANT,
     ),
     Parameter("CA_FILE", Kind.FILE, _C, "authorities to trust instead of the system's", '"ca.pem"'),
@@ -264,7 +263,7 @@ _CONFIG = (
     ),
     Parameter("RETRIES", _INT, _C, "how often a failed request is tried again", "'5'", low=0, high=100),
     Parameter(
-        "SERVER_USERNAME", _TEXT, _S, "user name that callers must send, in any route", '"shop"',
+        "SERVER_USERNAME", _TEXT, _S, "user name that callers must send", '"shop"',
         requires=(Rule("SERVER_PASSWORD", hint=_BASIC), _SERVER),
     ),
     Parameter(
@@ -274,12 +273,12 @@ _CONFIG = (
     ),
     Parameter(
         "SERVER_TOKEN", Kind.TOKENS, _S,
-        "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER; several for rotation",
+        "callers must send one of these as `Authorization: Bearer ...` or in SERVER_TOKEN_HEADER",
         'GET SECRET "caller-tokens"', secret=True, requires=(_SERVER,),
     ),
     Parameter(
         "SERVER_TOKEN_HEADER", Kind.HEADER_NAME, _S,
-        "header that may hold the token too, as in X-API-Key",
+        "header that may hold the token too",
         '"X-API-Key"', requires=(Rule("SERVER_TOKEN"),),
     ),
 )  # fmt: skip  # a table reads best as a table
@@ -287,8 +286,8 @@ _CONFIG = (
 _EVENT = (
     Parameter(
         "SOURCE_TOPIC", Kind.FILTER, _B,
-        "client: the messages that send the request; server: a read event, which answers with the latest payload, for "
-        "a filter with wildcards with an object of them; `{path.x}` is a segment of ENDPOINT",
+        "client: the messages that send the request; server: a read event, which answers with the latest payload; "
+        "`{path.x}` is a segment of ENDPOINT",
         '"plant/+/alert"', portable=True,
     ),
     Parameter(
@@ -310,7 +309,7 @@ _EVENT = (
     ),
     Parameter(
         "ENDPOINT", Kind.TEMPLATE, _B,
-        "client: path to call, appended to BASE_ADDRESS; server: path to expose, `{name}` segments allowed",
+        "client: path to call; server: path to expose, `{name}` segments allowed",
         '"/machines/{topic.2}"', portable=True, placeholders=(Mode.CLIENT,),
     ),
     Parameter(
@@ -319,14 +318,13 @@ _EVENT = (
     ),
     Parameter(
         "SCHEMA_FILE", Kind.SCHEMA, _B,
-        "JSON Schema (2020-12) of the message: client: one that does not match fails with `schema_mismatch`; server: a "
-        "request is answered 400 `invalid_body` and publishes nothing",
+        "JSON Schema (2020-12); what does not match fails with `schema_mismatch` (client) or is answered 400 "
+        "`invalid_body` (server)",
         '"order.schema.json"',
     ),
     Parameter(
         "WHEN", Kind.CONDITION, _B,
-        "client: a message for which it is false sends nothing; server: a request for which it is false publishes "
-        "nothing and is answered 200 `{\"status\": \"ignored\"}`",
+        "where it is false, a message sends nothing, and a request publishes nothing",
         "'{value.json.level} >= 3'", placeholders=(Mode.CLIENT, Mode.SERVER),
     ),
     Parameter(
@@ -337,8 +335,8 @@ _EVENT = (
     ),
     Parameter(
         "ON_CHANGE", Kind.TEMPLATE, _C,
-        "a message for which this text is the last one of its topic sends nothing; messages of one topic are finished "
-        "one after the other",
+        "a message whose text is the last one of its topic sends nothing; messages of one topic are finished one "
+        "after the other",
         '"{value.json.state}"', placeholders=(Mode.CLIENT,),
     ),
     Parameter(
@@ -347,12 +345,12 @@ _EVENT = (
     ),
     Parameter(
         "BATCH_SIZE", _INT, _C,
-        "up to so many messages become one request, whose BODY holds `{batch}` or `{batch.lines}`",
+        "up to so many messages become one request, with `{batch}` or `{batch.lines}` in BODY",
         "'500'", low=1, high=10_000,
         excludes=(Rule("ON_CHANGE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
     Parameter(
-        "BATCH_SECONDS", _INT, _C, "a batch is sent so many seconds after its first message at the latest",
+        "BATCH_SECONDS", _INT, _C, "seconds that a batch waits for more messages",
         "'5'", low=1, high=3600, requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
@@ -362,13 +360,12 @@ _EVENT = (
     ),
     Parameter(
         "BATCH_SPLIT", _BOOL, _C,
-        "halve a batch that the server refuses (400, 413, 422) until the bad item is alone",
+        "halve a refused batch (400, 413, 422) until the bad item is alone",
         '"true"', requires=(Rule("BATCH_SIZE", applies=_C, strict=False),),
     ),
     Parameter(
         "DEDUPE_KEY", Kind.TEMPLATE, _B,
-        "a text that was seen within DEDUPE_FOR: client: the message sends nothing; server: the request publishes "
-        "nothing, and is answered as the first one was",
+        "if this text was seen within DEDUPE_FOR, a message sends nothing, and a request publishes nothing",
         '"{value.json.id}"', placeholders=(Mode.CLIENT, Mode.SERVER),
         excludes=(Rule("BATCH_SIZE", applies=_C, hint="a message of a batch has no result of its own"),),
     ),
@@ -392,20 +389,20 @@ _EVENT = (
     ),
     Parameter(
         "STREAM", _BOOL, _S,
-        "a read event answers with server-sent events: the latest value, then each new one",
+        "a read event sends its latest value, then each new one, as server-sent events",
         '"true"',
         requires=(Rule("SOURCE_TOPIC", hint="a GET with SOURCE_TOPIC reads, any other event publishes", strict=False),),
     ),
     Parameter("RETAIN", _BOOL, _B, "retain what is published", '"true"'),
     Parameter(
         "QOS", Kind.CHOICE, _B,
-        "the highest QoS that what is published, failures too, is delivered with; otherwise that of each subscription "
-        "(of a worker: up to 1)",
+        "the highest QoS of what is published, failures too; otherwise that of each subscription (of a worker: up "
+        "to 1)",
         '"1"',
         choices={
-            "0": "at most once, and not kept for a subscriber that is away",
+            "0": "not kept for a subscriber that is away",
             "1": "at least once",
-            "2": "exactly once, from the broker to subscriptions of QoS 2",
+            "2": "exactly once, to subscriptions of QoS 2",
         },
     ),
     Parameter(
@@ -415,20 +412,20 @@ _EVENT = (
     ),
     Parameter(
         "FAILURE_PAYLOAD", _BOOL, _C,
-        "failures also hold `payload` and `payload_encoding` of the message, for `rest-bridge replay`",
+        "failures also hold the message, for `rest-bridge replay`",
         '"true"',
     ),
     Parameter("ORDERED", _BOOL, _C, "finish the messages of one topic one after the other", '"true"'),
     Parameter(
         "PAYLOAD", Kind.TEMPLATE, _B,
-        "what is published instead of the body: of the response (client), of the request (server)",
+        "what is published instead of the body of the response or request",
         "'{response.json.price}'", placeholders=(Mode.RESULT, Mode.SERVER),
         requires=(Rule("DESTINATION_TOPIC", applies=_C, strict=False),),
         excludes=(Rule("RESPONSE_FORMAT", (ResponseFormat.ENVELOPE,), "a result has one form", _C),),
     ),
     Parameter(
         "RESPONSE_CONTENT_TYPE", Kind.MEDIA_TYPE, _B,
-        "decides how placeholders are escaped in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
+        "decides the escaping in PAYLOAD (client) and RESPONSE (server); the answer's Content-Type",
         '"text/plain"',
         requires=(Rule("PAYLOAD", applies=_C, strict=False), Rule("RESPONSE", applies=_S, strict=False)),
         excludes=_REPLIED,
@@ -450,8 +447,7 @@ _EVENT = (
     ),
     Parameter(
         "SIGNATURE_SECRET", _TEXT, _B,
-        "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it, in "
-        "read events the HMAC of the empty body",
+        "key of an HMAC-SHA256 over the body: client: sign the request; server: refuse what is not signed with it",
         'GET SECRET "webhook-secret"', secret=True,
     ),
     Parameter(
@@ -465,8 +461,7 @@ _EVENT = (
     ),
     Parameter(
         "SIGNATURE_SCHEME", Kind.CHOICE, _S,
-        "whose webhooks SIGNATURE_SECRET verifies; all but hmac have headers of their own and sign a timestamp, which "
-        "may be 5 minutes off",
+        "whose webhooks SIGNATURE_SECRET verifies; timestamps may be 5 minutes off",
         '"slack"',
         choices={
             SignatureScheme.HMAC: "HMAC-SHA256 of the body, in SIGNATURE_HEADER",
@@ -486,7 +481,7 @@ _ROUTE_CONFIG = (
     ),
     Parameter(
         "OVERLOAD_BYTES", Kind.SIZE, _C,
-        "payloads of messages that may be queued and in flight; one message is taken where nothing is queued",
+        "payloads of messages queued and in flight; one message is taken where nothing is queued",
         '"256MiB"', low=1, high=1 << 40,
     ),
     Parameter(
@@ -501,20 +496,19 @@ _ROUTE_CONFIG = (
     ),
     Parameter(
         "OVERLOAD_TIMEOUT", _INT, _C,
-        "milliseconds that balanced waits for room before it refuses a message; OVERLOAD_CAPACITY and OVERLOAD_BYTES "
-        "more may wait",
+        "milliseconds that balanced waits for room; OVERLOAD_CAPACITY and OVERLOAD_BYTES more may wait",
         "'2000'", low=0, high=3_600_000,
         requires=(Rule("OVERLOAD_POLICY", (OverloadPolicy.BALANCED,), "only balanced waits for room", strict=False),),
     ),
     Parameter(
         "RATE_LIMIT", Kind.RATE, _C,
-        "requests are spaced evenly, so that the server sees no more than this; they wait in the queue",
+        "requests are spaced evenly, and wait in the queue",
         '"10/s"',
     ),
     Parameter(
         "BREAKER", Kind.BREAKER, _C,
         "so many failures of the target (no connection, TLS, timeout, 502 to 504) within the time open the breaker: "
-        "one message every 5 s tries the target, lossless and retried ones wait, others fail with `target_down`",
+        "lossless and retried messages wait, others fail with `target_down`",
         '"5 per 30s"',
     ),
 )  # fmt: skip
