@@ -232,7 +232,7 @@ def chart(samples: Sequence[Sample], most: int, step_seconds: float, now: float)
         _times(begin, now),
         peak,
         peak_y,
-        f"{total.succeeded} succeeded, {total.failed} failed" + (f", peak {peak.text}" if peak else ""),
+        f"{total.succeeded} succeeded, {total.failed} failed" + (f", highest rate {peak.text}" if peak else ""),
     )
 
 

@@ -37,7 +37,7 @@ def test_a_chart_has_its_peak_where_most_went_through_and_axes_that_hold_it() ->
     assert [mark.text for mark in drawn.times] == ["22:03", "22:05", "22:07", "22:09", "22:11", "22:13"]
     assert [mark.time for mark in drawn.times][::5] == ["2023-11-14T22:03:20.000Z", "2023-11-14T22:13:20.000Z"]
     assert drawn.succeeded.startswith("M40 "), "what was before the first sample is left out"
-    assert drawn.label == "290 succeeded, 30 failed, peak 13 a second"
+    assert drawn.label == "290 succeeded, 30 failed, highest rate 13 a second"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,10 @@ def refusal(response: BaseHTTPResponse) -> str:
     """Return why a question was refused, in a sentence."""
     content = response.read(10_000)
     if response.status == HTTPStatus.UNAUTHORIZED:
-        return f"the token is missing or wrong; set {ADMIN_TOKEN_VARIABLE} to the bridge's admin_token"
+        return (
+            f"the token is missing or wrong; set {ADMIN_TOKEN_VARIABLE} to the bridge's: admin_token, "
+            "or the file of admin_token_secret"
+        )
     try:
         error = json.loads(content)["error"]
         if error["hint"] == NO_RUN.hint:
