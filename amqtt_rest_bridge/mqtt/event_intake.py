@@ -179,9 +179,12 @@ class EventIntake(MessageSession):
             self._gave_back_on = delivery.connection
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:
-        """Return the item of `private.ENDS` for a message of `main`; empty for one that is called again anyway."""
+        """Return the item of `private.ENDS` for a message of `main`; empty for one that is called again anyway.
+
+        It is empty for a refused message, too: that has QoS 0, so it never comes again.
+        """
         received = delivery.received
-        if not delivery.is_bounded:
+        if not delivery.is_bounded and received.packet_id is not None:
             for number in received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()):
                 if self._names.get(number) == event:
                     return f"{self.client.client_id} {received.packet_id} {number}"

@@ -56,15 +56,16 @@ class PrivateEndpoint:
             writer.transport.abort()
 
     def send(
-        self, client_id: str, payload: bytes, packet_id: int, *events: EventName | str, duplicate: bool = False,
+        self, client_id: str, payload: bytes, packet_id: int | None, *events: EventName | str, duplicate: bool = False,
         topic: str = "in/a", **user: str,
     ) -> None:  # fmt: skip
-        """Send a message for these events; `user` are user properties, `_` for `-`."""
+        """Send a message for these events, with QoS 0 without a packet id; `user` are user properties, `_` for `-`."""
         properties: dict[Property, Any] = {
             Property.SUBSCRIPTION_IDENTIFIER: [self.identifiers[one] for one in events],
             Property.USER_PROPERTY: [(name.replace("_", "-"), value) for name, value in user.items()],
         }
-        packet = packets.publish(topic, payload, packet_id, duplicate=duplicate, properties=properties)
+        qos = int(packet_id is not None)
+        packet = packets.publish(topic, payload, packet_id, qos=qos, duplicate=duplicate, properties=properties)
         if client_id in self._writers:
             self._writers[client_id].write(packet)
         else:

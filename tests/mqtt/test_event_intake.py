@@ -29,6 +29,7 @@ class Calls:
         self.present = {A, B}
         self.called: list[tuple[EventName, Message, int, MqttDelivery]] = []
         self.failed: list[tuple[EventName, CallError]] = []
+        self.marks: list[str] = []  # of the failures
 
     def run_event(
         self, name: EventName, message: Message, delivery: MqttDelivery, *, hops: int, size: int
@@ -43,6 +44,7 @@ class Calls:
         self, name: EventName, message: Message, failure: CallError, delivery: MqttDelivery, *, hops: int
     ) -> None:
         self.failed.append((name, failure))
+        self.marks.append(delivery.mark(name))
 
     def withdraw(self) -> None:
         """Abandon what was dropped."""
@@ -198,6 +200,19 @@ def test_a_message_that_the_endpoint_has_refused_ends_with_its_failure(
         assert (name, vars(refused), rig.calls.called) == (A, vars(failure), [])
 
     run(use, tmp_path, is_lossless=is_lossless)
+
+
+@pytest.mark.parametrize(("packet_id", "mark"), [(7, "main 7 {}"), (None, "")])
+def test_a_failure_names_the_message_that_it_ends_unless_that_never_comes_again(
+    tmp_path: Path, packet_id: int | None, mark: str
+) -> None:
+    async def use(rig: Rig) -> None:
+        refused = failure_property(MESSAGE_TOO_LARGE.error("it has 9 bytes"))
+        rig.endpoint.send("main", b"", packet_id, A, rest_bridge_refused=refused)
+        await until(lambda: rig.calls.failed)
+        assert rig.calls.marks == [mark.format(rig.endpoint.identifiers[A])]
+
+    run(use, tmp_path)
 
 
 @pytest.mark.parametrize(("is_lossless", "acknowledged"), [(False, {7, 8, 9}), (True, {9})])
