@@ -10,7 +10,7 @@ import pytest
 from amqtt_rest_bridge.tools.commands import service
 from tests.support.embedded_broker import Host
 from tests.support.full_disk import full_disk
-from tests.support.waiting import eventually
+from tests.support.waiting import SECONDS, eventually
 from tests.tools.commands.tools import Tool, definition, serving
 
 
@@ -183,17 +183,20 @@ def test_what_is_too_much_to_wait_is_answered_too(
     editor: Tool, monkeypatch: pytest.MonkeyPatch, served: tuple[Host, Path]
 ) -> None:
     monkeypatch.setattr(service, "MOST_COMMANDS", 3)
-    gate = threading.Event()
+    gate, begun = threading.Event(), threading.Event()
     trial = served[0].program._started._loader.load
 
     async def slow(instead: object = None) -> object:
+        begun.set()
         while not gate.is_set():
             await asyncio.sleep(0.01)
         return await trial(instead)  # type: ignore[arg-type]
 
     monkeypatch.setattr(served[0].program._started._loader, "load", slow)
     commands = 8
-    for _ in range(commands):
+    editor.publish("-listEnv")
+    assert begun.wait(SECONDS)
+    for _ in range(commands - 1):
         editor.publish("-listEnv")
     refused = [editor.answer() for _ in range(commands - 4)]
     assert set(refused) == {"Error: -listEnv failed: 3 commands wait already; send it again when they are answered"}
