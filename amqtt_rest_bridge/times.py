@@ -105,16 +105,19 @@ class Lull:
         self._action = action
         self._until = self._looked = 0.0
         self._quiet = 0  # iterations in a row
+        self._is_waiting = False
 
     def begin(self) -> None:
-        """Begin to wait; once each time."""
+        """Wait, from now on; a wait that goes on begins again."""
         import asyncio
 
         self._loop = asyncio.get_running_loop()
         self._looked = self._loop.time()
         self._until = self._looked + self._most
         self._quiet = 0
-        self._loop.call_soon(self._look)
+        if not self._is_waiting:
+            self._is_waiting = True
+            self._loop.call_soon(self._look)
 
     def _look(self) -> None:
         """Look how long the last iteration of the loop took."""
@@ -124,6 +127,7 @@ class Lull:
             self._looked = now
             self._loop.call_soon(self._look)
         else:
+            self._is_waiting = False
             self._action()
 
 

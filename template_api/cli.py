@@ -254,7 +254,7 @@ def delete_templates(
     """Delete templates, after a question on a terminal."""
     from template_api.library import delete_template
 
-    # Decision: without a terminal nothing is deleted unless --yes says so.
+    # Without a terminal nothing is deleted unless --yes says so.
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"Delete {', '.join(map(visible, templates))} for good?")):
         print("template-api: nothing was deleted; --yes deletes without a question", file=sys.stderr)
         return 1

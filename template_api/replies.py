@@ -71,7 +71,7 @@ class Reply:
         if kept:
             self.etag = falcon.ETag(hashlib.blake2b(body, digest_size=12).hexdigest())
             self.etag.is_weak = True
-            # Decision: callers ask each time whether what they keep is current, so that a change is seen at once.
+            # Callers ask each time whether what they keep is current, so that a change is seen at once.
             self.headers += [("etag", self.etag.dumps()), ("cache-control", "no-cache")]
         else:
             self.headers.append(("cache-control", "no-store"))
@@ -99,7 +99,7 @@ class SearchCounts:
     """Count the searches that have a text.
 
     Args:
-        log_empty: log those that found nothing, at INFO, so that synonyms can be added. Decision: the text is logged as
+        log_empty: log those that found nothing, at INFO, so that synonyms can be added. The text is logged as
             typed, without control characters, cut at 200 characters, with `***` for what may be a secret: words with
             an `@`, words of 16 characters or more with letters and digits, words of more than 32 characters.
     """

@@ -56,7 +56,7 @@ class Answers:
         """Return the templates that a request asks for, as the list or the search results that a GET of `path` answers.
 
         Headers name how many there are in all, the words that were changed, and the address of the next ones.
-        Decision: after POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
+        After POST the next ones are at GET /api/search too; a blank query, which that refuses, has no link.
         """
         wanted = asked.wanted
         page = self._library.find(wanted)
@@ -146,7 +146,7 @@ def _headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> list[tup
 
 
 def _json_body(req: falcon.Request) -> bytes:
-    """Return the body; refuse what is not plain JSON of at most 64 KiB. Decision: so is a missing Content-Type.
+    """Return the body; refuse what is not plain JSON of at most 64 KiB. So is a missing Content-Type.
 
     Falcon's own media handlers take a media type in lower case only.
     """

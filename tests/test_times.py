@@ -1,8 +1,10 @@
 """How long to wait before what failed is tried or started again, and before a line is logged again."""
 
+import asyncio
+
 import pytest
 
-from amqtt_rest_bridge.times import Backoff, LineLimit
+from amqtt_rest_bridge.times import Backoff, LineLimit, Lull
 from tests.support.clock import Clock
 
 
@@ -27,3 +29,20 @@ def test_a_limit_writes_the_first_line_at_once_and_counts_the_others_until_the_n
     assert limit.count() == 0
     clock.advance(0.1)
     assert [limit.count(), limit.count()] == [4, 0]
+
+
+def test_what_waits_for_a_lull_again_before_it_came_is_done_once() -> None:
+    async def use() -> None:
+        done = list[int]()
+        lull = Lull(10.0, lambda: done.append(1))
+        lull.begin()
+        lull.begin()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert done == [1]
+        lull.begin()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert done == [1, 1]
+
+    asyncio.run(use())

@@ -4,7 +4,7 @@ A retry is a new call by the definition in use now, admitted like any other: it 
 keeps to its RATE_LIMIT. The retry of a request publishes what the request has published, or would have. A failure has
 one retry at a time.
 
-Decision: a failure is marked as sent again in its file only once its retry has ended. So a retry that a stop or a kill
+A failure is marked as sent again in its file only once its retry has ended. So a retry that a stop or a kill
 cuts off can be repeated after the next start; its message may then be sent twice.
 """
 
@@ -162,7 +162,7 @@ class Retries:
     def _retry_request(self, name: str, kept: KeptRun) -> str | None:
         """Publish the message of a request again.
 
-        Decision: no caller waits for a reply any more: the run has succeeded once the broker has the message. It counts
+        No caller waits for a reply any more: the run has succeeded once the broker has the message. It counts
         like a request that was answered with RESPONSE_STATUS.
         """
         names = kept.run.route, kept.run.event

@@ -85,7 +85,7 @@ def masker_for(masker: Masker, request: HttpRequest | None, response: HttpRespon
 def response_without_secrets(masker: Masker, response: HttpResponse) -> HttpResponse:
     """Return the response of a failed call as it may be published.
 
-    Decision: the payload of the message, which FAILURE_PAYLOAD adds, stays: what is published again must be the same.
+    The payload of the message, which FAILURE_PAYLOAD adds, stays: what is published again must be the same.
     """
     body, head = masker.body(response.body), "\n".join([response.reason, *(value for _, value in response.headers)])
     if masker.text(head) == head:  # nearly always, and one search instead of many

@@ -36,7 +36,7 @@ from amqtt_rest_bridge.lot.placeholders.values import MessageValues, ResponseBod
 from amqtt_rest_bridge.system import own_version
 
 _ANTICIPATES_BODY = frozenset({Method.POST, Method.PUT, Method.PATCH})
-# Decision: the bridge frames the request itself; what HEADERS says of its length could only be wrong.
+# The bridge frames the request itself; what HEADERS says of its length could only be wrong.
 _FRAMING = frozenset({"content-length", "transfer-encoding"})
 _to_json: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -141,7 +141,7 @@ class RequestBuilder:
 def split_base_address(text: str) -> tuple[Origin, str]:
     """Split BASE_ADDRESS into its origin and its path, the path without a trailing slash.
 
-    Decision: credentials in it are refused, because addresses appear in logs; so are a query and a fragment, because
+    Credentials in it are refused, because addresses appear in logs; so are a query and a fragment, because
     ENDPOINT follows the path.
 
     Raises:
@@ -198,7 +198,7 @@ def _authorization(config: RestApiConfig) -> str | None:
 def has_own_authorization(request: HttpRequest) -> bool:
     """Return whether a request is sent as it is.
 
-    Decision: one with an Authorization of the event's own HEADERS is.
+    One with an Authorization of the event's own HEADERS is.
     """
     return bool(values_of(request.headers, "authorization"))
 

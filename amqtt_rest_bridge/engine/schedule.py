@@ -13,7 +13,7 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 log = logging.getLogger(__name__)
 
-# Decision: the first run comes at random within a minute, or within the interval if that is shorter, so that brokers
+# The first run comes at random within a minute, or within the interval if that is shorter, so that brokers
 # that are started together do not ask a server at the same moment, and a day's interval does not delay it by a day.
 _LONGEST_FIRST_DELAY: Final = 60.0
 

@@ -134,7 +134,7 @@ class QueueBytes:
 class Admission:
     """What a route holds, what it may hold, and whether one more message has room.
 
-    Decision: a route that has nothing queued and nothing in flight takes one message, however large it is and however
+    A route that has nothing queued and nothing in flight takes one message, however large it is and however
     full the queues of other routes are. So no route is silenced by another one, and the bounds in bytes can be
     exceeded by one message of each route.
 
@@ -206,7 +206,7 @@ class Admission:
     def may_wait(self, size: int) -> bool:
         """Return whether one more message of `size` bytes may wait for room.
 
-        Decision: as many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
+        As many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
         """
         return self.outside == 0 or (self.outside < self.capacity and self._fit(self.outside_bytes, size))
 
@@ -335,7 +335,7 @@ class RouteStatistics:
     def note_retry(self, code: str) -> None:
         """Note why an attempt has failed that is followed by another one.
 
-        Decision: a route is not Green while a message is tried again, which may take minutes without a result. A
+        A route is not Green while a message is tried again, which may take minutes without a result. A
         message whose later attempt succeeds leaves no trace in the health.
         """
         self.retried += 1
@@ -345,7 +345,7 @@ class RouteStatistics:
     def note_error(self, code: str, message: str, now: float, run: str | None = None) -> None:
         """Note an error that ended no message, such as a failed attempt of a lossless call.
 
-        Decision: each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
+        Each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
         so a route whose server is down for a week would be Green all the while.
         """
         self._other_errors += 1
@@ -370,7 +370,7 @@ class RouteStatistics:
     def note_refused_caller(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
 
-        Decision: that is not a fault of the route. It makes its health Yellow, never Red, counts as no error, and
+        That is not a fault of the route. It makes its health Yellow, never Red, counts as no error, and
         leaves `last_error` as it is.
         """
         self._others += 1

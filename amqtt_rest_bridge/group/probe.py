@@ -5,7 +5,7 @@ is below `bridge/<group>/probe/<random>/`, but for one message that `coreflux` n
 `<group>-probe-`, so workers that run meanwhile notice nothing. Sessions and retained messages are removed at the end,
 also when the probe is interrupted.
 
-Decision: SOURCE_TOPICs are subscribed under a share of the probe's own, which takes no message from workers, and only
+SOURCE_TOPICs are subscribed under a share of the probe's own, which takes no message from workers, and only
 for a moment. Nothing is published on DESTINATION_TOPICs, where it would count as a result; they are listed instead.
 """
 

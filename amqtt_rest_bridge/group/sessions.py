@@ -203,7 +203,7 @@ class Plan:
 def plan(routes: Iterable[Route], group: str) -> Plan:
     """Return which sessions a set of routes needs.
 
-    The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Decision: of a balanced route too, so that a
+    The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Of a balanced route too, so that a
     backlog waits at the broker instead of being refused; only realtime routes refuse messages on a worker.
     """
     sessions: dict[str, SessionPlan] = {}

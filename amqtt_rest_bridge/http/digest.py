@@ -162,7 +162,7 @@ class RequestLogin:
 def strongest(values: Iterable[str]) -> Challenge:
     """Return the challenge to answer, of all values of WWW-Authenticate: the one with the strongest algorithm.
 
-    Decision: not the first one, since an attacker that adds a challenge must not be able to choose MD5.
+    Not the first one, since an attacker that adds a challenge must not be able to choose MD5.
 
     Raises:
         CallError: There is none that can be answered.

@@ -109,7 +109,7 @@ class Proxy:
 def find_proxy(target: Origin, environment: Mapping[str, str]) -> Proxy | None:
     """Return the proxy for an origin, None to connect directly; lower-case variables win over upper-case ones.
 
-    Decision: loopback addresses and `localhost` never go through a proxy, which could only reach itself there.
+    Loopback addresses and `localhost` never go through a proxy, which could only reach itself there.
 
     Raises:
         ConfigurationError: the variable does not hold the address of an HTTP proxy.

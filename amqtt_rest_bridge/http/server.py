@@ -148,7 +148,7 @@ class HttpServer:
 
         The kernel resets connections that wait in a listening socket when that is closed, and handshakes that are
         under way, so those must be over before. It drops a SYN for this socket now, which its caller repeats after a
-        second, to a socket of the others. Decision: some callers wait for a second, instead of some that are reset;
+        second, to a socket of the others. Some callers wait for a second, instead of some that are reset;
         with sysctl net.ipv4.tcp_migrate_req=1 the kernel would hand connections over, but not every machine has that.
         """
         if self._sock is not None and _ATTACH_FILTER is not None:

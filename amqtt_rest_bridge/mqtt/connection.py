@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
-# Decision: a whole packet answers PINGREQ, and so does a part of one that comes at this pace at least: on a slow link
+# A whole packet answers PINGREQ, and so does a part of one that comes at this pace at least: on a slow link
 # PINGRESP waits behind a large packet for minutes. Slower bytes do not, since a packet that drips would never end.
 _SLOWEST: Final = 1024  # bytes a second
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
@@ -114,7 +114,7 @@ class MqttConnection(asyncio.Protocol):
     def can_publish(self) -> bool:
         """Return whether one more publication is allowed: the broker's Receive Maximum, and room in the socket.
 
-        Decision: no more than 1,024, so that a broker which acknowledges nothing has a bound too.
+        No more than 1,024, so that a broker which acknowledges nothing has a bound too.
         """
         return not self._is_full and len(self._published) < min(self.receive_maximum, _MOST_PUBLISHED)
 
@@ -457,7 +457,7 @@ class MqttConnection(asyncio.Protocol):
             if self._is_5:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
                 if packet_id in self._unacknowledged:
                     raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
-                # Decision: not in a session of before. Mosquitto 2.0 sends again all that was under way there, also to
+                # Not in a session of before. Mosquitto 2.0 sends again all that was under way there, also to
                 # a client that takes less now; to end that connection would only begin the next one.
                 if len(self._unacknowledged) >= self._session.receive_maximum and not self.session_present:
                     raise PacketError(Code.RECEIVE_MAXIMUM_EXCEEDED, "PUBLISH beyond Receive Maximum")  # section 3.3.4
@@ -522,7 +522,7 @@ class MqttConnection(asyncio.Protocol):
         self.receive_maximum = found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM)
         self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
         self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, standard.LARGEST_PACKET)
-        # [MQTT-3.2.2-21]; 0 is none. Decision: pings are as frequent then, so that the end of a broker is seen.
+        # [MQTT-3.2.2-21]; 0 is none. Pings are as frequent then, so that the end of a broker is seen.
         self._keep_alive = min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS)
         self._connected.set_result(None)
 

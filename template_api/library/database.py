@@ -123,7 +123,7 @@ def check_url(url: str) -> None:
 def _check_sqlite(url: URL) -> None:
     """Refuse what SQLite cannot write: WAL mode needs two files beside the database's, for readers as well."""
     if not url.database or url.database == ":memory:":
-        # Decision: a database in memory would be empty in the next process, so it is refused.
+        # A database in memory would be empty in the next process, so it is refused.
         raise StartError("database_url names no file; write for example sqlite:///template-library.db")
     file = Path(url.database).absolute()
     if not file.parent.is_dir():

@@ -253,7 +253,7 @@ class _Import:
     def _object(self, table: type[Named], source: NamedSource, renamed: list[tuple[type[Named], FreeForm]]) -> FreeForm:
         """Return the stored object with a slug, made when there is none; note it when it gets another name.
 
-        Decision: of several spellings in one import the first counts, so that it is renamed once.
+        Of several spellings in one import the first counts, so that it is renamed once.
         """
         if found := self._named.get((table, source.slug)):
             return found

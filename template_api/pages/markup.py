@@ -27,7 +27,7 @@ _SAFE_SCHEME: Final = re.compile(r"(https?|mailto):", re.IGNORECASE)
 _REL: Final = "noopener noreferrer nofollow"
 _LONGEST: Final = 200_000  # characters, 0.25 s of CPU; longer texts are shown as they are
 _LOWEST: Final = 6
-# Decision: cells in other languages, and cells this long, are shown plainly: lexers search with regular expressions, of
+# Cells in other languages, and cells this long, are shown plainly: lexers search with regular expressions, of
 # which some take minutes for a text that is made for it.
 _LANGUAGES: Final = frozenset(
     {"json", "yaml", "python", "javascript", "bash", "sh", "shell", "ini", "toml", "xml", "sql"}

@@ -44,7 +44,7 @@ def facets(
 
     `counts` are of these results. A facet has its commonest values, and those that are chosen.
 
-    Decision: a value that would leave nothing is not offered; one that is chosen is, so that it can be taken out.
+    A value that would leave nothing is not offered; one that is chosen is, so that it can be taken out.
     """
     found: dict[str, Sequence[FacetValue]] = {}
     for group, (title, member) in _FACETS.items():
@@ -88,7 +88,7 @@ def with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[t
     """Yield notebooks with their cells: the language, empty for Markdown, and HTML.
 
     Markdown is rendered below headings of level 2, code is highlighted.
-    Decision: beyond 500,000 characters of a page cells are shown as they are, as rendering them might take minutes.
+    Beyond 500,000 characters of a page cells are shown as they are, as rendering them might take minutes.
     """
     left = _MOST_RENDERED
     for notebook in notebooks:

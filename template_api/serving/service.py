@@ -158,7 +158,7 @@ def _open_library(settings: Settings) -> TemplateLibrary:
             log.info("importing the library: %d %%", 100 * reading.done // max(1, reading.total))
 
     if settings.library is not None:
-        # Decision: a template that cannot be read is logged and does not keep the others from being served.
+        # A template that cannot be read is logged and does not keep the others from being served.
         report = fill_empty_library(settings.database_url, Path(settings.library), observe)
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)

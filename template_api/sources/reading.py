@@ -23,7 +23,7 @@ from template_api.sources.template import TemplateSource, template_source
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
-# Decision: a larger file is a mistake or an attack. YAML is slow to read, and no template needs so much.
+# A larger file is a mistake or an attack. YAML is slow to read, and no template needs so much.
 _LARGEST_FILE = 32 * 1024 * 1024
 _LARGEST_YAML = 1024 * 1024
 

@@ -120,7 +120,7 @@ def template_source(
     unlike = {each.slug: each for each in reversed(searched)}
     has_tags = fields.members.get("tags") not in (None, "")
     title, inputs = fields.members.get("title"), fields.inputs("inputs")
-    # Decision: no title at all is a fault, a blank one is not, as collections hold such templates.
+    # No title at all is a fault, a blank one is not, as collections hold such templates.
     if title is None:
         fields.fail("title", "is required")
     elif isinstance(title, str) and not title.strip():
@@ -166,7 +166,7 @@ def _warn(fields: Fields, declared: Mapping[str, Input], asked: Sequence[Input],
             fields.warn("inputs", f"{each.name} is read by {what}: write secret: true")
     known = (*KEYS, *also)
     for key in fields.members:
-        # Decision: other keys are what their authors keep for other programs, and no mistake.
+        # Other keys are what their authors keep for other programs, and no mistake.
         if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
             fields.warn(key, f"unknown key {key!r} is not read{meant}")
 
@@ -178,7 +178,7 @@ def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str
         return given.lower(), slug
     slug = slug or fields.text("id", "slug")
     if slug is None and default_slug:
-        # Decision: a folder's name with blanks and the like is brought into the form of a slug.
+        # A folder's name with blanks and the like is brought into the form of a slug.
         slug = next((each for each in (default_slug, slug_of(default_slug)) if SLUG.fullmatch(each)), None)
     if slug is None and not (fields.members.get("slug") or fields.members.get("id")):
         fields.fail("slug", "is required (or an id)")

@@ -420,7 +420,7 @@ class _Topics:
 
     def seen(self, newest: Newest, last_id: str) -> int:
         of, _, number = last_id.rpartition("-")
-        # Decision: numbers of another filter, or of this one before a reload took it away, say nothing of what is here.
+        # Numbers of another filter, or of this one before a reload took it away, say nothing of what is here.
         if of != f"{_INSTANCE}-{newest.series}" or not (number.isascii() and number.isdigit() and len(number) < 19):
             return _NOTHING
         return int(number) if int(number) <= newest.number else _NOTHING

@@ -69,7 +69,7 @@ class EventRequest:
     def content(self) -> bytes:
         """Return what is published without PAYLOAD: the body, or without one the parameters as one JSON object.
 
-        Decision: where path and query have a name the path's counts, since the route's author chose it.
+        Where path and query have a name the path's counts, since the route's author chose it.
         """
         if self.http.body:
             return self.http.body
