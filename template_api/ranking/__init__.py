@@ -6,14 +6,14 @@ never changes: any number of threads search in it, while one thread writes the n
 template_api/ARCHITECTURE.md (`tests/benchmarks/ranking.py`, `search_quality.py`).
 
 `tokens` is the only module that imports rapidfuzz and PyStemmer; tantivy is imported nowhere else. From the bottom:
-`tokens` (words, stems, likeness); `fields` (what is indexed); `vocabulary` (known and near words); `synonyms`;
-`meaning` (what a query means); `engine` (the index and the search in it).
+`tokens` (words, stems, likeness); `fields` (what is indexed); `vocabulary` (known and near words, synonyms); `meaning`
+(what a query means); `engine` (the index and the search in it).
 """
 
 from template_api.ranking.engine import Filters, Hit, Ranked, Ranking, SearchIndex
 from template_api.ranking.fields import Document, Prepared, prepared
-from template_api.ranking.synonyms import Synonyms
 from template_api.ranking.tokens import stem, words
+from template_api.ranking.vocabulary import Synonyms
 
 __all__ = [
     "Document",

@@ -7,30 +7,29 @@ may search in it at once.
 import ctypes
 import os
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 from tantivy import DocAddress, Index, IndexWriter, Occur, Query, Searcher
+from tantivy import Document as Entry
 
 from template_api.ranking.fields import (
+    STOP_STEMS,
     Document,
     all_of,
     any_of,
     either,
-    entry,
     filtered,
-    leading,
     schema,
     term_query,
     unscored,
 )
-from template_api.ranking.meaning import Meaning, QueryWord, interpret
-from template_api.ranking.synonyms import Synonyms
-from template_api.ranking.tokens import STOP_WORDS, likest, title_likeness, words
-from template_api.ranking.vocabulary import SHORTEST_PART, Vocabulary, Words
+from template_api.ranking.meaning import NO_SYNONYMS, Meaning, QueryWord, interpret
+from template_api.ranking.tokens import STOP_WORDS, likest, stem, title_likeness, words
+from template_api.ranking.vocabulary import SHORTEST_PART, Synonyms, Vocabulary, Words
 from template_api.records import Place, Sort, Word
 
 Filters = Sequence[Collection[str]]
@@ -78,49 +77,46 @@ class Ranked:
     place: Place | None = None
 
 
-_Found = tuple[float, DocAddress]
-"""A template that a query finds: its score and where it is."""
+class _Indexed(NamedTuple):
+    """What results are ordered by, beside the index: folded words of the title and their stems, a time."""
+
+    key: str
+    title: str
+    terms: tuple[str, ...]
+    newest: int
 
 
 class _Candidate(NamedTuple):
-    """A template found; `newest`, `title` (first letters, words) and `tie` order it. A tuple, as many are made."""
+    """A template found, `row` is its number in the index. A tuple, as many are made."""
 
-    address: DocAddress
     score: float
-    newest: int
-    tie: int
-    title: tuple[int, str] = (0, "")
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Where it is in this state of the index."""
-        return self.address.segment_ord, self.address.doc
-
-    def rank(self) -> tuple[float, int, int]:
-        """Order by score, of equals the newest first."""
-        return -self.score, -self.newest, self.tie
+    row: int
+    template: _Indexed
 
 
-_NO_SYNONYMS: Final = Synonyms()
+_Found = tuple[float, DocAddress]
+"""A template that a query finds: its score and where it is."""
+_ORDERS: Final = {
+    Sort.RELEVANCE: lambda one: (-one.score, -one.template.newest, one.template.key),
+    Sort.NEWEST: lambda one: (-one.template.newest, one.template.key),
+    Sort.TITLE: lambda one: (one.template.title, -one.template.newest, one.template.key),
+}
 
 
 class Ranking:
-    """One state of the index, its words, and what words of a query are also searched as."""
+    """One state of the index: its words, its templates by their row, and what words are also searched as."""
 
-    def __init__(self, searcher: Searcher, vocabulary: Vocabulary, synonyms: Synonyms = _NO_SYNONYMS) -> None:
+    def __init__(
+        self, searcher: Searcher, vocabulary: Vocabulary, templates: Mapping[int, _Indexed], synonyms: Synonyms
+    ) -> None:
         self._searcher = searcher
+        self._templates = templates
         self._synonyms = synonyms
         self.vocabulary = vocabulary
 
-    @classmethod
-    def of(cls, searcher: Searcher) -> "Ranking":
-        """Return the ranking of one state of the index; 0.1 s for 50,000 words."""
-        words = (word for word, _ in searcher.terms_with_prefix("words", ""))
-        return cls(searcher, Vocabulary(searcher, Words(chain(STOP_WORDS, words))))
-
     def with_synonyms(self, synonyms: Synonyms) -> "Ranking":
         """Return this state of the index, searched with these synonyms."""
-        return Ranking(self._searcher, self.vocabulary, synonyms)
+        return Ranking(self._searcher, self.vocabulary, self._templates, synonyms)
 
     def search(
         self, text: str, limit: int, offset: int = 0, filters: Filters = (), *, exact: bool = False,
@@ -138,14 +134,11 @@ class Ranking:
         takes_all = not text and (sort is Sort.TITLE or since is not None)
         if limit < 1 or not (wanted or takes_all):
             return Ranked(ignored=meaning.ignored)
-        order = sort if wanted or sort is Sort.TITLE else Sort.NEWEST
-        query = filtered(Query.all_query() if takes_all else either(map(self._clause, wanted)), filters, since)
-        found = self._found(query, wanted)
+        found = self._found(self._query(text, wanted, filters, since), wanted)
+        order = Sort.NEWEST if takes_all and sort is Sort.RELEVANCE else sort
         begin = place or Place(offset)
         page = self._page(found, wanted, order, begin, limit)
-        ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
-        ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
-        hits = tuple(self._hits(page[:limit], wanted, ideal))
+        hits = tuple(self._hits(page[:limit], wanted))
         ended = begin.after([hit.key for hit in hits]) if len(page) > limit else None
         return Ranked(hits, len(found), meaning.corrected, meaning.ignored, ended)
 
@@ -177,11 +170,22 @@ class Ranking:
     def near(self, text: str, limit: int) -> tuple[str, ...]:
         """Return the keys of at most `limit` templates with a word in the title that is like one of a text."""
         titled = [word for word, _ in self._searcher.terms_with_prefix("title", "")]
-        keys: dict[str, None] = {}
+        rows: dict[int, None] = {}
         for like in likest(words(text), [word for word in titled if word not in STOP_WORDS]):
-            for _, address in self._searcher.search(any_of("title", [like]), limit).hits:
-                keys[self._searcher.doc(address).get_first("key") or ""] = None
-        return tuple(keys)[:limit]
+            rows |= dict.fromkeys(self._rows(self._searcher.search(any_of("title", [like]), limit).hits))
+        return tuple(self._templates[row].key for row in rows)[:limit]
+
+    def facets(
+        self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
+    ) -> dict[str, int]:
+        """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
+        wanted = self._meaning(text, exact=exact).wanted
+        query = self._query(text, wanted, filters, since)
+        found = self._found(query, wanted)
+        result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
+        if len(found) < result.count:
+            query = any_of("row", self._rows(found))
+        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
 
     def _readings(self, typed: list[str]) -> Iterator[tuple[list[str], str, str, str]]:
         """Yield the ways to read a text whose last word is unfinished.
@@ -203,26 +207,16 @@ class Ranking:
         titled = (Occur.Must, unscored(any_of("title", begun)))
         others = [(Occur.Should, self._clause(each)) for each in before.wanted]
         found = self._searcher.search(Query.boolean_query([titled, *others]), max(1, self._searcher.num_docs)).hits
-        best = self._ordered(found, (), Sort.RELEVANCE, _REORDERED)
-        best.sort(key=lambda each: -title_likeness(" ".join(typed), self._stored(each, "title")))
-        return [self._stored(each, "key") for each in best]
-
-    def facets(
-        self, text: str = "", filters: Filters = (), *, exact: bool = False, since: int | None = None
-    ) -> dict[str, int]:
-        """Return how many of the templates that `search` finds have each facet; without a text how many of all."""
-        wanted = self._meaning(text, exact=exact).wanted
-        query = filtered(either(map(self._clause, wanted)) if wanted or text else Query.all_query(), filters, since)
-        found = self._found(query, wanted)
-        result: Any = self._searcher.search(query, 1)  # tantivy 0.27 does not declare its `count`
-        if len(found) < result.count:
-            ties = self._searcher.fast_field_values("tie", [address for _, address in found])
-            these = Query.term_set_query(schema(), "tie", [int(tie or 0) for tie in ties])
-            query = all_of([query, unscored(these)])
-        return dict(self._searcher.terms_with_prefix("facets", "", filter_query=query))
+        best = [each.template for each in self._ordered(found, (), Sort.RELEVANCE, _REORDERED)]
+        best.sort(key=lambda each: -title_likeness(" ".join(typed), each.title))
+        return [each.key for each in best]
 
     def _meaning(self, text: str, *, exact: bool = False) -> Meaning:
         return interpret(text, self.vocabulary, self._synonyms, exact=exact)
+
+    def _query(self, text: str, wanted: Sequence[QueryWord], filters: Filters, since: int | None) -> Query:
+        """Return the query for the words of a text, or for all templates where there is no text."""
+        return filtered(either(map(self._clause, wanted)) if text else Query.all_query(), filters, since)
 
     def _clause(self, wanted: QueryWord) -> Query:
         """Return the query for a word, which counts as often as it occurs: the best of what may be meant counts."""
@@ -241,9 +235,9 @@ class Ranking:
             return found
         least = max(option.rarity for each in wanted for option in each.options) / 2
         rare = [each for each in wanted if any(option.rarity >= least for option in each.options)]
-        having = self._searcher.search(all_of(map(self._clause, rare)), self._searcher.num_docs).hits
-        places = {(address.segment_ord, address.doc) for _, address in having}
-        return found[:end] + [one for one in found[end:] if (one[1].segment_ord, one[1].doc) in places]
+        having = set(self._rows(self._searcher.search(all_of(map(self._clause, rare)), self._searcher.num_docs).hits))
+        others = found[end:]
+        return found[:end] + [one for one, row in zip(others, self._rows(others), strict=True) if row in having]
 
     def _page(
         self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, begin: Place, limit: int
@@ -252,8 +246,9 @@ class Ranking:
         count = max(begin.shown + limit + 1, _REORDERED)
         while True:
             ordered = self._ordered(found, wanted, order, count)
-            last = self._last_of(ordered, begin.keys) if begin.keys else begin.shown - 1
-            if count >= len(found) or (last is not None and last + limit + 1 < count):
+            at = {each.template.key: at for at, each in enumerate(ordered)}
+            last = next((at[key] for key in reversed(begin.keys) if key in at), None)
+            if count >= len(found) or not begin.keys or (last is not None and last + limit + 1 < count):
                 first = begin.shown if last is None else last + 1
                 return ordered[first : first + limit + 1]
             count *= 4
@@ -261,85 +256,67 @@ class Ranking:
     def _ordered(
         self, found: Sequence[_Found], wanted: Sequence[QueryWord], order: Sort, count: int
     ) -> list[_Candidate]:
-        """Return the first `count` templates in an order. Titles that begin alike are read from the store."""
-        end = count
-        if order is Sort.RELEVANCE:
-            while end < len(found) and found[end][0] == found[count - 1][0]:
-                end += 1
-            found = found[:end]
-        addresses = [address for _, address in found]
-        newest, ties = (self._searcher.fast_field_values(name, addresses) for name in ("published", "tie"))
-        each = [
-            _Candidate(address, score, int(published or 0), int(tie or 0))
-            for (score, address), published, tie in zip(found, newest, ties, strict=True)
-        ]
-        if order is Sort.TITLE:
-            letters = self._searcher.fast_field_values("title_order", addresses)
-            equals = Counter(letters)
-            each = [
-                one._replace(title=(int(letter or 0), self._stored(one, "title") if equals[letter] > 1 else ""))
-                for one, letter in zip(each, letters, strict=True)
-            ]
-        # What is not ordered by title has none here.
-        each.sort(key=_Candidate.rank if order is Sort.RELEVANCE else lambda one: (one.title, -one.newest, one.tie))
+        """Return the first `count` templates in an order."""
+        end = len(found) if order is not Sort.RELEVANCE else min(count, len(found))
+        while 0 < end < len(found) and found[end][0] == found[end - 1][0]:
+            end += 1
+        found = found[:end]
+        rows = self._rows(found)
+        each = [_Candidate(score, row, self._templates[row]) for (score, _), row in zip(found, rows, strict=True)]
+        each.sort(key=_ORDERS[order])
         return (self._reordered(each, wanted) if order is Sort.RELEVANCE and wanted else each)[:count]
 
-    def _last_of(self, ordered: Sequence[_Candidate], keys: Sequence[str]) -> int | None:
-        """Return where the last of some templates is that is still there, None where none is."""
-        for key in reversed(keys):
-            tie = leading(key)
-            for at, each in enumerate(ordered):
-                if each.tie == tie and self._stored(each, "key") == key:
-                    return at
-        return None
-
     def _reordered(self, best: list[_Candidate], wanted: Sequence[QueryWord]) -> list[_Candidate]:
+        """Return the candidates, the first of them in the order that their titles decide too."""
         query = " ".join(each.options[0].text for each in wanted)
         asked = frozenset(term for each in wanted for term in each.options[0].terms)
         top = []
         for each in best[:_REORDERED]:
-            kept = self._searcher.doc(each.address)
-            title, terms = kept.get_first("title") or "", kept.get_first("title_terms") or ""
-            idfs = {term: self.vocabulary.idf(term) for term in terms.split()}
+            idfs = {term: self.vocabulary.idf(term) for term in each.template.terms}
             # How much of the title is asked for, 0 to 1, each of its words counting by its idf.
             covered = sum(idf for term, idf in idfs.items() if term in asked) / sum(idfs.values()) if idfs else 0.0
-            bonus = 1 + _TITLE_BONUS * title_likeness(query, title)
+            bonus = 1 + _TITLE_BONUS * title_likeness(query, each.template.title)
             bonus *= 1 + _TITLE_COVERED_BONUS * covered
-            top.append(_Candidate(each.address, each.score * bonus, each.newest, each.tie))
-        return sorted(top, key=_Candidate.rank) + best[_REORDERED:]
+            top.append(each._replace(score=each.score * bonus))
+        return sorted(top, key=_ORDERS[Sort.RELEVANCE]) + best[_REORDERED:]
 
-    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord], ideal: float) -> Iterator[Hit]:
-        keys = [self._stored(each, "key") for each in page]
+    def _hits(self, page: Sequence[_Candidate], wanted: Sequence[QueryWord]) -> Iterator[Hit]:
+        ideal = sum(each.count * max(option.rarity for option in each.options) for each in wanted) * (_K1 + 1)
+        ideal *= (1 + _TITLE_BONUS) * (1 + _TITLE_COVERED_BONUS)
         options = [[(option, option.terms) for option in each.options] for each in wanted]
-        had = self._terms_had(keys, [term for each in wanted for option in each.options for term in option.terms])
-        for key, candidate in zip(keys, page, strict=True):
-            terms = had[candidate.place]
-            found = [next((option for option, its in each if terms.issuperset(its)), None) for each in options]
+        had = self._terms_had(
+            [each.row for each in page], {term for each in options for _, needed in each for term in needed}
+        )
+        for candidate in page:
+            its_terms = had[candidate.row]
+            found = [
+                next((option for option, needed in each if its_terms.issuperset(needed)), None) for each in options
+            ]
             both = zip(wanted, found, strict=True)
             matched = [Word(each.typed, option.text, option.is_synonym) for each, option in both if option]
             share = min(1.0, max(round(candidate.score / ideal, 6), _LEAST_SCORE)) if wanted else 0.0
-            yield Hit(key, share, tuple(matched))
+            yield Hit(candidate.template.key, share, tuple(matched))
 
-    def _terms_had(self, keys: Sequence[str], terms: Sequence[str]) -> Mapping[tuple[int, int], set[str]]:
-        """Return which of some terms each of some templates has, by its place.
+    def _terms_had(self, rows: Sequence[int], terms: Collection[str]) -> Mapping[int, set[str]]:
+        """Return which of some terms each of some templates has, by its row.
 
         A query gives each term a power of two as its score, so that the score of a template says which ones it has.
         """
-        had: defaultdict[tuple[int, int], set[str]] = defaultdict(set)
-        several = list(dict.fromkeys(terms))
-        these = (Occur.Must, unscored(any_of("key", keys)))
-        for start in range(0, len(several) if keys else 0, _BITS):
+        had: defaultdict[int, set[str]] = defaultdict(set)
+        several = list(terms)
+        these = (Occur.Must, unscored(any_of("row", rows)))
+        for start in range(0, len(several) if rows else 0, _BITS):
             here = several[start : start + _BITS]
             flags = [Query.const_score_query(term_query(term), 2.0**bit) for bit, term in enumerate(here)]
             query = Query.boolean_query([these, *((Occur.Should, flag) for flag in flags)])
-            for score, address in self._searcher.search(query, len(keys), count=False).hits:
-                flagged = int(score)
-                place = address.segment_ord, address.doc
-                had[place].update(term for bit, term in enumerate(here) if flagged >> bit & 1)
+            hits = self._searcher.search(query, len(rows), count=False).hits
+            for (score, _), row in zip(hits, self._rows(hits), strict=True):
+                had[row].update(term for bit, term in enumerate(here) if int(score) >> bit & 1)
         return had
 
-    def _stored(self, candidate: _Candidate, field: str) -> str:
-        return self._searcher.doc(candidate.address).get_first(field) or ""
+    def _rows(self, found: Sequence[_Found]) -> list[int]:
+        rows = self._searcher.fast_field_values("row", [address for _, address in found])
+        return [int(row or 0) for row in rows]
 
 
 class SearchIndex:
@@ -349,20 +326,40 @@ class SearchIndex:
         self._index = Index(schema())
         self._index.config_reader("manual")
         self._writer: IndexWriter | None = None  # from the first change to its commit: it holds 25 MB
-        self._added: set[str] = set()  # words, since the last commit
-        self._is_empty = True
-        self.ranking = Ranking.of(self._index.searcher())
+        self._added = set(STOP_WORDS)  # words, since the last commit
+        self._templates: dict[int, _Indexed] = {}
+        self._rows: dict[str, int] = {}
+        self._next_row = 0
+        searcher = self._index.searcher()
+        self.ranking = Ranking(searcher, Vocabulary(searcher, Words()), {}, NO_SYNONYMS)
 
     def put(self, document: Document) -> None:
         """Add a document, or replace the one with its key, from the next commit on."""
         self.remove(document.key)
-        self._writing().add_document(entry(document))
-        if not self._is_empty:
-            self._added.update(document.texts.words.split())
+        row = self._next_row
+        self._next_row += 1
+        texts = document.texts
+        kept = Entry(
+            row=row,
+            text=texts.text,
+            stops=texts.stops,
+            words=texts.words,
+            title=texts.title,
+            facets=list(document.facets),
+            updated=_microseconds(document.updated_at),
+        )
+        self._writing().add_document(kept)
+        terms = dict.fromkeys(term for term in map(stem, texts.title.split()) if term not in STOP_STEMS)
+        self._rows[document.key] = row
+        self._templates[row] = _Indexed(document.key, texts.title, tuple(terms), _microseconds(document.published_at))
+        self._added.update(texts.words.split())
 
     def remove(self, key: str) -> None:
         """Remove the document with this key, if there is one, from the next commit on."""
-        self._writing().delete_documents_by_term("key", key)
+        row = self._rows.pop(key, None)
+        if row is not None:
+            self._writing().delete_documents_by_term("row", row)
+            del self._templates[row]
 
     def commit(self) -> None:
         """Make what was put and removed count."""
@@ -370,9 +367,10 @@ class SearchIndex:
         writer.commit()
         writer.wait_merging_threads()
         self._index.reload()
-        searcher, known = self._index.searcher(), self.ranking.vocabulary
-        self.ranking = Ranking.of(searcher) if self._is_empty else Ranking(searcher, known.grown(searcher, self._added))
-        self._added, self._is_empty = set(), False
+        searcher = self._index.searcher()
+        vocabulary = self.ranking.vocabulary.grown(searcher, self._added)
+        self.ranking = Ranking(searcher, vocabulary, self._templates.copy(), NO_SYNONYMS)
+        self._added = set()
         if _LIBC is not None and hasattr(_LIBC, "malloc_trim"):  # glibc kept 90 MB after 10,000 templates
             _LIBC.malloc_trim(0)
 
@@ -380,3 +378,7 @@ class SearchIndex:
         if self._writer is None:
             self._writer = self._index.writer(_WRITER_BYTES, 1)
         return self._writer
+
+
+def _microseconds(time: str) -> int:
+    return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0

@@ -6,14 +6,12 @@ times: S. Robertson, H. Zaragoza, M. Taylor, "Simple BM25 extension to multiple 
 
 | field | holds |
 |---|---|
-| `key` | the template's key |
+| `row` | the template's number: `engine` has its key, title and date |
 | `text` | the stems of its words, each repeated by its weight; stop words are left out and add nothing to the length |
 | `stops` | its stop words, likewise, for queries that consist of nothing else |
 | `words` | its words as they occur, each once: what the vocabulary is read from |
-| `title`, `title_terms` | the words of its title, their stems without stop words |
+| `title` | the words of its title |
 | `facets` | what filters ask for |
-| `published`, `tie` | order among equals: the newest first, then by key |
-| `title_order` | the first letters of the title, as a number that sorts like them |
 | `updated` | when the template last changed, in microseconds since 1970 |
 
 The first texts are made at the import (`prepared`): splitting and stemming would take three quarters of the time in
@@ -23,12 +21,10 @@ which an index is built.
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from datetime import datetime
 from functools import cache
 from typing import Final
 
 import msgspec
-from tantivy import Document as Entry
 from tantivy import FieldType, Occur, Query, Schema, SchemaBuilder
 
 from template_api.ranking.tokens import STOP_WORDS, stem, words
@@ -41,8 +37,7 @@ _CONTENT_WEIGHT: Final = 2
 _CELLS_WEIGHT: Final = 1
 # Comparing sixty titles stays quick, however long they are.
 _TITLE_WORDS: Final = 50
-_FACET_LENGTH: Final = 200  # no id or word of a template is longer; tantivy refuses 64 KiB
-_STOP_STEMS: Final = frozenset(map(stem, STOP_WORDS))
+STOP_STEMS: Final = frozenset(map(stem, STOP_WORDS))
 _ALL_TOGETHER: Final = 32  # values of one filter; more are quicker looked up together
 
 
@@ -88,7 +83,7 @@ def prepared(title: str, labels: str, short_description: str, content: str, cell
         weights[stem(word)] += weight
     # Half weights are rounded up: a word of the cells only counts once.
     repeated = {term: f"{term} " * ((weight + 1) // 2) for term, weight in weights.items()}
-    stops = repeated.keys() & _STOP_STEMS
+    stops = repeated.keys() & STOP_STEMS
     return Prepared(
         " ".join(words(title)[:_TITLE_WORDS]),
         "".join([text for term, text in repeated.items() if term not in stops]),
@@ -101,51 +96,19 @@ def prepared(title: str, labels: str, short_description: str, content: str, cell
 def schema() -> Schema:
     """Return the index's schema."""
     builder = SchemaBuilder()
-    builder.add_text_field("key", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_integer_field("row", fast=True, indexed=True)
     builder.add_text_field("text", tokenizer_name="whitespace", index_option="freq")
     builder.add_text_field("stops", tokenizer_name="whitespace", index_option="freq")
     builder.add_text_field("words", tokenizer_name="whitespace", index_option="basic")
-    builder.add_text_field("title", stored=True, tokenizer_name="whitespace", index_option="basic")
-    builder.add_text_field("title_terms", stored=True, tokenizer_name="raw", index_option="basic")
+    builder.add_text_field("title", tokenizer_name="whitespace", index_option="basic")
     builder.add_text_field("facets", tokenizer_name="raw", index_option="basic")
-    builder.add_integer_field("published", fast=True)
-    builder.add_integer_field("tie", fast=True, indexed=True)
-    builder.add_integer_field("title_order", fast=True)
     builder.add_integer_field("updated", fast=True)
     return builder.build()
 
 
-def entry(document: Document) -> Entry:
-    """Return what the index keeps of a template."""
-    texts = document.texts
-    telling = dict.fromkeys(term for term in map(stem, texts.title.split()) if term not in _STOP_STEMS)
-    return Entry(
-        key=document.key,
-        text=texts.text,
-        stops=texts.stops,
-        words=texts.words,
-        title=texts.title,
-        title_terms=" ".join(telling),
-        title_order=leading(texts.title),
-        facets=list(document.facets),
-        published=_microseconds(document.published_at),
-        updated=_microseconds(document.updated_at),
-        tie=leading(document.key),
-    )
-
-
-def leading(text: str) -> int:
-    """Return the first seven bytes of a text as a number."""
-    return int.from_bytes(text.encode()[:7].ljust(7, b"\0"), "big")
-
-
-def _microseconds(time: str) -> int:
-    return round(datetime.fromisoformat(time).timestamp() * 1_000_000) if time else 0
-
-
 def term_field(term: str) -> str:
     """Return the field that a stem is searched in."""
-    return "stops" if term in _STOP_STEMS else "text"
+    return "stops" if term in STOP_STEMS else "text"
 
 
 def term_query(term: str) -> Query:
@@ -161,12 +124,11 @@ def filtered(query: Query, filters: Iterable[Collection[str]], since: int | None
     return Query.boolean_query([(Occur.Must, query), *passed]) if passed else query
 
 
-def any_of(field: str, values: Collection[str]) -> Query:
+def any_of(field: str, values: Collection[str | int]) -> Query:
     """Return the query for what has one of some values in a field."""
-    usable = [value for value in values if len(value) <= _FACET_LENGTH]
-    if len(usable) > _ALL_TOGETHER:
-        return Query.term_set_query(schema(), field, usable)
-    return either([Query.term_query(schema(), field, value, "basic") for value in usable])
+    if len(values) > _ALL_TOGETHER:
+        return Query.term_set_query(schema(), field, list(values))
+    return either([Query.term_query(schema(), field, value, "basic") for value in values])
 
 
 def either(queries: Iterable[Query]) -> Query:

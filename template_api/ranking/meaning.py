@@ -5,12 +5,11 @@ Misspellings are corrected and synonyms looked up in the query, before anything 
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
+from enum import Enum
 from typing import Final
 
-from template_api.ranking.synonyms import Phrase, Synonyms
 from template_api.ranking.tokens import FOREIGN_STOP_WORDS, STOP_WORDS, stem, words
-from template_api.ranking.vocabulary import Vocabulary
+from template_api.ranking.vocabulary import Phrase, Synonyms, Vocabulary
 from template_api.records import Word
 
 # Looking for the nearest words costs some tenths of a millisecond; a question has few unknown words, an attack many.
@@ -19,14 +18,16 @@ _MOST_DOUBTED: Final = 8  # likewise; of many words one more or less matters lit
 _SYNONYMS: Final = 12  # of one word that are searched
 _SHORTEST_OF_COMPOUND: Final = 4
 _ENDINGS: Final = ("", "s", "n", "en", "es", "e")  # of a German noun, also as the first part of a compound
+NO_SYNONYMS: Final = Synonyms()
 
 
-Origin = StrEnum("Origin", ["TYPED", "CORRECTED", "DOUBTED", "SYNONYM"])
-"""Where a term that is searched for a word of the query comes from."""
+class Origin(Enum):
+    """Where a term that is searched for a word comes from, and what it counts beside the word as typed."""
 
-
-# What a term counts by its origin: of two equal templates the exact one is first.
-_WEIGHTS: Final = {Origin.TYPED: 1.0, Origin.CORRECTED: 0.9, Origin.DOUBTED: 0.7, Origin.SYNONYM: 0.6}
+    TYPED = 1.0
+    CORRECTED = 0.9
+    DOUBTED = 0.7
+    SYNONYM = 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +37,14 @@ class Option:
     `rarity` is its weight as if it was typed; `weight` is less if it was not.
     """
 
-    words: tuple[str, ...]
+    words: Phrase
     origin: Origin
     rarity: float
 
     @property
     def weight(self) -> float:
         """What finding it counts."""
-        return self.rarity * _WEIGHTS[self.origin]
+        return self.rarity * self.origin.value
 
     @property
     def terms(self) -> tuple[str, ...]:
@@ -110,13 +111,13 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
     word is one edit away), the beginning of a word if it is the last, the nearest known words, and the nearest word
     with synonyms. If nothing fits, it is ignored. `exact` keeps words as they are.
     """
+    synonyms = NO_SYNONYMS if exact else synonyms
     typed = words(text)
-    content_words = [word for word in typed if word not in STOP_WORDS]
-    if content_words and not exact:
-        content_words = synonyms.content_words(typed)
-    reader = _Reader(content_words or typed, vocabulary, synonyms, exact=exact)
+    if not STOP_WORDS.issuperset(typed):
+        typed = synonyms.content_words(typed)
+    reader = _Reader(typed, vocabulary, synonyms)
     found: dict[tuple[str, ...], QueryWord] = {}
-    for wanted in reader.read():
+    for wanted in reader.read_exactly() if exact else reader.read():
         key = wanted.options[0].terms
         before = found.get(key)
         if before is None:
@@ -129,56 +130,56 @@ def interpret(text: str, vocabulary: Vocabulary, synonyms: Synonyms, *, exact: b
 class _Reader:
     """One reading of a query from left to right."""
 
-    def __init__(self, typed: list[str], vocabulary: Vocabulary, synonyms: Synonyms, *, exact: bool) -> None:
+    def __init__(self, typed: Sequence[str], vocabulary: Vocabulary, synonyms: Synonyms) -> None:
         self._typed = typed
         self._vocabulary = vocabulary
         self._synonyms = synonyms
-        self._exact = exact
         # If the library lacks other words, too, the query is in a foreign language, and "de" is a stop word of that.
         others = [word for word in typed if word not in FOREIGN_STOP_WORDS and word not in STOP_WORDS]
-        self._is_foreign = any(vocabulary.term(word) is None for word in others)
-        self._drops_stop_words = not STOP_WORDS.issuperset(typed)
+        is_foreign = any(vocabulary.term(word) is None for word in others)
+        # Words that only count as part of a phrase.
+        self._dropped = frozenset() if STOP_WORDS.issuperset(typed) else STOP_WORDS
+        self._dropped |= FOREIGN_STOP_WORDS if is_foreign else frozenset()
         self._corrected: dict[str, tuple[QueryWord, ...]] = {}
         self._doubted = 0
         self.ignored: list[str] = []
+
+    def read_exactly(self) -> Iterator[QueryWord]:
+        """Yield the words that the library has as they are typed, and note the others."""
+        for word in self._typed:
+            if options := self._known(word):
+                yield QueryWord(word, options)
+            else:
+                self.ignored.append(word)
 
     def read(self) -> Iterator[QueryWord]:
         """Yield the words that the library can match, and note the others."""
         at = 0
         while at < len(self._typed):
-            length, wanted = self._phrase(at) if not self._exact else (0, ())
-            if not length:
-                length, wanted = self._word(at)
+            length, wanted = self._phrase(at) or self._word(at)
             yield from wanted
             at += length
 
-    def _phrase(self, at: int) -> tuple[int, tuple[QueryWord, ...]]:
+    def _phrase(self, at: int) -> tuple[int, tuple[QueryWord, ...]] | None:
         """Return how many words from here the list of synonyms has together, two at least, and what they mean."""
         for length in range(min(self._synonyms.longest(self._typed[at]), len(self._typed) - at), 1, -1):
             phrase = self._typed[at : at + length]
-            if self._synonyms.has(phrase):
-                each = [QueryWord(word, self._known(word)) for word in phrase if not self._drops(word)]
-                meant = self._meant(phrase)
-                if meant and not (each and all(one.options for one in each)):
+            if meant := self._meant(phrase):
+                each = [QueryWord(word, self._known(word)) for word in phrase if word not in self._dropped]
+                if not each or not all(one.options for one in each):
                     return length, (QueryWord(" ".join(phrase), meant),)
-                if meant:  # in place of the first word, beside the others
-                    first, *others = each
-                    return length, (replace(first, options=(*first.options, *meant)), *others)
-        return 0, ()
+                first, *others = each  # in place of the first word, beside the others
+                return length, (replace(first, options=(*first.options, *meant)), *others)
+        return None
 
     def _word(self, at: int) -> tuple[int, tuple[QueryWord, ...]]:
         """Return how many words from here are one, and what it means."""
         word, last = self._typed[at], at == len(self._typed) - 1
-        options = self._known(word)
-        if self._drops(word) or (options and word in FOREIGN_STOP_WORDS and self._is_foreign and not self._exact):
+        if word in self._dropped:
             return 1, ()
-        if self._exact:
-            if not options:
-                self.ignored.append(word)
-            return 1, (QueryWord(word, options),) if options else ()
+        options = self._known(word)
         if options:
-            likely = self._likelier(at, options)
-            return 1, (QueryWord(word, (*options, *likely, *self._meant([word], options))),)
+            return 1, (QueryWord(word, (*options, *self._likelier(word, options), *self._meant([word], options))),)
         for left in (at - 1, at):
             joined = self._joined(left)
             if joined is not None:
@@ -191,10 +192,6 @@ class _Reader:
             self.ignored.append(word)
         return 1, wanted
 
-    def _drops(self, word: str) -> bool:
-        """Return whether a word is a stop word that only counts as part of a phrase."""
-        return self._drops_stop_words and word in STOP_WORDS
-
     def _known(self, word: str, origin: Origin = Origin.TYPED) -> tuple[Option, ...]:
         term = self._vocabulary.term(word)
         return () if term is None else (Option((word,), origin, self._vocabulary.idf(term)),)
@@ -203,22 +200,17 @@ class _Reader:
         """Return the word that this one and the next make without the space between them."""
         if not 0 <= left < len(self._typed) - 1:
             return None
-        whole = self._typed[left] + self._typed[left + 1]
-        options = self._known(whole, Origin.CORRECTED)
-        typed = f"{self._typed[left]} {self._typed[left + 1]}"
-        return QueryWord(typed, (*options, *self._meant([whole], options))) if options else None
+        parts = self._typed[left : left + 2]
+        options = self._known("".join(parts), Origin.CORRECTED)
+        return QueryWord(" ".join(parts), (*options, *self._meant(["".join(parts)], options))) if options else None
 
-    def _likelier(self, at: int, options: Sequence[Option]) -> tuple[Option, ...]:
-        """Return much commoner words that may be meant by a known word, as the library may misspell them once."""
-        word = self._typed[at]
+    def _likelier(self, word: str, options: Sequence[Option]) -> tuple[Option, ...]:
+        """Return what is much commoner and may be meant by a known word, as the library may misspell it once."""
         if self._synonyms.has([word]) or not self._vocabulary.is_rare(word) or self._doubted == _MOST_DOUBTED:
             return ()
         self._doubted += 1
-        near = self._vocabulary.doubted(word)
-        if near is not None:
-            return self._weighed([(near,)], Origin.DOUBTED, options)
-        parts = self._vocabulary.split(word, self._vocabulary.much_commoner(word) - 1)
-        return self._weighed([parts], Origin.DOUBTED, options) if parts else ()
+        likelier = self._vocabulary.likelier(word)
+        return self._weighed([likelier], Origin.DOUBTED, options) if likelier else ()
 
     def _meant(self, phrase: Sequence[str], options: Sequence[Option] = ()) -> tuple[Option, ...]:
         """Return the synonyms of a phrase that the library has; all count as much as the commonest."""
@@ -235,14 +227,12 @@ class _Reader:
         if word in FOREIGN_STOP_WORDS:
             return ()
         if self._synonyms.has([word]):
-            options = self._meant([word])
-            return (QueryWord(word, options),) if options else ()
+            return self._one(word, self._meant([word]))
         known, edits = self._vocabulary.nearest(word)
         if edits != 1:
             parts = self._vocabulary.split(word)
             if parts:
-                each = (self._weighed([(part,)], Origin.CORRECTED) for part in parts)
-                return tuple(QueryWord(word, options) for options in each)
+                return tuple(QueryWord(word, self._weighed([(part,)], Origin.CORRECTED)) for part in parts)
             parted = self._compound(word)
             if parted:
                 return parted
@@ -251,9 +241,10 @@ class _Reader:
             completions = self._vocabulary.completions(word)
             near = known if edits == 1 or not completions else ()
             known = tuple({stem(each): each for each in (*completions, *near)}.values())
-        if known:
-            return (QueryWord(word, self._weighed([(each,) for each in known], Origin.CORRECTED)),)
-        return self._nearest_synonym(word) if not edits else ()
+        if known or edits:
+            return self._one(word, self._weighed([(each,) for each in known], Origin.CORRECTED))
+        near_synonyms = map(self._meant, self._synonyms.nearest(word))
+        return self._one(word, next(filter(None, near_synonyms), ()))
 
     def _compound(self, word: str) -> tuple[QueryWord, ...]:
         """Return what the parts of a compound mean, or its plural, if the library or the list of synonyms has them.
@@ -262,17 +253,17 @@ class _Reader:
         """
         best: tuple[int, tuple[QueryWord, ...]] = (0, self._part(word, self._noun(word)))
         for at in range(_SHORTEST_OF_COMPOUND, len(word) - _SHORTEST_OF_COMPOUND + 1):
-            right = self._noun(word[at:])
-            left = self._noun(word[:at]) if right else ""
-            shorter = min(len(left), len(right))
-            if shorter > best[0]:
+            left, right = self._noun(word[:at]), self._noun(word[at:])
+            if left and right and min(len(left), len(right)) > best[0]:
                 each = (*self._part(word, left), *self._part(word, right))
-                best = (shorter, each) if each else best
+                best = (min(len(left), len(right)), each) if each else best
         return best[1]
 
     def _part(self, word: str, noun: str) -> tuple[QueryWord, ...]:
         """Return what a noun means as a part of a word, nothing where there is none."""
-        options = (self._known(noun, Origin.CORRECTED) or self._meant([noun])) if noun else ()
+        return self._one(word, (self._known(noun, Origin.CORRECTED) or self._meant([noun])) if noun else ())
+
+    def _one(self, word: str, options: tuple[Option, ...]) -> tuple[QueryWord, ...]:
         return (QueryWord(word, options),) if options else ()
 
     def _noun(self, word: str) -> str:
@@ -285,13 +276,3 @@ class _Reader:
                     if is_known and whole not in STOP_WORDS:
                         return whole
         return ""
-
-    def _nearest_synonym(self, word: str) -> tuple[QueryWord, ...]:
-        """Return what the entries of the list of synonyms that are nearest to a misspelt word mean."""
-        edits = dict(self._synonyms.spelling.near(word))
-        least = min(edits.values(), default=0)
-        for near in sorted(each for each, count in edits.items() if count == least):
-            options = self._meant([near])
-            if options:
-                return (QueryWord(word, options),)
-        return ()

@@ -1,18 +1,22 @@
-"""The words of the library: in how many templates each one is, and which ones are near to a given word.
+"""What words of a query are compared with: the words of the library, and a list of synonyms.
 
 Immutable; any thread may ask. *Word* is a folded word as it occurs in a text, *term* its stem. The index counts the
 templates of a term; only the words that misspellings are compared with are in memory.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from math import log
 from typing import Final
 
 from tantivy import Searcher
 
 from template_api.ranking.fields import term_field
-from template_api.ranking.tokens import STOP_WORDS, stem, within
+from template_api.ranking.tokens import STOP_WORDS, stem, within, words
+from template_api.records import SynonymRule
+
+Phrase = tuple[str, ...]
+"""Folded words, one or several."""
 
 _CANDIDATES: Final = 3
 _COMPLETIONS: Final = 10
@@ -28,6 +32,9 @@ _RARE_ONE_IN: Final = 1000
 # How many edits a word of at least so many letters may be from what was meant.
 _EDITS: Final = ((8, 2), (4, 1))
 _LACKS_A_LETTER: Final = 3  # a shorter word may only lack one: *tme* is "time", but *mpa* not "map"
+
+# Written without umlauts, as on a keyboard that has none.
+_UMLAUTS: Final = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue", "Ä": "Ae", "Ö": "Oe", "Ü": "Ue"})
 
 
 class Words:
@@ -117,12 +124,12 @@ class Vocabulary:
         frequency = self._frequencies.get(term) or self.frequency(term)
         return log(1 + (max(self._size, frequency) - frequency + 0.5) / (frequency + 0.5))
 
-    def split(self, word: str, beyond: int = 0) -> tuple[str, ...]:
+    def split(self, word: str, beyond: int = 0) -> Phrase:
         """Return the two known words that a word consists of, the commonest such pair; else nothing.
 
         Both are in more than `beyond` templates.
         """
-        best: tuple[int, tuple[str, ...]] = (beyond, ())
+        best: tuple[int, Phrase] = (beyond, ())
         for at in range(SHORTEST_PART, len(word) - SHORTEST_PART + 1):
             left, right = word[:at], word[at:]
             if self.has(left) and self.has(right) and STOP_WORDS.isdisjoint((left, right)):
@@ -148,22 +155,16 @@ class Vocabulary:
         nearest = sorted(near for near, count in edits.items() if count == least and near not in STOP_WORDS)
         return self._commonest(nearest, _CANDIDATES), least
 
-    def much_commoner(self, word: str) -> int:
-        """Return in how many templates another word must be to compete with a known one that may be misspelt there."""
-        return self.frequency(stem(word)) * _MUCH_COMMONER
-
-    def doubted(self, word: str) -> str | None:
-        """Return the much commoner word, one edit away, that a rare word (`is_rare`) may be a slip for."""
-        if len(word) < SHORTEST_DOUBTED:
-            return None
-        least = self.much_commoner(word)
-        near = (near for near, _ in self._spelling.slips(word) if near not in STOP_WORDS)
-        likely = self._commonest((near for near in near if self.frequency(stem(near)) >= least), 1)
-        return likely[0] if likely else None
-
     def is_rare(self, word: str) -> bool:
         """Return whether so few templates have a word that it may be misspelt in them."""
         return self.frequency(stem(word)) <= _RARE + self._size // _RARE_ONE_IN
+
+    def likelier(self, word: str) -> Phrase:
+        """Return the much commoner word, or two run together, that a rare word (`is_rare`) may be a slip for."""
+        least = self.frequency(stem(word)) * _MUCH_COMMONER
+        near = [near for near, _ in self._spelling.slips(word)] if len(word) >= SHORTEST_DOUBTED else []
+        likely = (each for each in near if each not in STOP_WORDS and self.frequency(stem(each)) >= least)
+        return self._commonest(likely, 1) or self.split(word, beyond=least - 1)
 
     def _commonest(self, words: Iterable[str], most: int) -> tuple[str, ...]:
         by_term: dict[str, str] = {}
@@ -173,6 +174,73 @@ class Vocabulary:
         return tuple(by_term[term] for term in terms[:most])
 
 
+class Synonyms:
+    """A list of synonyms.
+
+    A phrase is found in any form of its words (*sensors* as *sensor*), with or without accents, and with umlauts
+    written either way (*Störung* as *stoerung*).
+    """
+
+    def __init__(self, rules: Sequence[SynonymRule] = ()) -> None:
+        self._meant: defaultdict[Phrase, list[Phrase]] = defaultdict(list)
+        single: set[str] = set()
+        for rule in rules:
+            # "log in" as a synonym of another word would find each "log": it is not searched for.
+            phrases = map(_phrase, rule.meant)
+            meant = [phrase for phrase in phrases if len(phrase) == 1 or STOP_WORDS.isdisjoint(phrase)]
+            for each in rule.words:
+                for phrase in {_phrase(each), _phrase(each.translate(_UMLAUTS))}:
+                    self._meant[_stems(phrase)] += meant
+                    single.update(phrase if len(phrase) == 1 else ())
+        self._longest: dict[str, int] = {}
+        for first, *others in self._meant:
+            self._longest[first] = max(self._longest.get(first, 0), 1 + len(others))
+        self._spelling = Words(single)
+
+    def content_words(self, typed: Sequence[str]) -> list[str]:
+        """Return words without stop words, except those of a phrase ("turn on")."""
+        kept = [word not in STOP_WORDS for word in typed]
+        for at, word in enumerate(typed):
+            for end in range(at + 2, min(at + self.longest(word), len(typed)) + 1):
+                if self.has(typed[at:end]):
+                    kept[at:end] = [True] * (end - at)
+        return [word for word, is_kept in zip(typed, kept, strict=True) if is_kept]
+
+    def longest(self, word: str) -> int:
+        """Return how many words the longest phrase has that begins with a word; 0 when none does."""
+        return self._longest.get(stem(word), 0)
+
+    def has(self, phrase: Sequence[str]) -> bool:
+        """Return whether the list has a phrase."""
+        return _stems(phrase) in self._meant
+
+    def nearest(self, word: str) -> list[Phrase]:
+        """Return the phrases of one word that are fewest edits from a misspelt word."""
+        edits = dict(self._spelling.near(word))
+        least = min(edits.values(), default=0)
+        return [(each,) for each in sorted(edits) if edits[each] == least]
+
+    def of(self, phrase: Sequence[str]) -> tuple[Phrase, ...]:
+        """Return what a phrase means besides itself, in the order of the list."""
+        stems = _stems(phrase)
+        found: dict[Phrase, Phrase] = {}
+        for each in self._meant.get(stems, ()):
+            found.setdefault(_stems(each), each)
+        found.pop(stems, None)
+        return tuple(found.values())
+
+
 def _digits(word: str) -> str:
     """Return the digits of a word: "esp32" and "esp23" are different things, not one of them misspelt."""
     return "" if word.isalpha() else "".join(filter(str.isdigit, word))
+
+
+def _phrase(text: str) -> Phrase:
+    """Return the words of a phrase, without stop words, unless too little would be left: "turn on" is not "turn"."""
+    found = tuple(words(text))
+    content_words = tuple(word for word in found if word not in STOP_WORDS)
+    return content_words if len(content_words) > 1 else found
+
+
+def _stems(phrase: Sequence[str]) -> Phrase:
+    return tuple(map(stem, phrase))
