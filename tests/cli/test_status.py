@@ -1,5 +1,6 @@
 """`rest-bridge status` against a real bridge and a real broker: printed once, on a terminal, and how it connects."""
 
+import asyncio
 import contextlib
 import json
 import re
@@ -16,7 +17,7 @@ from amqtt.session import Session
 from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli.look.admin_client import AdminClient, AdminError
 from amqtt_rest_bridge.cli.look.broker_client import BrokerUnavailableError, broker_address
-from amqtt_rest_bridge.cli.look.status import OfBridge, OfBroker, Overview
+from amqtt_rest_bridge.cli.look.status import Overview, watch_bridge, watch_broker
 from amqtt_rest_bridge.errors import ConfigurationError
 from tests.cli.test_status_table import status
 from tests.support.admin_client import TOKEN, admin_of
@@ -175,7 +176,7 @@ def test_table_follows_changes_and_removals(host: Host, retained: dict[str, byte
             raise _SeenEnoughError
 
     with pytest.raises(_SeenEnoughError):
-        OfBroker(broker_address(url(host))).watch(SECONDS, show)
+        asyncio.run(watch_broker(broker_address(url(host)), None, SECONDS, show))
     assert seen[0] == ["a", "b"]
     assert seen[-1] == ["b", "new"]
 
@@ -185,7 +186,7 @@ def test_end_of_the_broker_ends_the_table() -> None:
         stops = threading.Thread(target=ending.stop)
         address = broker_address(url(ending))
         with pytest.raises(BrokerUnavailableError, match=f"^{address.shown} closed the connection$"):
-            OfBroker(address).watch(SECONDS, lambda _: stops.start() if stops.ident is None else None)
+            asyncio.run(watch_broker(address, None, SECONDS, lambda _: stops.start() if stops.ident is None else None))
         stops.join()
         ending.stop = lambda: None  # type: ignore[method-assign]  # it has
 
@@ -269,6 +270,16 @@ def test_terminal_of_80_columns_shows_every_number_and_the_whole_name(host: Host
     assert {"324.5", "12345.7", "1234", "1200", "30", "7", "4", "5", "16", "Green", "connected"} <= set(words)
     assert name in "".join(line.partition(" ")[0] for line in table)
     assert any(line.startswith("counters of up to ") for line in last)
+
+
+def test_lines_beyond_the_height_of_the_terminal_are_counted(host: Host, retained: dict[str, bytes]) -> None:
+    for number in range(60):
+        host.wait(host.broker.retain_message(None, f"$SYS/broker/routes/r{number}/status", b'{"name": "r%d"}' % number))
+    terminal = Terminal("status", "--broker", url(host), "--seconds", "0.1", NO_COLOR="1")
+    assert terminal.end() == 0
+    first, _, last = terminal.text.rpartition("\x1b[?1049l")
+    assert re.search(r"\r\n\.\.\. and \d+ more lines ", first)
+    assert ("r59 " in first, "r59 " in last) == (False, True)
 
 
 # How it connects.
@@ -470,9 +481,9 @@ def test_a_bridge_that_is_away_for_a_moment_ends_no_table(target: Recorder, monk
 
     target.answer = lambda _: (200, content)
     with pytest.raises(_SeenEnoughError):
-        OfBridge(AdminClient(target.url)).watch(None, show)
+        watch_bridge(AdminClient(target.url), None, show)
     assert [[one["name"] for one in overview.statuses] for overview in seen] == [["a"]] * 3
     assert [len(overview.troubles) for overview in seen] == [0, 1, 0]
     target.answer = lambda _: (500, b"")
     with pytest.raises(AdminError, match="this is not the admin port of a bridge"):
-        OfBridge(AdminClient(target.url)).watch(None, show)
+        watch_bridge(AdminClient(target.url), None, show)

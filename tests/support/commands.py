@@ -1,5 +1,6 @@
 """`rest-bridge` as its users run it: a process of its own, waited for by what it writes."""
 
+import asyncio
 import contextlib
 import os
 import queue
@@ -12,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from amqtt_rest_bridge.cli.look.broker_client import broker_address
-from amqtt_rest_bridge.cli.look.status import OfBroker, Overview
+from amqtt_rest_bridge.cli.look.status import Overview, watch_broker
 from tests.benchmarks import rig
 from tests.support.forked import REST_BRIDGE, Forked, run
 from tests.support.waiting import SECONDS
@@ -156,7 +157,7 @@ class Workplace:
 def overview(url: str, seconds: float = 0.0) -> Overview:
     """Return the routes as a broker says that they are, after `seconds`."""
     seen: list[Overview] = []
-    OfBroker(broker_address(url)).watch(seconds, seen.append)
+    asyncio.run(watch_broker(broker_address(url), None, seconds, seen.append))
     return seen[-1]
 
 

@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console, Group
 from rich.live import Live
+from rich.segment import SegmentLines
 from rich.text import Text
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile
@@ -67,15 +68,13 @@ examples:
   rest-bridge status --group plant --broker mqtt://broker.example
   REST_BRIDGE_ADMIN=http://127.0.0.1:9464 rest-bridge status --json | jq -r '.[] | select(.health == "Red") | .name'
 """
-RELOAD_TOPIC: Final = reload_topic()
-TOPIC_FILTER: Final = status_topic("+")
 _QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on their way
 _REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
 _PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
+_UNBOUNDED: Final = 10_000  # characters of a line that is not for a terminal
+_DAY: Final = 86_400
 
 Status = dict[str, Any]
-_DAY = 86_400
-_LINES_OF_ITS_OWN = 3  # summary, titles, and the last line, which would scroll
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +92,114 @@ class Overview:
 Show = Callable[[Overview], object]
 
 
+def watch_bridge(port: AdminClient, seconds: float | None, show: Show) -> None:
+    """Call `show` every second with the figures of now; blocks.
+
+    A bridge that is away for a while is said so below its last figures.
+
+    Args:
+        port: The admin port, which is closed at the end.
+        seconds: When to end, 0: after the first time; None: when interrupted.
+        show: Called in this thread.
+
+    Raises:
+        AdminError: The port cannot be asked, or refuses: the first time, or the last time.
+    """
+    end, statuses = None if seconds is None else time.monotonic() + seconds, None
+    with contextlib.closing(port):
+        while True:
+            failure = None
+            try:
+                routes = port.get("/api/routes", "routes")["routes"]
+                reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
+                statuses = [one for one in routes if _is_status(one)]
+                show(Overview(statuses, [f"not ready: {visible(str(one))}" for one in reasons]))
+            except AdminError as error:
+                if statuses is None:
+                    raise
+                failure = error
+                show(Overview(statuses, [str(error)]))
+            if (left := _until(end)) <= 0:
+                if failure is not None:
+                    raise failure
+                return
+            time.sleep(left)
+
+
+async def watch_broker(address: Address, group: str | None, seconds: float | None, show: Show) -> None:
+    """Call `show` at each change and every second with what a bridge, or the workers of a group, published last.
+
+    Args:
+        address: The broker.
+        group: A group of workers, None: the bridge beside the broker.
+        seconds: When to end, 0: once all that is retained has come; None: when cancelled, also by SIGTERM.
+        show: Called on the event loop.
+
+    Raises:
+        BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
+    """
+    # SIGTERM is as Ctrl-C, also where a script's background job ignores that; an exception that a signal's handler
+    # raises could come where Python drops it.
+    task, loop = asyncio.current_task(), asyncio.get_running_loop()
+    with contextlib.suppress(NotImplementedError):  # Windows
+        loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
+    topics = [status_topic("+"), reload_topic()] if group is None else filters(group)
+    async with connected(address, topics) as subscriber:
+        feed = _Feed(subscriber, group)
+        quiet = time.monotonic() + _QUIET_SECONDS
+        while (left := quiet - time.monotonic()) > 0 and (is_retained := await feed.receive(left)) is not None:
+            if is_retained:  # others may come without a pause
+                quiet = time.monotonic() + _QUIET_SECONDS
+        end = None if seconds is None else time.monotonic() + seconds
+        while True:
+            show(feed.overview())
+            if (left := _until(end)) <= 0:
+                return
+            if await feed.receive(left) is not None:
+                settled = time.monotonic() + _PAUSE_SECONDS
+                while await feed.receive(settled - time.monotonic()) is not None:
+                    pass
+
+
+def _until(end: float | None) -> float:
+    """Return the seconds until the table is drawn again, 0 and below at the end."""
+    return _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
+
+
+class _Feed:
+    """A connected client and the statuses it has received."""
+
+    def __init__(self, subscriber: Subscriber, group: str | None) -> None:
+        self._subscriber = subscriber
+        self._group = None if group is None else GroupNotices(group)
+        self._statuses: dict[str, Status] = {}  # by topic
+        self._reload_failure: Status | None = None
+
+    async def receive(self, seconds: float) -> bool | None:
+        """Wait for one message; return whether it was retained, None when none came in time."""
+        message = await self._subscriber.receive(seconds)
+        if message is None:
+            return None
+        status = parse_status(message.payload)
+        if self._group is not None:
+            self._group.take(message.topic, message.payload, status, time.time())
+        elif message.topic == reload_topic():
+            self._reload_failure = _parse(message.payload)
+        elif status is not None:
+            self._statuses[message.topic] = status
+        elif not message.payload:  # the route is gone
+            self._statuses.pop(message.topic, None)
+        return message.retain
+
+    def overview(self) -> Overview:
+        now, failure = time.time(), self._reload_failure
+        if self._group is not None:
+            group = self._group.overview(now)
+            return Overview(group.routes, group=group)
+        troubles = [] if failure is None else [status_table.reload_failure(failure, now)]
+        return Overview(list(self._statuses.values()), troubles)
+
+
 def parse_status(payload: bytes) -> Status | None:
     """Parse a status payload; None when it is not one: anything may be published on these topics."""
     status = _parse(payload)
@@ -103,142 +210,12 @@ def _is_status(members: Any) -> bool:
     return isinstance(members, dict) and isinstance(members.get("name"), str)
 
 
-def _parse(payload: bytes) -> dict[str, Any] | None:
+def _parse(payload: bytes) -> Status | None:
     try:
         members = json.loads(payload)
     except (ValueError, RecursionError):
         return None
     return members if isinstance(members, dict) else None
-
-
-class OfBridge:
-    """The figures of now, from the admin port of a bridge."""
-
-    nothing = "the bridge has no route"
-
-    def __init__(self, port: AdminClient) -> None:
-        self._port = port
-        self.shown = port.shown
-
-    def watch(self, seconds: float | None, show: Show) -> None:
-        """Call `show` every second; blocks. A bridge that is away for a while is said so below its last figures.
-
-        Args:
-            seconds: When to end, 0: after the first time; None: when interrupted.
-            show: Called in this thread.
-
-        Raises:
-            AdminError: The port cannot be asked, or refuses: the first time, or the last time.
-        """
-        end, shown = None if seconds is None else time.monotonic() + seconds, None
-        with contextlib.closing(self._port) as port:
-            while True:
-                try:
-                    routes = port.get("/api/routes", "routes")["routes"]
-                    reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
-                    troubles, failed = [f"not ready: {visible(str(one))}" for one in reasons], None
-                    shown = list(filter(_is_status, routes))
-                except AdminError as error:
-                    if shown is None:
-                        raise
-                    troubles, failed = [str(error)], error
-                show(Overview(shown, troubles))
-                left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
-                if left <= 0:
-                    if failed is not None:
-                        raise failed
-                    return
-                time.sleep(left)
-
-
-class OfBroker:
-    """The figures that a bridge, or the workers of a group, published last on a broker."""
-
-    def __init__(self, address: Address, group: str | None = None) -> None:
-        self._address = address
-        self._group = group
-        self.shown = address.shown
-        of = "route" if group is None else "worker of this group"
-        asked = "is the bridge loaded" if group is None else "is its name right, has one run"
-        self.nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
-
-    def watch(self, seconds: float | None, show: Show) -> None:
-        """Call `show` at each change and every second; blocks.
-
-        Args:
-            seconds: When to end, 0: once all that is retained has come; None: when interrupted.
-            show: Called on the thread of an event loop.
-
-        Raises:
-            BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
-            KeyboardInterrupt: Ctrl-C, or SIGTERM.
-        """
-        try:
-            asyncio.run(self._watch(seconds, show))
-        except asyncio.CancelledError:
-            raise KeyboardInterrupt from None
-
-    async def _watch(self, seconds: float | None, show: Show) -> None:
-        # SIGTERM is as Ctrl-C, also where a script's background job ignores that; an exception that a signal's handler
-        # raises could come where Python drops it.
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
-        with contextlib.suppress(NotImplementedError):  # Windows
-            loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
-        # Workers do not retain a reload that failed, but records of who is there.
-        topics = [TOPIC_FILTER, RELOAD_TOPIC] if self._group is None else filters(self._group)
-        async with connected(self._address, topics) as subscriber:
-            feed = _Feed(subscriber, self._group)
-            await feed.receive_retained()
-            end = None if seconds is None else time.monotonic() + seconds
-            while True:
-                show(feed.overview())
-                left = _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
-                if left <= 0:
-                    return
-                if await feed.receive(left) is not None:
-                    settled = time.monotonic() + _PAUSE_SECONDS
-                    while await feed.receive(settled - time.monotonic()) is not None:
-                        pass
-
-
-class _Feed:
-    """A connected client and the statuses it has received."""
-
-    def __init__(self, subscriber: Subscriber, group: str | None) -> None:
-        self._subscriber = subscriber
-        self._statuses: dict[str, Status] = {}
-        self._group = None if group is None else GroupNotices(group)
-        self._reload_failure: dict[str, Any] | None = None
-
-    def overview(self) -> Overview:
-        if self._group is None:
-            failed = status_table.reload_failure(self._reload_failure, time.time())
-            return Overview(list(self._statuses.values()), [] if failed is None else [failed])
-        group = self._group.overview(time.time())
-        return Overview(group.routes, group=group)
-
-    async def receive_retained(self) -> None:
-        """Receive until nothing retained has come for a while, however many messages are published meanwhile."""
-        quiet = time.monotonic() + _QUIET_SECONDS
-        while (left := quiet - time.monotonic()) > 0 and (is_retained := await self.receive(left)) is not None:
-            if is_retained:
-                quiet = time.monotonic() + _QUIET_SECONDS
-
-    async def receive(self, seconds: float) -> bool | None:
-        """Wait for one message; return whether it was retained, None when none came in time."""
-        message = await self._subscriber.receive(seconds)
-        if message is None:
-            return None
-        status = parse_status(message.payload)
-        if message.topic == RELOAD_TOPIC:
-            self._reload_failure = _parse(message.payload)
-        elif self._group is not None:
-            self._group.take(message.topic, message.payload, status, time.time())
-        elif status is not None:
-            self._statuses[message.topic] = status
-        elif not message.payload:  # the route is gone
-            self._statuses.pop(message.topic, None)
-        return message.retain
 
 
 def _seconds(text: str) -> float:
@@ -283,19 +260,27 @@ def run(
     if broker is None and not (admin or os.environ.get(ADMIN_VARIABLE)):
         named = f"name a bridge with --admin http://HOST:PORT or {ADMIN_VARIABLE}"
         raise ConfigurationError(f"{named}, or its broker with --broker mqtt://HOST:PORT")
-    source: OfBridge | OfBroker
-    if broker is None:
-        source = OfBridge(AdminClient(admin, ca_file, cert_file, key_file))
-    else:
-        source = OfBroker(broker_address(broker, ca_file, cert_file, key_file), group)
+    is_screen = sys.stdout.isatty() and not as_json
+    files = ca_file, cert_file, key_file
+    source = AdminClient(admin, *files) if broker is None else broker_address(broker, *files)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    if sys.stdout.isatty() and not as_json:
-        with _screen(source.shown) as show:
-            source.watch(seconds, show)
-        return 0
     shown: list[Overview] = []
-    source.watch(seconds or 0, shown.append)
-    _print_once(shown[-1], source.nothing, as_json=as_json)
+    with _screen(source.shown) if is_screen else contextlib.nullcontext(shown.append) as show:
+        until = seconds if is_screen else seconds or 0
+        if isinstance(source, AdminClient):
+            watch_bridge(source, until, show)
+        else:
+            try:
+                asyncio.run(watch_broker(source, group, until, show))
+            except asyncio.CancelledError:  # by SIGTERM
+                raise KeyboardInterrupt from None
+    if not is_screen:
+        nothing = "the bridge has no route"
+        if broker is not None:
+            of = "route" if group is None else "worker of this group"
+            asked = "is the bridge loaded" if group is None else "is its name right, has one run"
+            nothing = f"no {of} has a status yet: {asked}, and is status_seconds above 0?"
+        _print_once(shown[-1], nothing, as_json=as_json)
     return 0
 
 
@@ -306,13 +291,13 @@ def _print_once(overview: Overview, nothing: str, *, as_json: bool) -> None:
     if as_json:
         print(json.dumps(status_table.in_order(statuses) if group is None else group.members(), indent=2))
         return
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, width=_UNBOUNDED)
     if group is not None and group.workers:
-        console.print(status_table.group_tables(group), crop=False)
+        console.print(status_table.group_tables(group))
     if not statuses:
         print(nothing, file=sys.stderr)
         return
-    console.print(status_table.table(statuses, console, now=now, width=status_table.UNBOUNDED), crop=False)
+    console.print(status_table.route_table(statuses, console, now))
     if (age := status_table.counters_age(statuses, now)) is not None:
         console.print(age)
 
@@ -321,30 +306,31 @@ def _print_once(overview: Overview, nothing: str, *, as_json: bool) -> None:
 def _screen(source: str) -> Iterator[Show]:
     """Show the newest table on a screen of the terminal's own, and leave the last one behind."""
     console = Console(highlight=False)
-    shown: list[Overview] = []
+    newest: Group | None = None
 
-    def table(rows: int | None) -> Group:
-        overview, now = shown[0], time.time()
-        statuses = overview.statuses
+    def show(overview: Overview) -> None:
+        nonlocal newest
+        now, statuses = time.time(), overview.statuses
         clock = time.strftime("%H:%M:%S", time.localtime(now))
-        title = Text(f"{source}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold")
         age = status_table.counters_age(statuses, now)
-        head = [title, *([] if age is None else [age]), *(Text(one, "red") for one in overview.troubles)]
-        group = [] if overview.group is None else [status_table.group_tables(overview.group)]
-        if rows is not None:
-            rows -= sum(len(line.wrap(console, console.width)) for line in head) - 1
-            rows -= sum(len(console.render_lines(one)) for one in group)
-        return Group(*head, *group, status_table.table(statuses, console, now=now, rows=rows))
+        newest = Group(
+            Text(f"{source}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold"),
+            *([] if age is None else [Text(age)]),
+            *(Text(one, "red") for one in overview.troubles),
+            *([] if overview.group is None else [status_table.group_tables(overview.group)]),
+            status_table.route_table(statuses, console, now),
+        )
+        lines, most = console.render_lines(newest), console.height - 1  # on the last one the terminal would scroll
+        if len(lines) > most:
+            beyond = Text(f"... and {len(lines) - most + 1} more lines")
+            live.update(Group(SegmentLines(lines[: most - 1], new_lines=True), beyond), refresh=True)
+        else:
+            live.update(newest, refresh=True)
 
     with Live(console=console, screen=True, auto_refresh=False) as live:
-
-        def show(overview: Overview) -> None:
-            shown[:] = [overview]
-            live.update(table(console.height - _LINES_OF_ITS_OWN), refresh=True)
-
         try:
             yield show
         finally:
             live.stop()
-            if shown:
-                console.print(table(None))
+            if newest is not None:
+                console.print(newest)
