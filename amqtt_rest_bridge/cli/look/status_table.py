@@ -1,7 +1,7 @@
 """The statuses of routes, and the workers of a group, as rich draws them. Pure.
 
-Statuses may come from a broker on which every client publishes: members may be missing, of another type, or hold control
-characters and rich's markup. So every cell is a `Text` of limited length on one line.
+Statuses may come from a broker on which every client publishes: members may be missing, of another type, or with
+control characters and rich's markup in them. So every cell is a `Text` of limited length on one line.
 """
 
 import json

@@ -1,11 +1,19 @@
-"""What an editor asks of a text: what may be written at a place, and what is where in the files of a project. Pure."""
+"""The answers about a text that an editor has open, as the language server protocol has them. Pure.
 
+They are what may be written at a place and what is written there, the routes and events, the other end of a topic, what
+can be tried, the canonical layout, and quick fixes.
+"""
+
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Any, Final
 
+from lsprotocol import types
+
+from amqtt_rest_bridge.errors import Severity
 from amqtt_rest_bridge.lot.definitions import Block
 from amqtt_rest_bridge.lot.grammar.parsing import SettingNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
@@ -13,9 +21,13 @@ from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKin
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, recognise
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
 from amqtt_rest_bridge.lot.reference import markdown_of
+from amqtt_rest_bridge.lot.sources import is_notebook
+from amqtt_rest_bridge.tools.editor.layout import laid_out_file
 from amqtt_rest_bridge.tools.editor.project import Part, Project, RouteText
 from amqtt_rest_bridge.topics import sample_topic
 
+TRY: Final = "rest-bridge.try"
+"""The command of a code lens, with the URI and the options of `rest-bridge try`."""
 _BEFORE = 4_000
 """Characters before a place that decide what may follow."""
 _NAME = re.compile(r"(?<!\S)WITH\s+(\w*)\Z", re.IGNORECASE)
@@ -37,46 +49,94 @@ _BLOCKS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Suggestion:
-    """A text to write instead of the `length` characters before a place; `detail` is one line, `meaning` Markdown."""
-
-    text: str
-    length: int
-    kind: str
-    detail: str = ""
-    meaning: str = ""
+def range_of(file: RouteText, start: int, end: int) -> types.Range:
+    """Return the range of two offsets of a file."""
+    return types.Range(types.Position(*file.lines.place(start)), types.Position(*file.lines.place(end)))
 
 
-def complete(part: Part, offset: int) -> list[Suggestion]:
-    """Return what may be written at an offset of a part."""
+def offset_of(file: RouteText, params: Any) -> int:
+    """Return the offset of the place that a request is about."""
+    return file.lines.offset(params.position.line, params.position.character)
+
+
+def completion(file: RouteText, params: types.CompletionParams) -> list[types.CompletionItem]:
+    """Return what may be written at a place."""
+    offset = offset_of(file, params)
+    if (found := file.part_at(offset)) is None:
+        return []
+    typed, items = _suggestions(*found)
+    place = range_of(file, offset - len(typed), offset)
+    found_items = list(items)
+    for item in found_items:
+        item.text_edit = types.TextEdit(place, item.label)
+    return found_items
+
+
+def _suggestions(part: Part, offset: int) -> tuple[str, Iterable[types.CompletionItem]]:
+    """Return what is typed so far at an offset of a part, and what may be written in its place."""
     before = part.text[max(0, offset - _BEFORE) : offset]
     if found := _PLACEHOLDER.search(before):
-        return list(_placeholders(part, offset, before, len(found[1])))
+        return found[1], _placeholders(part, offset, before)
     if found := _NAME.search(before):
-        return list(_settings(_block_at(part, offset), len(found[1]), is_typed=bool(found[1])))
+        return found[1], _settings(_block_at(part, offset), is_typed=bool(found[1]))
     if found := _BLOCK.search(before):
-        return [Suggestion(name, len(found[1]), "block", "", meaning) for name, meaning in _BLOCKS.items()]
+        return found[1], [_item(name, types.CompletionItemKind.Class, "", meaning) for name, meaning in _BLOCKS.items()]
     if found := _GET.search(before):
-        return [
-            Suggestion("ENV", len(found[1]), "keyword", "an environment variable, read at load"),
-            Suggestion("SECRET", len(found[1]), "keyword", "a file of secrets_dir, read at load"),
-        ]
+        return found[1], _words(
+            {"ENV": "an environment variable, read at load", "SECRET": "a file of secrets_dir, read at load"}
+        )
     if (found := _VALUE.search(before)) and (parameter := _parameter(part, offset, found[1])):
         values = ("true", "false") if parameter.kind is Kind.BOOLEAN else tuple(parameter.choices)
-        return [Suggestion(str(value), len(found[2]), "value", parameter.name) for value in values]
+        return found[2], [_item(str(value), types.CompletionItemKind.EnumMember, parameter.name) for value in values]
     if found := _TYPE.search(before):
-        return [Suggestion("WITH TYPE REST_API", len(found[1]), "keyword")]
+        return found[1], _words({"WITH TYPE REST_API": ""})
     if found := _DEFINED.search(before):
-        return [Suggestion("ROUTE", len(found[1]), "keyword", "DEFINE ROUTE <name> WITH TYPE REST_API")]
+        return found[1], _words({"ROUTE": "DEFINE ROUTE <name> WITH TYPE REST_API"})
     if found := _FIRST_WORD.search(before):
         words = {"DEFINE ROUTE": "begins a route", "ADD": "begins a block, or a header", "WITH": "sets something"}
-        return [Suggestion(word, len(found[1]), "keyword", detail) for word, detail in words.items()]
-    return []
+        return found[1], _words(words)
+    return "", []
 
 
-def describe(part: Part, offset: int) -> tuple[str, int, int] | None:
-    """Return what is written at an offset as Markdown, and where it begins and ends; None where nothing is known."""
+def _item(text: str, kind: types.CompletionItemKind, detail: str, meaning: str = "") -> types.CompletionItem:
+    """Return a suggestion; `detail` is one line, `meaning` Markdown."""
+    documentation = types.MarkupContent(types.MarkupKind.Markdown, meaning or detail)
+    return types.CompletionItem(text, kind=kind, detail=detail or None, documentation=documentation)
+
+
+def _words(words: Mapping[str, str]) -> list[types.CompletionItem]:
+    return [_item(word, types.CompletionItemKind.Keyword, detail) for word, detail in words.items()]
+
+
+def _settings(block: Block | None, *, is_typed: bool) -> Iterator[types.CompletionItem]:
+    """Yield the settings that a block does not have yet; those of all blocks if the block is not known."""
+    for kind in [block.kind] if block is not None else BlockKind:
+        for name, parameter in PARAMETERS[kind].items():
+            # The one that is being typed is there already, where its name is complete.
+            if block is None or is_typed or name not in block.settings:
+                yield _item(name, types.CompletionItemKind.Property, parameter.allowed, markdown_of(parameter))
+
+
+def _placeholders(part: Part, offset: int, before: str) -> Iterator[types.CompletionItem]:
+    """Yield the placeholders of the setting before; what follows a dot is up to the author."""
+    settings = _SETTING_BEFORE.findall(before)
+    parameter = _parameter(part, offset, settings[-1]) if settings else None
+    modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
+    for kind in PLACEHOLDERS:
+        for written in kind.written if modes & set(kind.modes) else ():
+            yield _item(written[1:-1], types.CompletionItemKind.Variable, kind.meaning)
+
+
+def hover(file: RouteText, params: types.HoverParams) -> types.Hover | None:
+    """Return what is written at a place, None where nothing is known."""
+    if (found := file.part_at(offset_of(file, params))) is None or (described := _described(*found)) is None:
+        return None
+    meaning, start, end = described
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, meaning), _range(file, found[0], start, end))
+
+
+def _described(part: Part, offset: int) -> tuple[str, int, int] | None:
+    """Return what is written at an offset of a part as Markdown, and where it begins and ends."""
     start = part.text.rfind("\n", 0, offset) + 1
     end = part.text.find("\n", offset)
     line = part.text[start : end if end >= 0 else len(part.text)]
@@ -94,25 +154,6 @@ def describe(part: Part, offset: int) -> tuple[str, int, int] | None:
         if _BLOCK.search(before) and name in _BLOCKS:
             return f"`{name}`: {_BLOCKS[name]}", *place
     return None
-
-
-def _settings(block: Block | None, length: int, *, is_typed: bool) -> Iterator[Suggestion]:
-    """Yield the settings that a block does not have yet; those of all blocks if the block is not known."""
-    for kind in [block.kind] if block is not None else BlockKind:
-        for name, parameter in PARAMETERS[kind].items():
-            # The one that is being typed is there already, where its name is complete.
-            if block is None or is_typed or name not in block.settings:
-                yield Suggestion(name, length, "setting", parameter.allowed, markdown_of(parameter))
-
-
-def _placeholders(part: Part, offset: int, before: str, length: int) -> Iterator[Suggestion]:
-    """Yield the placeholders of the setting before; what follows a dot is up to the author."""
-    settings = _SETTING_BEFORE.findall(before)
-    parameter = _parameter(part, offset, settings[-1]) if settings else None
-    modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
-    for kind in PLACEHOLDERS:
-        for written in kind.written if modes & set(kind.modes) else ():
-            yield Suggestion(written[1:-1], length, "placeholder", kind.meaning)
 
 
 def _kinds_of(name: str) -> list[PlaceholderKind]:
@@ -133,28 +174,74 @@ def _parameter(part: Part, offset: int, name: str) -> Parameter | None:
     return next((PARAMETERS[kind][name.upper()] for kind in kinds if name.upper() in PARAMETERS[kind]), None)
 
 
+def symbols(file: RouteText, _: types.DocumentSymbolParams) -> list[types.DocumentSymbol]:
+    """Return the routes of a file with their blocks and events."""
+    found = []
+    for part in file.parts:
+        definitions, last = part.parsed.definitions, len(part.text.rstrip())
+        for definition, following in zip_longest(definitions, definitions[1:]):
+            blocks, end = definition.blocks, following.offset if following is not None else last
+            ends = [*(block.offset for block in blocks[1:]), end]
+            children = [
+                types.DocumentSymbol(
+                    block.name or str(block.kind),
+                    types.SymbolKind.Event if block.kind is BlockKind.EVENT else types.SymbolKind.Object,
+                    _range(file, part, block.offset, behind),
+                    _first_line(file, part, block.offset, behind),
+                )
+                for block, behind in zip(blocks, ends, strict=False)
+            ]
+            whole, line = (of(file, part, definition.offset, end) for of in (_range, _first_line))
+            name = definition.name or "DEFINE ROUTE"
+            found.append(types.DocumentSymbol(name, types.SymbolKind.Class, whole, line, children=children))
+    return found
+
+
+def lenses(file: RouteText, params: types.CodeLensParams) -> list[types.CodeLens]:
+    """Return the events of a file that can be tried: by a message on a topic, or by a request."""
+    found = []
+    for part in file.parts:
+        for definition, block in part.blocks():
+            if block.kind is not BlockKind.EVENT or not (block.name and definition.name):
+                continue
+            source, method, endpoint = (_written(block.settings.get(name)) for name in _TRIED)
+            if source:
+                options = {"topic": sample_topic(source)}
+            elif method and endpoint and "EVERY" not in block.settings:
+                options = {"request": f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}"}
+            else:
+                continue
+            line = _first_line(file, part, block.offset, block.offset + 1)
+            command = types.Command("try", TRY, arguments=[params.text_document.uri, options])
+            found.append(types.CodeLens(line, command))
+    return found
+
+
+def formatting(file: RouteText, _: types.DocumentFormattingParams) -> list[types.TextEdit]:
+    """Return the canonical layout of a file, nothing where something in its texts is an error."""
+    faults = [*file.unread.faults, *(fault for part in file.parts for fault in part.parsed.faults)]
+    if not file.parts or any(fault.severity is Severity.ERROR for fault in faults):
+        return []
+    after = laid_out_file(file.path, file.text)
+    return [types.TextEdit(range_of(file, 0, len(file.text)), after)] if after != file.text else []
+
+
+def fixes(file: RouteText, params: types.CodeActionParams) -> list[types.CodeAction]:
+    """Return what to write in the place of each fault that the editor asks about; editors keep the `data` of faults."""
+    found = []
+    for fault in params.context.diagnostics:
+        if isinstance(fault.data, str):
+            text = json.dumps(fault.data)[1:-1] if is_notebook(file.path) else fault.data
+            edit = types.WorkspaceEdit(changes={params.text_document.uri: [types.TextEdit(fault.range, text)]})
+            kind, title = types.CodeActionKind.QuickFix, f"Write {fault.data}"
+            found.append(types.CodeAction(title, kind, diagnostics=[fault], is_preferred=True, edit=edit))
+    return found
+
+
 _PUBLISHED = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _SUBSCRIBED = ("SOURCE_TOPIC", "REPLY_TOPIC")
 _TRIED = ("SOURCE_TOPIC", "METHOD", "ENDPOINT")
 _LEVEL_WITH_PLACEHOLDER = re.compile(r"[^/]*\{[^{}]*\}[^/]*")
-
-
-class Span(NamedTuple):
-    """A text of a file, by offsets."""
-
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Symbol:
-    """A route, or an event of one: its name, its text, and its first line."""
-
-    name: str
-    kind: str
-    whole: Span
-    line: Span
-    children: tuple["Symbol", ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,65 +249,22 @@ class TopicEnd:
     """A topic in a file: a filter that is subscribed to, or what is published to, as `topic_pattern` has it."""
 
     path: str
-    span: Span
+    range: types.Range
     topic: str
     is_published: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TriableEvent:
-    """An event that can be tried: by a message on `topic`, or by a `request`, a method and a path."""
-
-    span: Span
-    route: str
-    event: str
-    topic: str = ""
-    request: str = ""
-
-
-def symbols(file: RouteText) -> list[Symbol]:
-    """Return the routes of a file with their events."""
-    found = []
-    for part in file.parts:
-        definitions, last = part.parsed.definitions, len(part.text.rstrip())
-        for definition, following in zip_longest(definitions, definitions[1:]):
-            blocks, end = definition.blocks, following.offset if following is not None else last
-            events = tuple(
-                Symbol(block.name or str(block.kind), str(block.kind), *_spans(file, part, block.offset, behind))
-                for block, behind in zip(blocks, [*(block.offset for block in blocks[1:]), end], strict=False)
-            )
-            whole, line = _spans(file, part, definition.offset, end)
-            found.append(Symbol(definition.name or "DEFINE ROUTE", "route", whole, line, events))
-    return found
 
 
 def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
     """Return where what is published to the topic at an offset is subscribed to, or the other way round."""
     file = project.files[path]
-    here = next((end for end in _topics(path, file) if end.span.start <= offset <= end.span.end), None)
+    place = range_of(file, offset, offset).start
+    here = next((end for end in _topics(path, file) if end.range.start <= place <= end.range.end), None)
     if here is None:
         return []
     others = [end for name, one in project.files.items() for end in _topics(name, one)]
     if here.is_published:
         return [end for end in others if not end.is_published and end.topic and may_match(end.topic, here.topic)]
     return [end for end in others if end.is_published and here.topic and may_match(here.topic, end.topic)]
-
-
-def trials(file: RouteText) -> list[TriableEvent]:
-    """Return the events of a file that can be tried."""
-    found = []
-    for part in file.parts:
-        for definition, block in part.blocks():
-            if block.kind is not BlockKind.EVENT or not (block.name and definition.name):
-                continue
-            span = _spans(file, part, block.offset, block.offset + 1)[1]
-            source, method, endpoint = (_written(block.settings.get(name)) for name in _TRIED)
-            if source:
-                found.append(TriableEvent(span, definition.name, block.name, topic=sample_topic(source)))
-            elif method and endpoint and "EVERY" not in block.settings:
-                request = f"{method.upper()} {re.sub(r'{[^{}]*}', 'x', endpoint)}"
-                found.append(TriableEvent(span, definition.name, block.name, request=request))
-    return found
 
 
 def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
@@ -233,12 +277,14 @@ def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
                 if node is None or topic is None:
                     continue
                 first, last = node.pieces[0], node.pieces[-1]
-                span = _span(file, part, first.offset, last.offset + len(last.text))
+                place = _range(file, part, first.offset, last.offset + len(last.text))
                 if name in _PUBLISHED:
                     mode = Mode.CLIENT if source else Mode.SERVER
-                    yield TopicEnd(path, span, topic_pattern(parse(topic, Place.TEXT, mode), source), is_published=True)
+                    pattern = topic_pattern(parse(topic, Place.TEXT, mode), source)
+                    yield TopicEnd(path, place, pattern, is_published=True)
                 else:
-                    yield TopicEnd(path, span, _LEVEL_WITH_PLACEHOLDER.sub("+", topic), is_published=False)
+                    pattern = _LEVEL_WITH_PLACEHOLDER.sub("+", topic)
+                    yield TopicEnd(path, place, pattern, is_published=False)
 
 
 def _written(node: SettingNode | None) -> str | None:
@@ -248,13 +294,11 @@ def _written(node: SettingNode | None) -> str | None:
     return "".join([unescape(piece.text[1:-1]) if piece.is_string else piece.text for piece in node.pieces])
 
 
-def _spans(file: RouteText, part: Part, start: int, end: int) -> tuple[Span, Span]:
-    """Return a text of a part, and its first line."""
+def _range(file: RouteText, part: Part, start: int, end: int) -> types.Range:
+    """Return the range of a text of a part, by offsets in the part."""
+    return range_of(file, *(file.offset_in_file(part.source, part.offset + one) for one in (start, end)))
+
+
+def _first_line(file: RouteText, part: Part, start: int, end: int) -> types.Range:
     line_end = part.text.find("\n", start)
-    first = min(end, line_end if line_end >= 0 else end)
-    return _span(file, part, start, end), _span(file, part, start, max(first, start + 1))
-
-
-def _span(file: RouteText, part: Part, start: int, end: int) -> Span:
-    of = part.offset
-    return Span(file.offset_in_file(part.source, of + start), file.offset_in_file(part.source, of + end))
+    return _range(file, part, start, max(min(end, line_end if line_end >= 0 else end), start + 1))

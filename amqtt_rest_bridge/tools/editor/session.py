@@ -6,28 +6,30 @@ ends the reading of the earlier text.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from lsprotocol import types
+from pygls.lsp.server import LanguageServer
+
+import amqtt_rest_bridge
+from amqtt_rest_bridge.errors import Severity
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.sources import find_route_files, is_route_file
-from amqtt_rest_bridge.tools.editor.places import EditorPlace, Lines
+from amqtt_rest_bridge.tools.editor.places import Lines
 from amqtt_rest_bridge.tools.editor.project import MAX_TEXT, Finding, Project, RouteText
 
 log = logging.getLogger(__name__)
 
+_REFERENCE: Final = Path(amqtt_rest_bridge.__file__).parent / "lot" / "README.md"
+_SEVERITIES: Final = {
+    Severity.ERROR: types.DiagnosticSeverity.Error,
+    Severity.WARNING: types.DiagnosticSeverity.Warning,
+    Severity.NOTICE: types.DiagnosticSeverity.Information,
+}
 _MOST_FILES = 1_000  # of a workspace that are read; an open one always is
-
-
-@dataclass(frozen=True, slots=True)
-class TextChange:
-    """A text that replaces what is from `start` to `end`, or everything if they are None."""
-
-    text: str
-    start: EditorPlace | None = None
-    end: EditorPlace | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -44,19 +46,14 @@ class Document:
 
 
 class Session:
-    """What one editor has open, and what was sent to it.
+    """What one editor has open, and what was sent to it."""
 
-    `publish` is called with a document and what is wrong with it.
-    """
-
-    def __init__(self, environment: Environment, publish: Callable[[Document, list[Finding]], None]) -> None:
-        self._publish = publish
+    def __init__(self, server: LanguageServer, environment: Environment) -> None:
+        self._server = server
         self._tasks: set[asyncio.Task[None]] = set()
         self._documents: dict[str, Document] = {}  # by URI
         self._folders: list[Path] = []
         self.project = Project(environment)
-
-    # Texts.
 
     def begin(self, folders: Iterable[str], units: str) -> None:
         """Read the route files of the workspace, in the background; columns count `units`."""
@@ -74,7 +71,7 @@ class Session:
         # Not by its number, which changes with each cell that is inserted.
         self._take(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
 
-    def change(self, uri: str, version: int | None, changes: Iterable[TextChange]) -> None:
+    def change(self, uri: str, version: int | None, changes: Iterable[types.TextDocumentContentChangeEvent]) -> None:
         """Apply changes to a document, in their order."""
         document = self._documents.get(uri)
         if document is None:
@@ -91,7 +88,7 @@ class Session:
             return
         if document.reading is not None:
             document.reading.cancel()
-        self._publish(document, [])
+        self._send(document, [])
         self.project.remove(document.path)
         self.publish()
         self.look_at([document.path])
@@ -121,13 +118,24 @@ class Session:
             document = open_ones[path]
             is_read = document.reading is None or document.reading.done() or document.reading is asyncio.current_task()
             if is_read and findings != document.published:
-                document.published = findings
-                self._publish(document, findings)
+                self._send(document, findings)
 
-    def findings(self, uri: str) -> list[Finding]:
-        """Return what was published of a document."""
-        document = self._documents.get(uri)
-        return (document.published if document is not None else None) or []
+    def _send(self, document: Document, findings: list[Finding]) -> None:
+        document.published = findings
+        shown = [
+            types.Diagnostic(
+                range=types.Range(types.Position(*one.start), types.Position(*one.end)),
+                message=one.message,
+                severity=_SEVERITIES[one.severity],
+                code=str(one.code),
+                code_description=types.CodeDescription(f"{_REFERENCE.as_uri()}#{one.code}"),
+                source="rest-bridge",
+                data=one.replacement,
+            )
+            for one in findings
+        ]
+        params = types.PublishDiagnosticsParams(document.uri, shown, document.version)
+        self._server.text_document_publish_diagnostics(params)
 
     def uri_of(self, path: str) -> str | None:
         """Return the URI of a document that is open."""
@@ -191,9 +199,9 @@ def _read_file(path: Path) -> str | None:
         return None
 
 
-def _changed(text: str, change: TextChange, units: str) -> str:
-    if change.start is None or change.end is None:
+def _changed(text: str, change: types.TextDocumentContentChangeEvent, units: str) -> str:
+    if isinstance(change, types.TextDocumentContentChangeWholeDocument):
         return change.text
     lines = Lines(text, units)
-    start, end = lines.offset(*change.start), lines.offset(*change.end)
+    start, end = (lines.offset(one.line, one.character) for one in (change.range.start, change.range.end))
     return text[:start] + change.text + text[max(start, end) :]

@@ -1,7 +1,10 @@
+"""Routes, events and topics of texts, as an editor lists and follows them."""
+
 import pytest
+from lsprotocol import types
 
 from amqtt_rest_bridge.lot.evaluation import Environment
-from amqtt_rest_bridge.tools.editor.assist import other_ends, symbols, trials
+from amqtt_rest_bridge.tools.editor.assist import lenses, other_ends, symbols
 from amqtt_rest_bridge.tools.editor.project import Project
 from tests.support.route_text import BASIC, CASES
 
@@ -39,11 +42,19 @@ def project(**texts: str) -> Project:
     return found
 
 
+OUTLINE = types.DocumentSymbolParams(types.TextDocumentIdentifier("file:///a.lot"))
+LENSES = types.CodeLensParams(types.TextDocumentIdentifier("file:///a.lot"))
+
+
+def text_of(found: Project, path: str, place: types.Range) -> str:
+    file = found.files[path]
+    start, end = (file.lines.offset(one.line, one.character) for one in (place.start, place.end))
+    return file.text[start:end]
+
+
 def ends(found: Project, path: str, word: str) -> list[tuple[str, str]]:
     offset = found.files[path].text.index(word)
-    return [
-        (end.path, found.files[end.path].text[end.span.start : end.span.end]) for end in other_ends(found, path, offset)
-    ]
+    return [(end.path, text_of(found, end.path, end.range)) for end in other_ends(found, path, offset)]
 
 
 def test_a_topic_leads_to_its_other_ends_in_all_files() -> None:
@@ -59,14 +70,15 @@ def test_a_topic_leads_to_its_other_ends_in_all_files() -> None:
 
 def test_routes_and_events_are_symbols_also_where_a_route_has_faults() -> None:
     text = CHAIN.replace("METHOD", "METOD") + SERVER
-    found = symbols(project(a=text).files["/a.lot"])
-    assert [(route.name, [block.name for block in route.children]) for route in found] == [
+    files = project(a=text)
+    found = symbols(files.files["/a.lot"], OUTLINE)
+    assert [(route.name, [block.name for block in route.children or ()]) for route in found] == [
         ("First", ["REST_API_CONFIG", "Ask"]),
         ("Second", ["REST_API_CONFIG", "Alert", "Watch", "Hidden"]),
     ]
     second = found[1]
-    assert text[second.whole.start : second.whole.end] == SERVER.rstrip()
-    assert text[second.line.start : second.line.end] == SERVER.partition("\n")[0]
+    assert text_of(files, "/a.lot", second.range) == SERVER.rstrip()
+    assert text_of(files, "/a.lot", second.selection_range) == SERVER.partition("\n")[0]
 
 
 def test_a_route_without_blocks_is_a_symbol_too_also_among_many_that_cannot_be_read(
@@ -74,18 +86,18 @@ def test_a_route_without_blocks_is_a_symbol_too_also_among_many_that_cannot_be_r
 ) -> None:
     for module in ("lot.grammar.parsing", "tools.editor.project"):
         monkeypatch.setattr(f"amqtt_rest_bridge.{module}.MOST_UNREADABLE", 50)
-    (route,) = symbols(project(a="DEFINE ROUTE First WITH TYPE REST_API\n").files["/a.lot"])
-    assert (route.name, route.children) == ("First", ())
-    many = "DEFINE ROUTE x\n" * 51
-    routes = symbols(project(a=many).files["/a.lot"])
-    assert {many[route.whole.start : route.whole.end].strip() for route in routes} == {"DEFINE ROUTE x"}
+    (route,) = symbols(project(a="DEFINE ROUTE First WITH TYPE REST_API\n").files["/a.lot"], OUTLINE)
+    assert (route.name, route.children) == ("First", [])
+    many = project(a="DEFINE ROUTE x\n" * 51)
+    routes = symbols(many.files["/a.lot"], OUTLINE)
+    assert {text_of(many, "/a.lot", route.range).strip() for route in routes} == {"DEFINE ROUTE x"}
 
 
 def test_events_can_be_tried() -> None:
-    found = trials(project(a=CHAIN + SERVER).files["/a.lot"])
-    assert [(one.route, one.event, one.topic or one.request) for one in found] == [
-        ("First", "Ask", "plant/x/alert"),
-        ("Second", "Alert", "POST /machines/x/alert"),
-        ("Second", "Watch", "failed"),
+    found = lenses(project(a=CHAIN + SERVER).files["/a.lot"], LENSES)
+    assert [one.command and one.command.arguments for one in found] == [
+        ["file:///a.lot", {"topic": "plant/x/alert"}],
+        ["file:///a.lot", {"request": "POST /machines/x/alert"}],
+        ["file:///a.lot", {"topic": "failed"}],
     ]
-    assert trials(project(a=BASIC.replace("EVENT E", "EVENT")).files["/a.lot"]) == []
+    assert lenses(project(a=BASIC.replace("EVENT E", "EVENT")).files["/a.lot"], LENSES) == []

@@ -228,7 +228,7 @@ def test_files_outside_of_the_workspace_and_unknown_ones_are_answered(client: Ls
     assert client.at("hover", "untitled:Untitled-1", 6, 15) is not None
     assert client.at("hover", "file:///nowhere.lot", 0, 0) is None
     client.change("file:///nowhere.lot", 2, "x")
-    assert client.request("textDocument/codeLens", of("file:///nowhere.lot")) == []
+    assert client.request("textDocument/codeLens", of("file:///nowhere.lot")) is None
     assert [one for one in client.notified if one["method"] != "textDocument/publishDiagnostics"] == []
 
 
