@@ -21,7 +21,7 @@ so the broker serves only the later one.
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Final, TypeVar
@@ -162,11 +162,42 @@ Intent = Notice | HandOver
 
 @dataclass(slots=True)
 class _Known:
-    """A worker's presence, and when it was heard last by our clock; `gone_at` is when it was removed."""
+    """A worker's presence, and when it was heard last by our clock; `gone_at` is when it was removed.
+
+    `is_heard`: the presence has come since this worker's connection began.
+    """
 
     presence: Presence
     heard: float
     gone_at: float | None = None
+    is_heard: bool = True
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What is known of a slot.
+
+    A slot of a living holder is held. Any other one is free since `free_since`, as soon as this worker has seen that.
+    `pending` is what this worker has published of the slot, `pending_since` when: a claim, or a grant, which counts as
+    the slot's lease at once. It is published again until it, or a later lease, has come back.
+    """
+
+    lease: Lease | None = None  # the last one that has come; its holder may be away
+    is_heard: bool = False  # a lease has come since this worker's connection began
+    is_due: bool = False  # the lease is to be published again: the broker may retain an older one
+    free_since: float | None = None
+    pending: Lease | None = None
+    pending_since: float = 0.0
+
+    @property
+    def holder(self) -> str:
+        """Return the worker that the last lease names, "" without one."""
+        return "" if self.lease is None else self.lease.worker
+
+    @property
+    def next_term(self) -> int:
+        """Return the term of the next change of hands."""
+        return 1 if self.lease is None else self.lease.term + 1
 
 
 class Leases:
@@ -184,38 +215,26 @@ class Leases:
         clock: float,
     ) -> None:  # fmt: skip
         self.worker = worker
-        self._routes = ""
-        self._every: tuple[str, ...] = ()
         self.changes = 0
         """How many times a slot has come to this worker, or has gone."""
         self.beyond: set[int] = set()
         """Slots that have leases and that the group does not have: it had more slots before."""
-        self._group = group
-        self._slots = slots
-        self._adopt_seconds = adopt_seconds
-        self._prefers = prefers
-        self._version = version
-        self._since = clock
-        self._known: dict[str, _Known] = {}
-        self.by_slot: dict[int, Lease] = {}
-        """The last notice of each slot; its holder may be away."""
-        self._claimed: dict[int, tuple[int, float]] = {}  # term, and when: claims that have not come back
-        self._free_since: dict[int, float] = {}
-        self._connected: float | None = None  # since when
-        self._unheard: float | None = None  # since when our presence is on its way and has not come back
-        self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
-        self._looked = 0.0  # when `intents` was called last
         self.ordered_until = -math.inf
         """Until this time no other worker takes this one for gone and claims its slots."""
-        self._due = 0.0  # when notices are published again
-        self._heard_again: set[str | int] = set()  # since `connecting`: workers, and slots by their leases
-        self._again: dict[int, Lease] = {}  # to be published again: the broker may retain an older notice than these
-        self._granted: dict[int, tuple[Lease, float]] = {}  # with their times: grants that have not come back
-        self._stopping = False
+        self._group = group
+        self._adopt_seconds = adopt_seconds
+        self._own = Presence(worker, 0.0, "", version, clock, slots, prefers, (), leaves=False)
+        self._known: dict[str, _Known] = {}
+        self._slots = [_Slot() for _ in range(slots)]
+        self._connected: float | None = None  # since when
+        self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
+        self._due = 0.0  # when this worker announces itself again
+        self._unheard: float | None = None  # since when our presence is on its way and has not come back
+        self._looked = 0.0  # when `intents` was called last
 
     def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
         """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
-        self._routes, self._every, self._due = routes, every, -math.inf
+        self._own, self._due = replace(self._own, routes=routes, every=every), -math.inf
 
     # What comes in.
 
@@ -223,31 +242,36 @@ class Leases:
         """Note that the connection has ended, or that a new one begins to bring retained notices: see `connected`."""
         self._connected = self._unheard = None
         self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
-        self._heard_again = set()
+        for known in self._known.values():
+            known.is_heard = False
+        for slot in self._slots:
+            slot.is_heard = False
 
     def connected(self, now: float, silence: float = math.inf) -> None:
         """Note that all retained notices have come: what was not among them was removed while this worker was away."""
         self._silence = silence
         self._connected = self._due = self._looked = now
-        self._known = {worker: known for worker, known in self._known.items() if worker in self._heard_again}
-        # Each worker publishes the leases again that it knows and the broker has lost. Their holders may not know them:
-        # a slot may have been handed over to a worker that was away.
-        self._again |= {slot: lease for slot, lease in self.by_slot.items() if slot not in self._heard_again}
-        self._claimed, self._free_since = {}, {}
+        self._known = {worker: known for worker, known in self._known.items() if known.is_heard}
+        for slot in self._slots:
+            # Each worker publishes the leases again that it knows and the broker has lost. Their holders may not know
+            # them: a slot may have been handed over to a worker that was away.
+            slot.is_due |= not slot.is_heard
+            slot.free_since = None
+            if slot.pending is not slot.lease:  # a claim
+                slot.pending = None
 
     def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
         """Take a notice. Other payloads are ignored, and a retained notice may be old."""
-        levels = topic.split("/")
-        if levels[-1] == "presence" and len(levels) == 5:
-            self._take_presence(levels[3], payload, now)
-        elif levels[-1] == "lease" and len(levels) == 4:
-            name = levels[2]
-            slot = int(name) if name.isascii() and name.isdigit() and len(name) < 5 else -1
-            lease = parse(payload, Lease)
-            if lease is not None and 0 <= slot < self._slots:
-                self._take_lease(slot, lease, retained=retained)
-            elif lease is not None and slot >= self._slots:
-                self.beyond.add(slot)
+        match topic.split("/"):
+            case [_, _, "workers", worker, "presence"]:
+                self._take_presence(worker, payload, now)
+            case [_, _, slot, "lease"] if slot.isascii() and slot.isdigit() and len(slot) < 5:
+                if (lease := parse(payload, Lease)) is None:
+                    return
+                if int(slot) < len(self._slots):
+                    self._take_lease(self._slots[int(slot)], lease, retained=retained)
+                else:
+                    self.beyond.add(int(slot))
 
     def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
         known = self._known.get(worker)
@@ -255,7 +279,6 @@ class Leases:
         is_one_too_many = known is None and worker != self.worker and len(self._known) >= MOST_WORKERS
         if presence is not None and presence.worker == worker and not is_one_too_many:
             self._known[worker] = _Known(presence, now)
-            self._heard_again.add(worker)
             if worker == self.worker and self._unheard is not None:
                 self.ordered_until = self._unheard + min(self._adopt_seconds, self._silence)
                 self._unheard = None
@@ -264,31 +287,25 @@ class Leases:
         if not payload and worker == self.worker:
             self._due = now  # the will of an earlier connection, or a message of another client
 
-    def _take_lease(self, slot: int, lease: Lease, *, retained: bool) -> None:
-        self._heard_again.add(slot)
-        known, mine = self.by_slot.get(slot), self.worker
-        held = known is not None and known.worker == mine
+    def _take_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
+        known, mine, slot.is_heard = slot.lease, self.worker, True
         if known is None or lease.term > known.term:
-            self.by_slot[slot] = lease
-            self._again.pop(slot, None)
-            if held != (lease.worker == mine):
-                self.changes += 1
+            slot.lease, slot.is_due = lease, False
+            self.changes += (lease.worker == mine) != (known is not None and known.worker == mine)
         elif (lease.term, lease.worker) == (known.term, known.worker):
-            self.by_slot[slot] = lease
-        elif held:
+            slot.lease = lease
+        elif known.worker == mine:
             # The lease that came is older than this worker's, or has the same term, and the broker retains it: this
             # worker publishes its own again. With the same term both workers may believe that they hold the slot, as
             # brokers of a cluster may order two claims differently. Then the worker with the higher id takes the next
             # term. It uses that term at once, so that a grant which it publishes meanwhile has a higher term, and no
             # term has two holders.
             again = lease.term == known.term and mine > lease.worker and not retained
-            self.by_slot[slot] = self._again[slot] = replace(known, term=known.term + again)
+            slot.lease, slot.is_due = replace(known, term=known.term + again), True
         elif retained and lease.term < known.term:
-            self._again[slot] = known
-        if slot in self._granted and lease.term >= self._granted[slot][0].term:
-            del self._granted[slot]
-        if lease.worker == mine or lease.term > self._claimed.get(slot, (0, 0.0))[0]:
-            self._claimed.pop(slot, None)
+            slot.is_due = True
+        if slot.pending is not None and lease.term >= slot.pending.term:
+            slot.pending = None
 
     # What comes of it.
 
@@ -309,102 +326,108 @@ class Leases:
         return self._unheard is not None and now - self._unheard >= max(self._adopt_seconds, self._silence)
 
     @property
+    def by_slot(self) -> Mapping[int, Lease]:
+        """Return the last lease of each slot that has one; its holder may be away."""
+        return {number: slot.lease for number, slot in enumerate(self._slots) if slot.lease is not None}
+
+    @property
     def held(self) -> frozenset[int]:
         """Return the slots that this worker holds."""
-        return frozenset(slot for slot, lease in self.by_slot.items() if lease.worker == self.worker)
+        return frozenset(number for number, slot in enumerate(self._slots) if slot.holder == self.worker)
 
     def view(self, now: float) -> GroupView:
         """Return the group as it is known now."""
-        living = self._others(now) | {self.worker: self._presence(0.0)}
+        living = self._others(now) | {self.worker: self._own}
         return GroupView(self.worker, dict(sorted(living.items())))
+
+    def share_comes(self, now: float) -> bool:
+        """Return whether this worker holds less than its share."""
+        return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
 
     def intents(self, now: float, clock: float) -> list[Intent]:
         """Return what this worker has to do now; nothing without a connection."""
-        if self._connected is None or self._stopping:
+        if self._connected is None or self._own.leaves:
             return []
-        for known in (
-            self._known.values() if now - self._looked > _PAUSE_SECONDS else ()
-        ):  # it was suspended: notices wait
-            known.heard += now - self._looked if known.heard <= self._looked else 0.0
+        if now - self._looked > _PAUSE_SECONDS:  # this worker was suspended: notices wait
+            for known in self._known.values():
+                known.heard += now - self._looked if known.heard <= self._looked else 0.0
         self._looked = now
         hears_itself = self._unheard is None or now - self._unheard < self._adopt_seconds * _ECHO_PART
-        beat = [self._beat(now, clock)] if now >= self._due else []
-        again = self._repeats(now, clock)
+        intents: list[Intent] = [self._announce(now, clock)] if now >= self._due else []
         holders, wanted = self._holders(now), self._shares(now)
-        moved = [HandOver(slot) for slot, holder in holders.items() if holder == self.worker != wanted[slot]]
-        # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
-        free = [slot for slot, holder in holders.items() if holder is None and hears_itself]
-        return [*beat, *again, *moved, *self._claims(free, wanted, now, clock)]
+        for number, slot in enumerate(self._slots):
+            is_late = slot.pending is not None and now - slot.pending_since >= _CLAIM_SECONDS
+            if slot.lease is not None and (slot.is_due or (is_late and slot.pending is slot.lease)):
+                slot.is_due, slot.pending_since = False, now
+                intents.append(self._publish(number, slot.lease, clock))
+            if holders[number] == self.worker != wanted[number]:
+                intents.append(HandOver(number))
+            # While this worker receives nothing, all others seem silent: it would claim slots that they hold.
+            if holders[number] is not None or not hears_itself:
+                slot.free_since = None
+                continue
+            slot.free_since = now if slot.free_since is None else slot.free_since
+            # A slot that its worker has left unclaimed for so long may be claimed by any worker.
+            is_mine = wanted[number] == self.worker or now - slot.free_since >= self._adopt_seconds
+            if is_mine and (slot.pending is None or is_late):
+                has_crashed = slot.holder not in ("", self.worker)
+                slot.pending_since = now
+                slot.pending = self._lease(self.worker, slot.next_term, clock, waits=has_crashed)
+                intents.append(self._publish(number, slot.pending, clock))
+        return intents
 
-    def _beat(self, now: float, clock: float) -> Notice:
-        """Announce this worker, have its leases published again, and forget workers that have long been gone."""
+    def _announce(self, now: float, clock: float) -> Notice:
+        """Announce this worker, publish its leases again, and forget workers that have long been gone."""
         self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
         self._unheard = now if self._unheard is None else self._unheard
-        self._again = {slot: self.by_slot[slot] for slot in sorted(self.held)} | self._again
+        for slot in self._slots:
+            slot.is_due |= slot.holder == self.worker
         long_ago = now - 2 * self._adopt_seconds
         self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
-        presence = self._presence(clock + self._adopt_seconds)
-        return Notice(presence_topic(self._group, self.worker), presence.payload)
+        return self._presence(clock)
 
-    def _repeats(self, now: float, clock: float) -> list[Notice]:
-        """Publish leases that are due, and grants that have not come back for a while."""
-        again, self._again = self._again, {}
-        for slot, (lease, when) in self._granted.items():
-            if now - when >= _CLAIM_SECONDS:
-                again[slot], self._granted[slot] = lease, (lease, now)
-        return [self._publish(slot, self._renewed(lease, clock)) for slot, lease in again.items()]
-
-    def _claims(
-        self, free: Iterable[int], wanted: Mapping[int, str | None], now: float, clock: float
-    ) -> list[Notice]:  # fmt: skip
-        """Claim the free slots of this worker's share."""
-        claims: list[Notice] = []
-        self._free_since = {slot: self._free_since.get(slot, now) for slot in free}
-        for slot, free_since in self._free_since.items():
-            # A slot that its worker has left unclaimed for so long may be claimed by any worker.
-            is_mine = wanted[slot] == self.worker or now - free_since >= self._adopt_seconds
-            claim = self._claimed.get(slot)
-            if is_mine and (claim is None or now - claim[1] >= _CLAIM_SECONDS):
-                before = self.by_slot.get(slot)
-                crashed = before is not None and before.worker not in ("", self.worker)
-                term = 1 if before is None else before.term + 1
-                self._claimed[slot] = term, now
-                claimed = Lease(self.worker, 0.0, self._routes, self._version, term, clock, crashed)
-                claims.append(self._publish(slot, self._renewed(claimed, clock)))
-        return claims
-
-    def grant(self, slot: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
+    def grant(self, number: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
         """Hand over a slot that this worker no longer serves; return the notice, None if it no longer holds the slot.
 
         The notice names the living worker whose share the slot is. That may be this worker again; if it stops and no
         other one lives, the notice names none. With `waits` requests of the slot still run.
         """
-        lease = self.by_slot.get(slot)
-        if lease is None or lease.worker != self.worker:
+        slot = self._slots[number]
+        if slot.holder != self.worker:
             return None
-        to = self._shares(now)[slot] or ""
-        present = self._known.get(to)
-        routes, version = (self._routes, self._version) if present is None else (
-            present.presence.routes, present.presence.version
-        )  # fmt: skip
-        granted = Lease(to, clock + self._adopt_seconds if to else clock, routes, version, lease.term + 1, clock, waits)
-        self.by_slot[slot], self._granted[slot] = granted, (granted, now)
+        to = self._shares(now)[number] or ""
+        slot.lease = slot.pending = self._lease(to, slot.next_term, clock, waits=waits)
+        slot.pending_since = now
         self.changes += to != self.worker
-        return self._publish(slot, granted)
+        return self._publish(number, slot.lease, clock)
 
     def stop(self, clock: float) -> Notice:
         """Take no more slots: `grant` leaves those that are held to the others; returns the notice that says so."""
-        self._stopping = True
-        presence = replace(self._presence(clock + self._adopt_seconds), leaves=True)
-        return Notice(presence_topic(self._group, self.worker), presence.payload)
+        self._own = replace(self._own, leaves=True)
+        return self._presence(clock)
 
     def farewell(self) -> Notice:
         """Return the notice of a planned stop, which is the will too."""
         return Notice(presence_topic(self._group, self.worker), b"")
 
-    def share_comes(self, now: float) -> bool:
-        """Return whether this worker holds less than its share."""
-        return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
+    def _presence(self, clock: float) -> Notice:
+        presence = replace(self._own, until=clock + self._adopt_seconds)
+        return Notice(presence_topic(self._group, self.worker), presence.payload)
+
+    def _lease(self, worker: str, term: int, clock: float, *, waits: bool) -> Lease:
+        """Return the lease of a slot that changes hands now; with `worker` "" it is free."""
+        known = self._known.get(worker)
+        presence = self._own if known is None else known.presence
+        until = clock + self._adopt_seconds if worker else clock
+        return Lease(worker, until, presence.routes, presence.version, term, clock, waits)
+
+    def _publish(self, slot: int, lease: Lease, clock: float) -> Notice:
+        if lease.worker == self.worker:
+            until = clock + self._adopt_seconds
+            lease = replace(lease, until=until, routes=self._own.routes, version=self._own.version)
+        return Notice(lease_topic(self._group, slot), lease.payload)
+
+    # Who may hold what.
 
     def _lives(self, known: _Known, now: float) -> bool:
         return known.gone_at is None and now - known.heard < self._adopt_seconds
@@ -419,17 +442,16 @@ class Leases:
 
     def _holders(self, now: float) -> dict[int, str | None]:
         """Return the holder of each slot; None where the slot is free."""
-        holders: dict[int, str | None] = {}
-        for slot in range(self._slots):
-            lease = self.by_slot.get(slot)
-            is_held = lease is not None and slot < self._most(lease.worker) and self._may_hold(lease.worker, now)
-            holders[slot] = lease.worker if lease is not None and is_held else None
-        return holders
+        return {
+            number: slot.holder if number < self._most(slot.holder) and self._may_hold(slot.holder, now) else None
+            for number, slot in enumerate(self._slots)
+        }
 
     def _most(self, worker: str) -> int:
         """Return how many slots a worker opens, the lowest ones, of those that this worker knows."""
         known = self._known.get(worker)
-        return self._slots if known is None or worker == self.worker else min(known.presence.slots, self._slots)
+        most = len(self._slots)
+        return most if known is None or worker == self.worker else min(known.presence.slots, most)
 
     def _may_hold(self, worker: str, now: float) -> bool:
         if worker in ("", self.worker):
@@ -441,31 +463,18 @@ class Leases:
         return self._lives(known, now)
 
     def _shares(self, now: float) -> dict[int, str | None]:
+        """Return which worker each slot belongs to; see `shares`."""
         holders, found, first = self._holders(now), dict[int, str | None](), 0
         living = {worker: presence.slot for worker, presence in self._others(now).items()}
-        if self._stopping:
+        if self._own.leaves:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
         else:
-            living[self.worker] = self._prefers
-        for most in sorted({self._slots, *map(self._most, living)}):  # so that all agree on the slots that all open
+            living[self.worker] = self._own.slot
+        for most in sorted({len(self._slots), *map(self._most, living)}):  # so that all agree on slots that all open
             able = {worker: prefers for worker, prefers in living.items() if self._most(worker) >= most}
             found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
             first = most
         return found
-
-    def _presence(self, until: float) -> Presence:
-        return Presence(
-            self.worker, until, self._routes, self._version, self._since, self._slots, self._prefers, self._every,
-            leaves=False,
-        )  # fmt: skip
-
-    def _renewed(self, lease: Lease, clock: float) -> Lease:
-        if lease.worker != self.worker:
-            return lease
-        return replace(lease, until=clock + self._adopt_seconds, routes=self._routes, version=self._version)
-
-    def _publish(self, slot: int, lease: Lease) -> Notice:
-        return Notice(lease_topic(self._group, slot), lease.payload)
 
 
 def shares(living: Mapping[str, int | None], holders: Mapping[int, str | None]) -> dict[int, str | None]:
