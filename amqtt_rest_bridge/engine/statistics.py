@@ -5,7 +5,7 @@ After each change `Outcomes.report_health` checks whether the health has changed
 
 from collections import deque
 from collections.abc import Iterable
-from enum import Enum, auto
+from enum import IntEnum, auto
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -44,7 +44,7 @@ class RouteError(NamedTuple):
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
-class _End(Enum):
+class _End(IntEnum):
     """How a message or request has ended."""
 
     WELL = auto()

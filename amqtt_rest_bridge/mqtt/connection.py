@@ -66,6 +66,7 @@ class MqttConnection(asyncio.Protocol):
         """Whether the broker had kept the session."""
         self.receive_maximum = _RECEIVE_MAXIMUM
         """How many publications the broker takes before it has acknowledged one."""
+        self.maximum_qos = 2
         self.session_expiry = session.expiry
         """Seconds for which the broker keeps the session: as asked for, or less."""
         self.maximum_packet_size = standard.LARGEST_PACKET
@@ -178,7 +179,7 @@ class MqttConnection(asyncio.Protocol):
             BrokerError: The packet is larger than the broker takes, or what MQTT has no room for.
         """
         packet_id = self._free_id()  # with QoS 0 too: it counts until it is written
-        qos = min(qos, self.properties.get(Property.MAXIMUM_QOS, 2))  # section 3.2.2.3.4
+        qos = min(qos, self.maximum_qos)
         try:
             packet = packets.publish(
                 topic, payload, packet_id if qos else None, qos=qos, retain=retain,
@@ -243,8 +244,8 @@ class MqttConnection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Write on this transport."""
         self._transport = cast("asyncio.Transport", transport)
-        sock = transport.get_extra_info("socket")
-        self._socket = None if sock is None or sock.family == getattr(socket, "AF_UNIX", None) else sock
+        if self._socket is None and self._address.path is not None:
+            self._socket = transport.get_extra_info("socket")
 
     def data_received(self, data: bytes) -> None:
         """Take what the broker sends."""
@@ -290,6 +291,7 @@ class MqttConnection(asyncio.Protocol):
         ):
             sock = socket.socket(family, kind, number)
             sock.setblocking(False)
+            self._socket = sock  # uvloop's transport makes another one for each call of `setsockopt`
             try:
                 await self._loop.sock_connect(sock, where)
                 await self._loop.create_connection(
@@ -422,6 +424,8 @@ class MqttConnection(asyncio.Protocol):
                 self._has_received = True
                 if type(packet) is Publish:
                     self._on_publish(packet)
+                elif type(packet) is packets.Acknowledged and packet.kind == standard.PUBACK:
+                    self._on_published(standard.PUBACK, packet.packet_id, packet.code)
                 else:
                     self._on_other(packet)
         except PacketError as error:  # section 4.13.1
@@ -520,6 +524,7 @@ class MqttConnection(asyncio.Protocol):
         found = self.properties = packet.properties
         self.session_present = packet.session_present
         self.receive_maximum = found.get(Property.RECEIVE_MAXIMUM, _RECEIVE_MAXIMUM)
+        self.maximum_qos = found.get(Property.MAXIMUM_QOS, 2)  # section 3.2.2.3.4
         self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
         self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, standard.LARGEST_PACKET)
         # [MQTT-3.2.2-21]; 0 is none. Pings are as frequent then, so that the end of a broker is seen.

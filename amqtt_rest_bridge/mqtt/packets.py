@@ -486,7 +486,8 @@ class Will:
 
 
 def _packet(first: int, *parts: bytes) -> bytes:
-    return b"".join((bytes([first]), of_variable(sum(map(len, parts))), *parts))
+    body = b"".join(parts)
+    return bytes((first,)) + of_variable(len(body)) + body
 
 
 def _maybe(properties: Properties | None) -> bytes:

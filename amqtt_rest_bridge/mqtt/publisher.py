@@ -86,6 +86,7 @@ class MqttPublisher:
         self._suspects = 0
         self._drops = LineLimit(_LOG_SECONDS)
         self._expiring: asyncio.TimerHandle | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None  # of its first publication
 
     @property
     def is_connected(self) -> bool:
@@ -112,7 +113,7 @@ class MqttPublisher:
             NoRoomError: Without `wait`: it could not be sent within a second.
             PublicationRefusedError: The broker refuses it, or it can be published nowhere.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop = self._loop or asyncio.get_running_loop()
         answer = loop.create_future()
         sending = _Sending(publication, hops, answer, is_own=self._is_private and is_own, mark=mark)
         fault = check_topic_name(publication.topic)
@@ -221,7 +222,7 @@ class MqttPublisher:
             return
         self._under_way[sending] = None
         if sending.expires_at is not None:
-            sending.expires_at = asyncio.get_running_loop().time() + _ACKNOWLEDGED_SECONDS
+            sending.expires_at += _ACKNOWLEDGED_SECONDS
 
     def _drop(self, sending: _Sending, why: str) -> None:
         what = f"not published on {loggable(sending.publication.topic)}: {why}"
