@@ -3,7 +3,7 @@
 The module of a command is imported when the command is run.
 """
 
-from amqtt_rest_bridge.processes import interrupts  # isort: skip  # first: Ctrl-C ends what follows
+from amqtt_rest_bridge import interrupts  # isort: skip  # first: Ctrl-C ends what follows
 
 import functools
 import os

@@ -39,11 +39,10 @@ from amqtt_rest_bridge.lot.model import EventName, LoadResult, Message, Route, R
 from amqtt_rest_bridge.lot.route_set import changes, longest_request, server_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.processes.reload import FirstLoad, Reloader, load_first_apart, usable_routes
-from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
-from amqtt_rest_bridge.processes.supervisor import Supervisor
+from amqtt_rest_bridge.reload import FirstLoad, Reloader, load_first_apart, usable_routes
 from amqtt_rest_bridge.settings import Settings, WorkerSettings
 from amqtt_rest_bridge.store import SeenKeys
+from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import return_large_blocks, use_all_descriptors
 from amqtt_rest_bridge.times import LoopClock
 
@@ -74,7 +73,6 @@ class Program:
         settings: Those of the worker or the plugin, checked.
         publisher: Publishes results, requests and statuses.
         make_place: Makes its place.
-        run_loader: Loads route files.
         on_reload: Called after each reload with the routes in use; with None after one that failed.
         owns_process: Whether nothing else runs in this process. Memory, descriptors and garbage collection of the whole
             process are set up then.
@@ -87,14 +85,12 @@ class Program:
         publisher: MqttPublisher,
         make_place: MakePlace,
         *,
-        run_loader: RunLoader = run_loader,
         on_reload: Callable[[FirstLoad | None], None] = lambda _: None,
         owns_process: bool = True,
         pids: Mapping[str, int] | None = None,
     ) -> None:
         self._settings = settings
         self._check = partial(check_routes, settings=settings)
-        self._run_loader = run_loader
         self._on_reload = on_reload
         self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
@@ -151,7 +147,7 @@ class Program:
             RouteFilesError: A route file has an error; every fault has been logged.
             ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
         """
-        first = await load_first_apart(self._settings, self._check, self._run_loader)
+        first = await load_first_apart(self._settings, self._check)
         self.use_first(first)
         return first
 
@@ -168,7 +164,7 @@ class Program:
         """
         self._routes = first.routes
         self._reloader = Reloader(
-            self._settings, self._replace, self._check, first, self._reloaded, self._run_loader, self._applied
+            self._settings, self._replace, self._check, first, self._reloaded, self._applied
         )  # fmt: skip
         ports = server_ports(self._routes)
         self._ports.bind(ports, before or {})

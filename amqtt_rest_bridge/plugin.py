@@ -18,7 +18,7 @@ from amqtt.plugins.base import BasePlugin
 from amqtt.session import ApplicationMessage
 
 from amqtt_rest_bridge.broker import amqtt_broker, repairs
-from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
+from amqtt_rest_bridge.broker.child import BridgeChild, spawn_bridge
 from amqtt_rest_bridge.broker.command_topics import CommandTopics
 from amqtt_rest_bridge.broker.endpoint import Endpoint
 from amqtt_rest_bridge.broker.incoming import IncomingMessages, retained_messages
@@ -27,10 +27,10 @@ from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.broker.repairs.shutdown import Draining
 from amqtt_rest_bridge.broker.statuses import Statuses
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, RouteFilesError
-from amqtt_rest_bridge.processes.reload import reloading_on_sighup
-from amqtt_rest_bridge.processes.supervisor import Supervisor, Times
 from amqtt_rest_bridge.settings import Settings, check_settings
+from amqtt_rest_bridge.signals import reloading_on_sighup
 from amqtt_rest_bridge.store import Spool
+from amqtt_rest_bridge.supervisor import Supervisor, Times
 from amqtt_rest_bridge.system import freeze_garbage, return_large_blocks
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 
@@ -52,7 +52,7 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
     """
 
     Config = Settings  # type: ignore[assignment]  # amqtt looks for a dataclass of this name
-    code: ClassVar = BridgeCode()
+    spawn = staticmethod(spawn_bridge)
     times: ClassVar = Times()
 
     def __init__(self, context: BrokerContext) -> None:
@@ -178,10 +178,10 @@ class RestBridgePlugin(BasePlugin[BrokerContext]):
 
     def _bridge(self) -> "BridgeChild | BridgeTasks":
         if self.config.processes:
-            return BridgeChild(self.config, self.endpoint, self.times, self.code.spawn)
+            return BridgeChild(self.config, self.endpoint, self.times, self.spawn)
         from amqtt_rest_bridge.plugin_bridge import BridgeTasks  # which takes 20 MB
 
-        return BridgeTasks(self.config, self.endpoint.address, self.code.load)
+        return BridgeTasks(self.config, self.endpoint.address)
 
 
 def _nothing() -> None:

@@ -1,6 +1,6 @@
 """The bridge of the plugin: `Program`, with the private endpoint of its broker for a broker.
 
-`main` runs it as a child process, which `broker.child` starts and talks to by `processes.control`. `BridgeTasks` runs
+`main` runs it as a child process, which `broker.child` starts and talks to by `broker.control`. `BridgeTasks` runs
 it as tasks of the broker's own loop (`processes: 0`), and has the methods of `BridgeChild`, so that the plugin need not
 know.
 """
@@ -19,15 +19,14 @@ from functools import partial
 from typing import Any, Final
 
 from amqtt_rest_bridge.bridge import MakePlace, Program, check_routes
+from amqtt_rest_bridge.broker.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
 from amqtt_rest_bridge.errors import BridgeError, InUseError, reason
 from amqtt_rest_bridge.group.plugin_member import PluginMember
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
-from amqtt_rest_bridge.processes.control import Connect, Failed, Loaded, Log, Reload, Start, Stop, read, written
-from amqtt_rest_bridge.processes.reload import FirstLoad, load_first
-from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
-from amqtt_rest_bridge.processes.supervisor import loop_factory
+from amqtt_rest_bridge.reload import FirstLoad, load_first
 from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.signals import loop_factory
 from amqtt_rest_bridge.system import leave_no_core_file
 
 log = logging.getLogger(__name__)
@@ -44,18 +43,16 @@ class BridgeTasks:
     Args:
         settings: Those of the plugin, checked.
         address: Of the endpoint.
-        run_loader: Loads changed route files.
 
     Raises:
         RouteFilesError: A route file has an error; every fault has been logged.
         ConfigurationError: A file cannot be used, a port is taken, or a route cannot run.
     """
 
-    def __init__(self, settings: Settings, address: PrivateAddress, run_loader: RunLoader = run_loader) -> None:
+    def __init__(self, settings: Settings, address: PrivateAddress) -> None:
         self.program = program = Program(
-            settings, MqttPublisher(is_private=True), _place(settings, address), run_loader=run_loader,
-            owns_process=False,
-        )  # fmt: skip
+            settings, MqttPublisher(is_private=True), _place(settings, address), owns_process=False
+        )
         """The bridge."""
         self._starting: asyncio.Future[None] | None = None
         self._is_stopped = False
@@ -114,13 +111,11 @@ class BridgeProcess:
     Args:
         start: What the broker has said first.
         writer: The control socket.
-        run_loader: Loads route files.
     """
 
-    def __init__(self, start: Start, writer: asyncio.StreamWriter, run_loader: RunLoader) -> None:
+    def __init__(self, start: Start, writer: asyncio.StreamWriter) -> None:
         self._start = start
         self._writer = writer
-        self._run_loader = run_loader
         self._program: Program | None = None
         self._may_connect = asyncio.Event()
         self._stop: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -186,9 +181,8 @@ class BridgeProcess:
         pids = {"main": os.getppid(), "bridge-0": os.getpid()}
         settings, place = self._start.settings, _place(self._start.settings, self._start.address)
         self._program = program = Program(
-            settings, MqttPublisher(is_private=True), place, run_loader=self._run_loader, on_reload=self._tell_loaded,
-            pids=pids,
-        )  # fmt: skip
+            settings, MqttPublisher(is_private=True), place, on_reload=self._tell_loaded, pids=pids
+        )
         if self._start.first is None:
             self._tell_loaded(await program.load())
         else:
@@ -243,14 +237,14 @@ class ControlHandler(logging.Handler):
         self._writer.write(written(message))
 
 
-async def serve(sock: socket.socket, run_loader: RunLoader = run_loader) -> None:
+async def serve(sock: socket.socket) -> None:
     """Run the bridge at its end of a control socket, until the broker stops it or is gone."""
     reader, writer = await asyncio.open_unix_connection(sock=sock)
     start = await read(reader)
     if start is None:
         return
     logging.basicConfig(level=start.level, handlers=[ControlHandler(writer)], format="%(message)s", force=True)
-    process = BridgeProcess(start, writer, run_loader)
+    process = BridgeProcess(start, writer)
     running, obeying = asyncio.ensure_future(process.run()), asyncio.ensure_future(process.obey(reader))
     await asyncio.wait([running, obeying], return_when=asyncio.FIRST_COMPLETED)
     if not running.done():  # the broker is gone, and with it the clients that results are for

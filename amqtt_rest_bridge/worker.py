@@ -11,9 +11,8 @@ from amqtt_rest_bridge.errors import BridgeError
 from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address
-from amqtt_rest_bridge.processes.reload import reloading_on_sighup
-from amqtt_rest_bridge.processes.supervisor import Signals
 from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.signals import Signals, reloading_on_sighup
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ A command is a function whose annotations describe its options to typer; it retu
 standard output, errors to standard error. A command imports the rooms that it needs: `--help` needs no database.
 """
 
-from amqtt_rest_bridge.processes import interrupts  # isort: skip  # first: Ctrl-C ends what follows
+from amqtt_rest_bridge import interrupts  # isort: skip  # first: Ctrl-C ends what follows
 
 import functools
 import inspect

@@ -15,7 +15,7 @@ from amqtt_rest_bridge.__main__ import main
 from amqtt_rest_bridge.cli import worker
 from amqtt_rest_bridge.cli.configuration import build
 from amqtt_rest_bridge.errors import RouteFilesError
-from amqtt_rest_bridge.processes.reload import usable_routes
+from amqtt_rest_bridge.reload import usable_routes
 from amqtt_rest_bridge.settings import WRITE_VALUE, Row, Settings, WorkerSettings, row_of, variable_of
 from tests.documents.tables import plugin_table
 from tests.support.commands import SERVER_ROUTE

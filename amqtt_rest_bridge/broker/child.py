@@ -1,6 +1,6 @@
 """`BridgeChild`: the bridge as a child process of the broker: started, watched, started again, stopped.
 
-The two talk MQTT at the endpoint, and `processes.control` about everything else. A bridge that ends is started again at
+The two talk MQTT at the endpoint, and `broker.control` about everything else. A bridge that ends is started again at
 once, then after 1, 2, 4 ... 30 s, with the routes that it has used last: what the route files say by then changes
 nothing. One that is silent for 30 s hangs, and is killed. The broker's loop only; the constructor blocks.
 """
@@ -13,12 +13,10 @@ import signal
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.processes.child import ChildProcess, Restarts
-from amqtt_rest_bridge.processes.control import (
+from amqtt_rest_bridge.broker.control import (
     Connect,
     Failed,
     Loaded,
@@ -30,9 +28,10 @@ from amqtt_rest_bridge.processes.control import (
     read_now,
     written,
 )
-from amqtt_rest_bridge.processes.route_loader import RunLoader, run_loader
-from amqtt_rest_bridge.processes.supervisor import Times
+from amqtt_rest_bridge.child_process import ChildProcess, Restarts
+from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.supervisor import Times
 from amqtt_rest_bridge.times import woken
 
 if TYPE_CHECKING:
@@ -63,14 +62,6 @@ Spawn = Callable[[socket.socket], RunningProcess]
 def spawn_bridge(theirs: socket.socket) -> RunningProcess:
     """Start a bridge in an interpreter of its own."""
     return ChildProcess(_MODULE, [str(theirs.fileno())], [theirs.fileno()])
-
-
-@dataclass(frozen=True, slots=True)
-class BridgeCode:
-    """How the code of the bridge is run in processes: the bridge itself, and what loads changed route files."""
-
-    spawn: Spawn = spawn_bridge
-    load: RunLoader = run_loader
 
 
 class _EndedError(ConfigurationError):

@@ -16,7 +16,8 @@ from amqtt.events import BrokerEvents
 
 from amqtt_rest_bridge.broker import amqtt_broker, configuration, repairs
 from amqtt_rest_bridge.errors import BridgeError, RouteFilesError, reason
-from amqtt_rest_bridge.processes.supervisor import Signals, Supervisor, loop_factory
+from amqtt_rest_bridge.signals import Signals, loop_factory
+from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import freeze_garbage
 
 log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ import yaml
 from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http.server_tls import TlsFiles
-from amqtt_rest_bridge.processes.reload import usable_routes
+from amqtt_rest_bridge.reload import usable_routes
 from amqtt_rest_bridge.settings import SettingFault, Settings, in_yaml
 from amqtt_rest_bridge.spelling import Question, did_you_mean
 

@@ -10,7 +10,7 @@ import typer
 
 from amqtt_rest_bridge.cli.logs import Handler, LogFormat, LogLevel, StrayOutput, configure
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Severity
-from amqtt_rest_bridge.processes.supervisor import Signals
+from amqtt_rest_bridge.signals import Signals
 from amqtt_rest_bridge.system import leave_no_core_file
 
 if TYPE_CHECKING:

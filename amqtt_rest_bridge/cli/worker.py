@@ -20,7 +20,6 @@ from amqtt_rest_bridge.cli.serve import in_one_line, report_failure
 from amqtt_rest_bridge.errors import ConfigurationError, Fault
 from amqtt_rest_bridge.mqtt.packets import of_text
 from amqtt_rest_bridge.mqtt.values import Address, load_tls, parse_url
-from amqtt_rest_bridge.processes.supervisor import Signals, loop_factory
 from amqtt_rest_bridge.settings import (
     ADMIN_VARIABLE,
     PASSWORD_VARIABLE,
@@ -31,6 +30,7 @@ from amqtt_rest_bridge.settings import (
     row_of,
     variable_of,
 )
+from amqtt_rest_bridge.signals import Signals, loop_factory
 from amqtt_rest_bridge.system import leave_no_core_file
 
 log = logging.getLogger(__name__)
@@ -222,7 +222,7 @@ def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler
 def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
     from amqtt_rest_bridge.bridge import check_routes
     from amqtt_rest_bridge.group.probe import probe
-    from amqtt_rest_bridge.processes.reload import load_first
+    from amqtt_rest_bridge.reload import load_first
 
     settings, address = _usable(path, options)
     routes = load_first(settings, lambda routes: check_routes(routes, settings)).routes

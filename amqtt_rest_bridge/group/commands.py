@@ -19,8 +19,8 @@ from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
-from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
+from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.tools.commands.command import COMMAND_TOPIC, ROOT
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes

@@ -30,8 +30,8 @@ from amqtt_rest_bridge.lot.route_set import route_set_hash
 from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
-from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.times import LineLimit, lease_time, woken
 from amqtt_rest_bridge.tools.commands.execution import RunsRoutes

@@ -29,8 +29,8 @@ from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.reconnecting import ReconnectingClient
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, Subscription
-from amqtt_rest_bridge.processes.supervisor import Supervisor
 from amqtt_rest_bridge.settings import WorkerSettings
+from amqtt_rest_bridge.supervisor import Supervisor
 from amqtt_rest_bridge.times import lease_time
 from amqtt_rest_bridge.topics import schedule_topic
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Mapping
 
 from amqtt_rest_bridge.addresses import why_not_bound
-from amqtt_rest_bridge.processes.child import ChildProcess, Restarts
+from amqtt_rest_bridge.child_process import ChildProcess, Restarts
 from amqtt_rest_bridge.times import Backoff
 from template_api.errors import StartError
 

@@ -24,7 +24,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.standard import Property
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession, Subscription
-from amqtt_rest_bridge.processes.supervisor import loop_factory
+from amqtt_rest_bridge.signals import loop_factory
 from tests.benchmarks import rig
 from tests.worker.mosquitto import Mosquitto
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.processes.supervisor import Times
+from amqtt_rest_bridge.supervisor import Times
 from tests.support.admin_client import admin_of
 from tests.support.commands import accepts
 from tests.support.embedded_broker import Client, Host, hosting

@@ -14,16 +14,16 @@ from typing import Any, cast
 import pytest
 
 from amqtt_rest_bridge.broker.child import BridgeChild, RunningProcess
+from amqtt_rest_bridge.child_process import ChildProcess
 from amqtt_rest_bridge.errors import ConfigurationError, RouteFilesError
-from amqtt_rest_bridge.processes.child import ChildProcess
-from amqtt_rest_bridge.processes.supervisor import Supervisor, Times
 from amqtt_rest_bridge.settings import Settings
+from amqtt_rest_bridge.supervisor import Supervisor, Times
 from amqtt_rest_bridge.times import Backoff
 
 BRIDGE = """
 import os, socket, sys, time
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, Position, RouteFilesError, Severity
-from amqtt_rest_bridge.processes.control import *
+from amqtt_rest_bridge.broker.control import *
 
 sock = socket.socket(fileno=int(sys.argv[1]))
 

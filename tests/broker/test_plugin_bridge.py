@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.broker.child import spawn_bridge
+from amqtt_rest_bridge.broker.control import Failed, Loaded, Log, Start, read, read_now, written
 from amqtt_rest_bridge.mqtt.private import PrivateAddress
 from amqtt_rest_bridge.plugin_bridge import ControlHandler
-from amqtt_rest_bridge.processes.control import Failed, Loaded, Log, Start, read, read_now, written
-from amqtt_rest_bridge.processes.reload import FirstLoad
+from amqtt_rest_bridge.reload import FirstLoad
 from amqtt_rest_bridge.settings import Settings
 
 ROUTE = """DEFINE ROUTE R WITH TYPE REST_API

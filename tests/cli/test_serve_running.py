@@ -35,7 +35,7 @@ NAMING_ITS_LOOP = """\
     async def on_broker_post_start(self):
         log.info("loop %s", asyncio.get_running_loop())
 """
-SHORT_GRACE = {"amqtt_rest_bridge.processes.supervisor.SHUTDOWN_SECONDS": 0.3}
+SHORT_GRACE = {"amqtt_rest_bridge.signals.SHUTDOWN_SECONDS": 0.3}
 
 
 def test_messages_go_through_a_served_broker(place: Workplace) -> None:

@@ -9,7 +9,7 @@ from amqtt_rest_bridge.mqtt.connection import MqttConnection, OnMessage
 from amqtt_rest_bridge.mqtt.packets import Publish, publish
 from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1
 from amqtt_rest_bridge.mqtt.values import Address, ClientSession
-from amqtt_rest_bridge.processes.supervisor import loop_factory
+from amqtt_rest_bridge.signals import loop_factory
 from tests.support.http_target import Peer, Script, Target
 
 CONNACK = bytes.fromhex("2003 0000 00")

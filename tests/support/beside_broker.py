@@ -22,7 +22,7 @@ from amqtt_rest_bridge.group.member import Member
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import parse_url
 from amqtt_rest_bridge.settings import WorkerSettings, check_settings
-from tests.support.forked import await_server, run_loader
+from tests.support.forked import await_server
 from tests.support.waiting import SECONDS
 from tests.worker import mosquitto
 from tests.worker.mosquitto import Mosquitto
@@ -114,8 +114,7 @@ class Host:
         address = parse_url(settings.broker)
         assert address is not None
         make = partial(Member, settings, lambda: address)
-        # An interpreter takes half a second to start.
-        program = Program(settings, MqttPublisher(), make, run_loader=run_loader)
+        program = Program(settings, MqttPublisher(), make)
         try:
             await program.load()
             await program.start()

@@ -17,7 +17,6 @@ import socket
 import tempfile
 import threading
 from collections.abc import Coroutine, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,20 +24,18 @@ from amqtt.broker import Broker
 from amqtt.client import MQTTClient
 
 from amqtt_rest_bridge.bridge import Program
-from amqtt_rest_bridge.broker.child import BridgeChild, BridgeCode
+from amqtt_rest_bridge.broker.child import BridgeChild, Spawn
 from amqtt_rest_bridge.broker.repairs import connections, traffic
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from amqtt_rest_bridge.plugin_bridge import BridgeTasks
-from amqtt_rest_bridge.processes.supervisor import Times
-from tests.support.forked import ForkedBridge, await_server, run_loader
+from amqtt_rest_bridge.supervisor import Times
+from tests.support.forked import ForkedBridge, await_server
 from tests.support.waiting import SECONDS, eventually
 
 T = TypeVar("T")
 
 ANONYMOUS = {"amqtt.plugins.authentication.AnonymousAuthPlugin": {"allow_anonymous": True}}
 PLUGIN = "amqtt_rest_bridge.plugin.RestBridgePlugin"
-CODE: BridgeCode = replace(RestBridgePlugin.code, spawn=ForkedBridge, load=run_loader)
-"""What bridge processes run; a test replaces parts of it."""
 
 
 class Client:
@@ -248,16 +245,16 @@ async def _end_tasks(clients: Iterable[Client]) -> None:
 
 def configuration(
     routes: Path | str, plugins: dict[str, Any] | None = None, *,
-    times: Times | None = None, code: BridgeCode | None = None, **settings: Any,
+    times: Times | None = None, spawn: Spawn = ForkedBridge, **settings: Any,
 ) -> dict[str, Any]:  # fmt: skip
     """Return a broker's configuration with the bridge; by default the bridge runs in its loop (`processes: 0`).
 
-    `times` and `code` are those of the next broker that is started with it.
+    `times` and `spawn` are those of the next broker that is started with it.
     """
     bridge = {"routes": str(routes), "processes": 0, "reload_seconds": 0, "status_seconds": 0, **settings}
     if bridge["processes"] or bridge["reload_seconds"]:
         await_server()
-    members = {"code": code or CODE, "times": times or Times()}
+    members = {"spawn": staticmethod(spawn), "times": times or Times()}
     globals()["Handed"] = type("RestBridgePlugin", (RestBridgePlugin,), members)  # amqtt asks for a name
     plugin = f"{__name__}.Handed"
     return {

@@ -3,12 +3,10 @@
 import contextlib
 import socket
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from amqtt_rest_bridge.processes.supervisor import Times
+from amqtt_rest_bridge.supervisor import Times
 from amqtt_rest_bridge.times import Backoff
-from tests.support.embedded_broker import CODE
 from tests.support.forked import ForkedBridge
 
 _RETRY_SECONDS = 0.02
@@ -20,7 +18,7 @@ class Spawning:
     def __init__(self) -> None:
         self._fails = False
         times = Times(bridges=Backoff(_RETRY_SECONDS, _RETRY_SECONDS, at_once=True))
-        self.options: dict[str, Any] = {"times": times, "code": replace(CODE, spawn=self._spawn)}
+        self.options: dict[str, Any] = {"times": times, "spawn": self._spawn}
 
     @contextlib.contextmanager
     def failing(self) -> Iterator[None]:

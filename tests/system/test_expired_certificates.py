@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amqtt_rest_bridge.__main__ import main
-from tests.processes.reloading import server_route
+from tests.bridge.reloading import server_route
 from tests.support import lossless
 from tests.support.commands import Workplace
 from tests.support.embedded_broker import hosting

@@ -8,7 +8,7 @@ import socket
 
 import pytest
 
-from amqtt_rest_bridge.processes.supervisor import Times
+from amqtt_rest_bridge.supervisor import Times
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, hosting
 from tests.support.http_recorder import recording

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from amqtt_rest_bridge.processes import reload
-from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
+from amqtt_rest_bridge import reload
+from amqtt_rest_bridge.route_loader import SubprocessLoader
 from tests.support.forked import load_on_a_thread
 from tests.support.waiting import SECONDS
 

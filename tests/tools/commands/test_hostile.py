@@ -210,7 +210,7 @@ def test_a_text_that_takes_too_long_is_answered(
     async def endless(instead: object = None) -> None:
         await asyncio.sleep(60)
 
-    monkeypatch.setattr("amqtt_rest_bridge.processes.reload._TRIAL_SECONDS", 0.01)
+    monkeypatch.setattr("amqtt_rest_bridge.reload._TRIAL_SECONDS", 0.01)
     with monkeypatch.context() as patch:
         patch.setattr(served[0].program._started._loader, "load", endless)
         assert "it takes longer than ten seconds to read this" in editor.command(f"-addRoute {ROUTE}")

@@ -12,7 +12,7 @@ from tests.tools.commands.tools import Tool, definition, serving
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer for a process that starts on a busy machine."""
-    monkeypatch.setattr("amqtt_rest_bridge.processes.reload._TRIAL_SECONDS", 50)
+    monkeypatch.setattr("amqtt_rest_bridge.reload._TRIAL_SECONDS", 50)
 
 
 def test_routes_that_were_added_are_there_after_a_restart(tmp_path: Path) -> None:

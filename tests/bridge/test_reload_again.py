@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge import reload as module
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.processes import reload as module
-from amqtt_rest_bridge.processes.reload import Reloader
-from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
+from amqtt_rest_bridge.reload import Reloader
+from amqtt_rest_bridge.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
-from tests.processes.reloading import Reloading, loaded_before, server_route
+from tests.bridge.reloading import Reloading, loaded_before, server_route
 from tests.support.commands import Workplace
 from tests.support.waiting import eventually
 

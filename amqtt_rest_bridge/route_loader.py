@@ -9,27 +9,27 @@ import json
 import os
 import pickle
 import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from amqtt_rest_bridge.child_process import own_code
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, Fault, Position, Severity
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.processes.child import own_code
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import leave_no_core_file
 
 MOST_FAULTS: Final = 200
 """So many faults of texts to try are returned, those of the texts first."""
 
-RunLoader = Callable[[str, bytes], Awaitable[tuple[int, bytes, bytes]]]
-"""Run this module in a process with its argument and standard input; return its status and what it wrote to both."""
-
 
 async def run_loader(argument: str, texts: bytes) -> tuple[int, bytes, bytes]:
-    """Run this module in an interpreter of its own, which is killed where the caller is cancelled."""
-    command, environment = own_code("amqtt_rest_bridge.processes.route_loader")
+    """Run this module in an interpreter of its own, which is killed if the caller is cancelled.
+
+    Returns its status, and what it wrote to standard output and standard error.
+    """
+    command, environment = own_code("amqtt_rest_bridge.route_loader")
     running = await asyncio.create_subprocess_exec(
         *command,
         argument,
@@ -53,15 +53,13 @@ class SubprocessLoader:
     Args:
         settings: Those of the configuration, of which some say what is loaded.
         parsed: Texts that were parsed before, as `ParsedTexts.dump` writes them.
-        run: Runs this module.
     """
 
-    def __init__(self, settings: Settings, parsed: bytes = b"", run: RunLoader = run_loader) -> None:
+    def __init__(self, settings: Settings, parsed: bytes = b"") -> None:
         wanted = {"paths": settings.route_paths, "may_be_empty": settings.may_be_empty}
         self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
         self.parsed = parsed
         """The texts that were loaded last."""
-        self._run = run
 
     async def load(self, instead: Mapping[str, str | None] | None = None) -> LoadResult:
         """Load the files as they are now, with variables and secrets as they are now.
@@ -71,7 +69,7 @@ class SubprocessLoader:
         Raises:
             ConfigurationError: The process failed; the message is the last line of its stderr.
         """
-        status, output, errors = await self._run(self._argument, pickle.dumps((instead, self.parsed)))
+        status, output, errors = await run_loader(self._argument, pickle.dumps((instead, self.parsed)))
         if status:
             reason = errors.decode(errors="replace").strip().rpartition("\n")[2]
             raise ConfigurationError(reason or "the loader failed")

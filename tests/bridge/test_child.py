@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.processes.child import ChildProcess, Restarts
+from amqtt_rest_bridge.child_process import ChildProcess, Restarts
 from amqtt_rest_bridge.times import Backoff
 
 

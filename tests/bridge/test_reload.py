@@ -11,13 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from amqtt_rest_bridge import route_loader
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint, reloading_on_sighup
-from amqtt_rest_bridge.processes.route_loader import SubprocessLoader
+from amqtt_rest_bridge.reload import Fingerprint, Reloader, fingerprint
+from amqtt_rest_bridge.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
-from tests.processes.reloading import Reloading, client_route, loaded_before, server_route
+from amqtt_rest_bridge.signals import reloading_on_sighup
+from tests.bridge.reloading import Reloading, client_route, loaded_before, server_route
 from tests.support.embedded_broker import Host, configuration
+from tests.support.forked import INTERPRETER_LOADER
 from tests.support.http_recorder import recording
 from tests.support.waiting import SECONDS
 
@@ -198,7 +201,7 @@ def test_a_folder_that_is_gone_in_the_middle_of_a_look_does_not_end_the_watch(
                 raise error
             return fingerprint(paths, beside)
 
-        monkeypatch.setattr("amqtt_rest_bridge.processes.reload.fingerprint", look)
+        monkeypatch.setattr("amqtt_rest_bridge.reload.fingerprint", look)
         running = asyncio.create_task(reloader.run(0.01))
         try:
             return await asyncio.wait_for(applied, SECONDS)
@@ -219,13 +222,15 @@ def test_an_unexpected_error_does_not_end_the_watch(tmp_path: Path, caplog: pyte
     assert "reload failed, keeping the current routes" in caplog.text
 
 
-def test_a_loader_that_fails_says_why(tmp_path: Path) -> None:
+def test_a_loader_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(route_loader, "run_loader", INTERPRETER_LOADER)
     with pytest.raises(ConfigurationError, match="nowhere"):
         asyncio.run(SubprocessLoader(Settings(routes=str(tmp_path / "nowhere"))).load())
 
 
 def test_a_reload_parses_changed_files_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A parser that refuses to work shows it: what was parsed before needs none."""
+    monkeypatch.setattr(route_loader, "run_loader", INTERPRETER_LOADER)
     (tmp_path / "a.lot").write_text(server_route("/a").replace('"/a"', 'GET ENV "RELOADED"', 1))
     monkeypatch.setenv("RELOADED", "/first")
     tatsu = tmp_path / "shadow" / "tatsu"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.processes.supervisor import Times
-from tests.processes.reloading import Reloading, server_route
+from amqtt_rest_bridge.supervisor import Times
+from tests.bridge.reloading import Reloading, server_route
 from tests.support.asking import ask
 from tests.support.commands import accepts
 from tests.support.embedded_broker import Client

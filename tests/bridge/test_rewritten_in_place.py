@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from amqtt_rest_bridge import reload as module
+from amqtt_rest_bridge import route_loader
 from amqtt_rest_bridge.lot.model import LoadResult
-from amqtt_rest_bridge.processes import reload as module
-from amqtt_rest_bridge.processes.reload import Fingerprint, Reloader, fingerprint
+from amqtt_rest_bridge.reload import Fingerprint, Reloader, fingerprint
 from amqtt_rest_bridge.settings import Settings
-from tests.processes.reloading import client_route, loaded_before, server_route
+from tests.bridge.reloading import client_route, loaded_before, server_route
 from tests.support import forked, lossless
 from tests.support.embedded_broker import hosting
 from tests.support.gate import Gate
@@ -76,7 +77,8 @@ def applied(
             found.append(sorted(route.name for route in loaded.routes))
 
         monkeypatch.setattr(module, "fingerprint", look)
-        reloader = Reloader(Settings(routes=str(folder)), apply, lambda _: None, before, run=load)
+        monkeypatch.setattr(route_loader, "run_loader", load)
+        reloader = Reloader(Settings(routes=str(folder)), apply, lambda _: None, before)
         running = asyncio.create_task(reloader.run(0.001))
         await asyncio.wait_for(over.wait(), SECONDS)
         running.cancel()

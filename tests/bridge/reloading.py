@@ -4,7 +4,7 @@ import threading
 from pathlib import Path
 from typing import Any, Literal
 
-from amqtt_rest_bridge.processes.reload import Fingerprint, FirstLoad, fingerprint
+from amqtt_rest_bridge.reload import Fingerprint, FirstLoad, fingerprint
 from tests.support.asking import ask
 from tests.support.embedded_broker import Host, configuration
 from tests.support.http_recorder import Recorder

@@ -5,12 +5,10 @@ client. So a short-lived process parses, and the loop only takes the result.
 """
 
 import asyncio
-import contextlib
 import logging
 import os
-import signal
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +17,7 @@ from amqtt_rest_bridge.engine.status_reporter import ReloadFailure
 from amqtt_rest_bridge.errors import BridgeError, Fault, RouteFilesError, Severity
 from amqtt_rest_bridge.lot.model import LoadResult, Route
 from amqtt_rest_bridge.lot.sources import find_route_files, in_order
-from amqtt_rest_bridge.processes.route_loader import RunLoader, SubprocessLoader, run_loader
+from amqtt_rest_bridge.route_loader import SubprocessLoader
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.system import FileState, file_state
 from amqtt_rest_bridge.times import Backoff, woken
@@ -69,11 +67,9 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route]], None]) -> 
     return FirstLoad(routes, parsed.dump(), seen, loaded.files)
 
 
-async def load_first_apart(
-    settings: Settings, check: Callable[[Sequence[Route]], None], run: RunLoader = run_loader
-) -> FirstLoad:
+async def load_first_apart(settings: Settings, check: Callable[[Sequence[Route]], None]) -> FirstLoad:
     """Load the route files of a configuration in a process of its own; otherwise as `load_first`."""
-    seen, apart = await asyncio.to_thread(fingerprint, settings.route_paths), SubprocessLoader(settings, run=run)
+    seen, apart = await asyncio.to_thread(fingerprint, settings.route_paths), SubprocessLoader(settings)
     loaded = await apart.load()
     routes = usable_routes(loaded, settings)
     await asyncio.to_thread(check, routes)
@@ -121,7 +117,6 @@ class Reloader:
         check: Called before `apply`, on a thread; raises `BridgeError` for routes that this machine cannot run.
         first: What was loaded at the start, so that a reload parses changed files alone.
         note: Called on the loop with the failure of each reload, None for one that succeeded.
-        run: Runs `route_loader`.
         applied: Awaited after `apply`, to finish a reload.
     """
 
@@ -132,11 +127,10 @@ class Reloader:
         check: Callable[[Sequence[Route]], None],
         first: FirstLoad,
         note: Callable[[ReloadFailure | None], None] = lambda _: None,
-        run: RunLoader = run_loader,
         applied: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         self._paths = settings.route_paths
-        self._loader = SubprocessLoader(settings, first.parsed, run)
+        self._loader = SubprocessLoader(settings, first.parsed)
         self._turn = asyncio.Lock()  # what was read earlier must not be applied later
         self._apply = apply
         self._applied = applied
@@ -264,26 +258,6 @@ class Reloader:
     def ask(self) -> None:
         """Reload soon, whether or not a file changed (SIGHUP); on the loop."""
         self._asked.set()
-
-
-@contextlib.contextmanager
-def reloading_on_sighup(reload: Callable[[], object]) -> Iterator[None]:
-    """Call `reload` on the running loop for each SIGHUP, where the loop runs on the main thread, until the block ends.
-
-    Elsewhere signals are not ours. The handler from before is restored in one step: `loop.remove_signal_handler` leaves
-    the default for a moment, which ends the process.
-    """
-    loop = asyncio.get_running_loop()
-    try:
-        before = signal.signal(signal.SIGHUP, lambda *_: loop.call_soon_threadsafe(reload))
-    except ValueError:
-        log.debug("SIGHUP does not reload: this loop is not on the main thread")
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before or signal.SIG_DFL)
 
 
 def _is_less(files: Fingerprint, before: Fingerprint) -> bool:

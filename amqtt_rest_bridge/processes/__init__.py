@@ -1,1 +1,0 @@
-"""What a bridge is run by: children, supervised tasks, reloads of route files, the control socket of the plugin."""
