@@ -10,18 +10,17 @@ import functools
 import inspect
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from amqtt_rest_bridge.cli import Command, as_written, command_line, on_any_streams, run_command_line
 from template_api import __version__
-from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, option_of, read_settings, row_of, variable_of
+from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings, row_of, variable_of
 from template_api.errors import SettingsError, TemplateApiError, visible
 from template_api.records import Status
 
@@ -73,19 +72,22 @@ Exit status: 0 done, 1 a template or the library was not found, 2 usage.
 
 
 def _option(setting: "Field[Any]") -> Any:
-    """Return the option of a setting: what its row says."""
+    """Return the option and the variable of a setting: what its row says."""
     row = row_of(setting)
-    text = f"{row.meaning} (default: {row.absent or setting.default})  [env var: {variable_of(setting)}]"
-    metavar = None if setting.type is bool else "N" if row.high else "TEXT"
-    option = option_of(setting)
-    declared = f"{option.replace('no-', '', 1)}/{option}" if setting.default is True else option
-    return typer.Option(declared, metavar=metavar, help=text.replace("`", ""))
+    return typer.Option(
+        envvar=variable_of(setting),
+        metavar=None if setting.type is bool else "N" if row.high else "TEXT",
+        min=0 if row.high else None,
+        max=row.high or None,
+        show_default=False,
+        help=f"{row.meaning} (default: {row.absent or setting.default})".replace("`", ""),
+    )
 
 
-_OPTIONS = {one.name: Annotated[(bool if one.type is bool else str) | None, _option(one)] for one in fields(Settings)}
-DatabaseUrl = Annotated[str | None, _option(next(one for one in fields(Settings) if one.name == "database_url"))]
+_OPTIONS = {one.name: Annotated[one.type, _option(one)] for one in fields(Settings)}
+DatabaseUrl = Annotated[str, _option(Settings.__dataclass_fields__["database_url"])]
 Slugs = Annotated[list[str], typer.Argument(metavar="SLUG", help="slug or id of a template")]
-Threads = Annotated[int, typer.Option(metavar="N", help=f"requests answered at once, 1 to {MOST_THREADS}")]
+Threads = Annotated[int, typer.Option(metavar="N", min=1, max=MOST_THREADS, help="requests answered at once")]
 AccessLog = Annotated[
     str | None, typer.Option(metavar="FILE", help="write one line of JSON a request to FILE, - for standard output")
 ]
@@ -139,7 +141,9 @@ def _reported(run: Callable[..., int]) -> Callable[..., None]:
 def _with_settings(run: Callable[..., int]) -> Callable[..., int]:
     """Add an option for each setting to a command."""
     own = [one for one in inspect.signature(run).parameters.values() if one.kind is not one.VAR_KEYWORD]
-    options = [own[0].replace(name=name, default=None, annotation=option) for name, option in _OPTIONS.items()]
+    options = [
+        own[0].replace(name=one.name, default=one.default, annotation=_OPTIONS[one.name]) for one in fields(Settings)
+    ]
     run.__signature__ = inspect.Signature([*options, *own])  # type: ignore[attr-defined]  # which typer reads
     return run
 
@@ -151,13 +155,13 @@ def serve_library(
     log_level: LogLevel = "INFO",
     socket_fd: Descriptor = None,  # these two are what a supervisor hands over, see serving/supervisor.py
     link_fd: Descriptor = None,
-    **settings: str | bool | None,
+    **settings: Any,
 ) -> int:
     """Serve until a signal."""
     from template_api.serving import service
 
     logging.basicConfig(level=log_level, format="[%(asctime)s] :: %(levelname)s - %(message)s")
-    service.serve(read_settings(settings, os.environ), threads, access_log, socket_fd, link_fd)
+    service.serve(Settings(**settings), threads, access_log, socket_fd, link_fd)
     return 0
 
 
@@ -167,24 +171,37 @@ def import_paths(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="report what would be done, and change nothing")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the report as one JSON object")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bar, no summary, only what is wrong")] = False,
-    database_url: DatabaseUrl = None,
+    database_url: DatabaseUrl = Settings.database_url,
 ) -> int:
     """Import, report what was read, and print the summary; return 1 when a template failed."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+
     from template_api.library import import_templates
 
-    url = read_settings({"database_url": database_url}, os.environ).database_url
+    # Plain text: paths and keys may read as rich's markup, and a line that is wrapped cannot be searched for.
+    console = Console(stderr=True, markup=False, highlight=False, emoji=False, soft_wrap=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=quiet or not sys.stderr.isatty())
+    task = bar.add_task("importing", total=None)
     faults: list[dict[str, str]] = []
     warnings: list[str] = []
 
     def observe(reading: "Reading") -> None:
-        progress.show(reading)
-        if as_json:
-            faults.extend({"where": fault.where, "reason": fault.reason} for fault in reading.faults)
-            warnings.extend(reading.warnings)
+        for warning in reading.warnings:
+            console.print(warning)
+            warnings.append(warning)
+        for fault in reading.faults:
+            console.print(f"{fault.where}: error: {fault.reason}")
+            faults.append({"where": fault.where, "reason": fault.reason})
+        bar.update(task, completed=reading.done, total=reading.total)
 
-    with Progress(sys.stderr, quiet=quiet) as progress:
+    def report_waiting() -> None:
+        console.print("another import into this library is running; waiting until it has ended")
+
+    with bar:
         report = import_templates(
-            url, paths, prune=prune, dry_run=dry_run, observe=observe, on_wait=progress.show_waiting
+            database_url, paths, prune=prune, dry_run=dry_run, observe=observe, on_wait=report_waiting
         )
     if as_json:
         more = {"pruned": report.pruned, "dry_run": dry_run, "faults": faults, "warnings": warnings}
@@ -196,52 +213,11 @@ def import_paths(
     return 1 if report.failed else 0
 
 
-class Progress:
-    """What an import reports meanwhile: a bar on a terminal, a line for each warning and fault. A context manager."""
-
-    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
-        from rich.console import Console
-        from rich.progress import BarColumn, TaskProgressColumn, TextColumn
-        from rich.progress import Progress as Bar
-
-        # Plain text: paths and keys may read as rich's markup, and a line that is wrapped cannot be searched for.
-        self._console = Console(file=stream, markup=False, highlight=False, emoji=False, soft_wrap=True)
-        columns = (TextColumn("{task.description}"), BarColumn(), TaskProgressColumn())
-        shown = stream.isatty() and not quiet
-        self._bar = Bar(*columns, console=self._console, transient=True, disable=not shown)
-        self._task = self._bar.add_task("importing", total=None)
-
-    def __enter__(self) -> "Progress":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self._bar.stop()
-
-    def show_waiting(self) -> None:
-        """Report that another import runs, which this one waits for."""
-        self._console.print("another import into this library is running; waiting until it has ended")
-
-    def show(self, reading: "Reading") -> None:
-        """Report one template that was read."""
-        for warning in reading.warnings:
-            self._console.print(warning)
-        for fault in reading.faults:
-            self._console.print(f"{fault.where}: error: {fault.reason}")
-        if not self._bar.disable:
-            self._bar.update(self._task, completed=reading.done, total=reading.total)
-
-
 def state_command(status: Status) -> Callable[..., int]:
     """Return the command that brings templates into a state."""
 
-    def run(templates: Slugs, database_url: DatabaseUrl = None) -> int:
-        from template_api.library import set_status
-
-        def bring(url: str, name: str) -> str:
-            return f"{'now' if set_status(url, name, status) else 'already'} {status.value}"
-
-        return _for_each(templates, database_url, bring)
+    def run(templates: Slugs, database_url: DatabaseUrl = Settings.database_url) -> int:
+        return _change_templates(templates, database_url, status)
 
     return run
 
@@ -249,33 +225,30 @@ def state_command(status: Status) -> Callable[..., int]:
 def delete_templates(
     templates: Slugs,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
-    database_url: DatabaseUrl = None,
+    database_url: DatabaseUrl = Settings.database_url,
 ) -> int:
     """Delete templates, after a question on a terminal."""
-    from template_api.library import delete_template
-
     # Without a terminal nothing is deleted unless --yes says so.
     if not yes and not (sys.stdin.isatty() and typer.confirm(f"Delete {', '.join(map(visible, templates))} for good?")):
         print("template-api: nothing was deleted; --yes deletes without a question", file=sys.stderr)
         return 1
-
-    def delete(url: str, name: str) -> str:
-        delete_template(url, name)
-        return "deleted"
-
-    return _for_each(templates, database_url, delete)
+    return _change_templates(templates, database_url, None)
 
 
-def _for_each(templates: Sequence[str], database_url: str | None, act: Callable[[str, str], str]) -> int:
-    """Do something with each template of a library that exists; print what was done, and each error."""
-    from template_api.library import require_database
+def _change_templates(templates: Sequence[str], database_url: str, status: Status | None) -> int:
+    """Bring templates of a library that exists into a state, None deletes them; print what was done, and each error."""
+    from template_api.library import delete_template, require_database, set_status
 
-    url = read_settings({"database_url": database_url}, os.environ).database_url
-    require_database(url)
+    require_database(database_url)
     failed = False
     for name in templates:
         try:
-            print(f"{visible(name)}: {act(url, name)}")
+            if status is None:
+                delete_template(database_url, name)
+                done = "deleted"
+            else:
+                done = f"{'now' if set_status(database_url, name, status) else 'already'} {status.value}"
+            print(f"{visible(name)}: {done}")
         except TemplateApiError as exc:
             print(f"template-api: {exc}", file=sys.stderr)
             failed = True
@@ -285,15 +258,14 @@ def _for_each(templates: Sequence[str], database_url: str | None, act: Callable[
 def list_templates(
     status: Annotated[Status | None, typer.Option(help="only those in this state")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object a line instead of a table")] = False,
-    database_url: DatabaseUrl = None,
+    database_url: DatabaseUrl = Settings.database_url,
 ) -> int:
     """Print the templates, one a line."""
     from template_api.library import listed_templates, require_database
 
-    url = read_settings({"database_url": database_url}, os.environ).database_url
-    require_database(url)
+    require_database(database_url)
     template = None
-    for template in listed_templates(url, status):
+    for template in listed_templates(database_url, status):
         if as_json:
             print(json.dumps(template._asdict(), ensure_ascii=False))
         else:

@@ -24,7 +24,7 @@ from waitress import wasyncore
 from waitress.adjustments import Adjustments
 
 from template_api.app import create_app
-from template_api.config import DEFAULT_THREADS, MOST_THREADS, Settings
+from template_api.config import DEFAULT_THREADS, Settings
 from template_api.errors import SettingsError, TemplateApiError
 from template_api.library import TemplateLibrary, fill_empty_library, listed_templates
 from template_api.serving.supervisor import READY, listening_socket
@@ -69,8 +69,7 @@ def serve(
         DatabaseUnavailableError: the database does not answer.
         SystemExit: one of these, after the supervisor, which logs it, was informed.
     """
-    if not 1 <= threads <= MOST_THREADS:
-        raise SettingsError(f"--threads must be a whole number from 1 to {MOST_THREADS}, not {threads}")
+    settings.check()
     with ExitStack() as opened:
         link = None
         if link_fd is not None:

@@ -66,8 +66,8 @@ def api_table() -> str:
     """Make the table of the template API's settings."""
     rows = (
         (
-            f"`{one.name}`", f"`{config.option_of(one)}`", f"`{config.variable_of(one)}`",
-            row.absent or f"`{one.default}`", row.meaning, f"`{row.example}`",
+            f"`{one.name}`", f"`--{'no-' if one.default is True else ''}{one.name.replace('_', '-')}`",
+            f"`{config.variable_of(one)}`", row.absent or f"`{one.default}`", row.meaning, f"`{row.example}`",
         )
         for one in dataclasses.fields(config.Settings)
         for row in (config.row_of(one),)

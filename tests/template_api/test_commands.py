@@ -1,15 +1,17 @@
 """The command line: import, list, publish, hide, draft, and its help."""
 
 import contextlib
+import io
 import json
 import sqlite3
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from template_api.cli import Progress, main
+from template_api.cli import main
 from template_api.library.database import open_database
 from tests.support.forked import TEMPLATE_API, Forked
 
@@ -102,6 +104,29 @@ def test_the_report_of_an_import_is_json_on_request(library: Path, capsys: pytes
     assert report == {**counts, "pruned": False, "dry_run": False}
 
 
+def test_progress_is_a_bar_on_a_terminal_and_what_is_wrong_is_printed(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("TERM", "xterm")
+    library.write_text('{"slug": "good", "title": "T", "tag": 1}\n{"slug": "wrong"}\n')
+    screens = []
+    for stream in (Terminal(), io.StringIO()):
+        monkeypatch.setattr(sys, "stderr", stream)
+        assert main(["import", str(library)]) == 1
+        screens.append(stream.getvalue())
+    assert "importing" in screens[0]
+    assert "100%" in screens[0]
+    assert "\x1b" not in screens[1]
+    assert "importing" not in screens[1]
+    for screen in screens:
+        assert f"{library}:2: error: title is required" in screen
+        assert f"{library}:1: warning: unknown key 'tag'" in screen
+
+
 def test_import_of_nothing_ends_with_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["import", str(tmp_path / "none")]) == 1
     assert capsys.readouterr().err == f"template-api: {tmp_path}/none: there is no such file or folder\n"
@@ -189,11 +214,26 @@ def test_wrong_usage_ends_with_2(arguments: list[str], capsys: pytest.CaptureFix
     assert "Usage: template-api" in capsys.readouterr().err
 
 
-def test_a_wrong_variable_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setenv("TEMPLATE_API_PORT", "eighty")
-    assert main(["list"]) == 2
-    told = capsys.readouterr().err
-    assert told == "template-api: TEMPLATE_API_PORT must be a whole number from 0 to 65535, not 'eighty'\n"
+@pytest.mark.parametrize(
+    ("arguments", "environment", "reason"),
+    [
+        pytest.param(["--port", "x"], {}, "'--port' (env var: 'TEMPLATE_API_PORT'): it must be a", id="no number"),
+        pytest.param(["--port", "65536"], {}, "it must be less than or equal to 65535", id="port out of range"),
+        pytest.param(["--threads", "0"], {}, "'--threads': it must be greater than or equal to 1", id="threads"),
+        pytest.param([], {"TEMPLATE_API_PORT": "eighty"}, "'TEMPLATE_API_PORT'): it must be a", id="variable"),
+    ],
+)
+def test_a_wrong_number_is_named_with_its_option_and_variable(
+    arguments: list[str],
+    environment: dict[str, str],
+    reason: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert main(["serve", *arguments]) == 2
+    assert reason in capsys.readouterr().err
 
 
 def test_the_command_survives_a_reader_that_goes_away(library: Path) -> None:
@@ -218,9 +258,9 @@ def test_the_version_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ctrl_c_during_an_import_ends_with_one_line(
     library: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(_progress: Progress, _reading: object) -> None:
+    def interrupt(*_arguments: object, **_options: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Progress, "show", interrupt)
+    monkeypatch.setattr("template_api.library.import_templates", interrupt)
     assert main(["import", str(library)]) == 130
     assert capsys.readouterr().err == "template-api: interrupted\n"

@@ -1,13 +1,11 @@
 """What is wrong with templates, reported with its place; the others are imported."""
 
-import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from template_api.cli import Progress
 from template_api.errors import StartError
 from template_api.library import import_templates
 from template_api.sources.reading import Reading, read_templates
@@ -161,29 +159,3 @@ def test_a_path_without_templates_is_refused(tmp_path: Path, name: str, told: st
     tmp_path.joinpath("file.txt").write_text("")
     with pytest.raises(StartError, match=told):
         read_templates(tmp_path / name)
-
-
-def test_progress_draws_a_bar_on_a_terminal_and_prints_what_is_wrong(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    write_folder(tmp_path / "good", "title: T\ntag: 1\n")
-    write_folder(tmp_path / "wrong", "slug: x\n")
-    screens = []
-    for stream in (Terminal(), io.StringIO()):
-        with Progress(stream) as progress:
-            for reading in read_templates(tmp_path):
-                progress.show(reading)
-        screens.append(stream.getvalue())
-    assert "importing" in screens[0]
-    assert "100%" in screens[0]
-    assert "\x1b" not in screens[1]
-    assert "importing" not in screens[1]
-    for screen in screens:
-        assert "wrong/template.yaml:1: error: title is required" in screen
-        assert "good/template.yaml:2: warning: unknown key 'tag'" in screen

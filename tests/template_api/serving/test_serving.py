@@ -131,9 +131,6 @@ def test_a_library_is_imported_into_an_empty_database_only(
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [
-        pytest.param(["--port", "x"], 2, "--port must be a whole number from 0 to 65535", id="port"),
-        pytest.param(["--port", "65536"], 2, "--port must be a whole number", id="port out of range"),
-        pytest.param(["--threads", "0"], 2, "--threads must be a whole number from 1 to 64", id="threads"),
         pytest.param(["--base-url", "ftp://x"], 2, "base_url must be an address", id="base_url"),
         pytest.param(["--base-url", "http://[x"], 2, "base_url must be an address", id="base_url brackets"),
         pytest.param(["--host", ""], 2, "host must not be empty", id="blank host"),
