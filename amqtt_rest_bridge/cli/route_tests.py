@@ -4,24 +4,20 @@ import base64
 import contextlib
 import json
 import xml.etree.ElementTree as ET
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import msgspec
 import typer
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from amqtt_rest_bridge.cli.route_test_files import (
     CallerRequest,
     Case,
     CaseFile,
-    ExpectedMessage,
-    ExpectedRequest,
-    Headers,
     Scalar,
     ServerResponse,
     SourceMessage,
@@ -33,7 +29,7 @@ from amqtt_rest_bridge.cli.route_test_files import (
 from amqtt_rest_bridge.engine.event import Step, Verdict
 from amqtt_rest_bridge.engine.server.callers import sign
 from amqtt_rest_bridge.engine.trial import REQUEST_ID, RequestTrial, try_calls, try_request
-from amqtt_rest_bridge.errors import CallError, ConfigurationError, visible
+from amqtt_rest_bridge.errors import CallError, ConfigurationError, FaultCode, Severity, visible
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import (
@@ -132,17 +128,17 @@ def run(
 
 
 def _run_file(file: CaseFile) -> Iterator[_Outcome]:
-    tested = load(file)
-    masker = Masker(secret for route in tested.routes for secret in route.secrets)
+    """Run the cases of a file: on the routes that lack no variable or secret, and on none if there are other errors."""
+    loaded = load(file)
+    errors = [fault for fault in loaded.faults if fault.severity is Severity.ERROR]
+    can_run = all(fault.code is FaultCode.UNAVAILABLE for fault in errors)
+    masker = Masker(secret for route in loaded.routes for secret in route.secrets)
     for name, case in file.cases:
-        faults = tested.faults_of(partial(triggered, case))
-        outcome = _Outcome(file.path, name, faults=[str(fault) for fault in faults])
-        if outcome.passed:
-            outcome.differences = [
-                Difference(one.where, masker.text(one.expected), masker.text(one.actual))
-                for one in differences(case, tested.routes)
-            ]
-        yield outcome
+        found = [
+            Difference(one.where, masker.text(one.expected), masker.text(one.actual))
+            for one in (_differences(case, loaded.routes) if can_run else ())
+        ]
+        yield _Outcome(file.path, name, found, [str(error) for error in errors] if found or not can_run else [])
 
 
 def _write_junit(path: Path, outcomes: Sequence[_Outcome]) -> None:
@@ -159,25 +155,20 @@ def _write_junit(path: Path, outcomes: Sequence[_Outcome]) -> None:
         raise ConfigurationError(f"cannot write {path}: {error.strerror or error}") from error
 
 
-def differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
+def _differences(case: Case, routes: Sequence[Route]) -> Iterator[Difference]:
     """Run a case by the code of the bridge; yield the differences between what it expects and what happens."""
     if case.message is not None:
         yield from _run_message(case, case.message, routes)
         return
     tried = _try(case, routes)
-    if (expected := case.answers) is not None:
-        yield from _text_differs("answers.status", expected.status, tried.response.status[:3])
-        yield from _headers_differ("answers", expected.headers, tried.response.headers)
-        yield from _octets_differ("answers.body", expected.body, expected.body_base64, tried.response.body)
-    yield from _compare_lists("publishes", case.publishes, tried.publications, _publication_differs)
-
-
-def triggered(case: Case, routes: Sequence[Route]) -> set[str]:
-    """Return the names of the routes that a case is for."""
-    if case.message is not None:
-        return {route.name for route, _, _ in _triggered(case.message, routes)}
-    route = _try(case, routes).route
-    return set() if route is None else {route}
+    if case.answers is not None:
+        answer = tried.response
+        yield from _compare(
+            "answers", case.answers, {"status": answer.status[:3], "headers": answer.headers, "body": answer.body}
+        )
+    elif tried.route is None:
+        yield Difference("request", "an endpoint that it leads to", "no event has this method and path")
+    yield from _compare_lists("publishes", case.publishes, map(_of_publication, tried.publications))
 
 
 def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> Iterator[Difference]:
@@ -194,8 +185,8 @@ def _run_message(case: Case, given: SourceMessage, routes: Sequence[Route]) -> I
     if not trials:
         yield Difference("message", "an event that it triggers", f"no event listens on {given.topic or given.event}")
     publications = [trial.publication for trial in trials if trial.publication is not None]
-    yield from _compare_lists("sends", case.sends, server.requests, _request_differs)
-    yield from _compare_lists("publishes", case.publishes, publications, _publication_differs)
+    yield from _compare_lists("sends", case.sends, map(_of_request, server.requests))
+    yield from _compare_lists("publishes", case.publishes, map(_of_publication, publications))
     skipped = any(trial.step is Step.SKIPPED for trial in trials)
     if case.skipped is not None and case.skipped != skipped:
         yield Difference("skipped", str(case.skipped).lower(), str(skipped).lower())
@@ -247,69 +238,72 @@ class _Server:
         return HttpResponse(given.status, given.reason, headers, octets(given.body, given.body_base64), 0.0)
 
 
+def _of_request(request: HttpRequest) -> dict[str, Any]:
+    """Return the members of a request that a test may expect."""
+    body = request.body or b""
+    return {"method": request.method.value, "url": request.url, "headers": request.headers, "body": body}
+
+
+def _of_publication(publication: Publication) -> dict[str, Any]:
+    """Return the members of a message that a test may expect."""
+    payload = publication.payload
+    return {
+        "topic": publication.topic,
+        "retain": publication.retain,
+        "qos": "that of each subscription" if publication.qos is None else publication.qos,
+        "failure": _failure_code(payload) or _shown(payload) or "(no failure)",
+        "properties": () if publication.properties is None else publication.properties.user,
+        "payload": payload,
+    }
+
+
 def _compare_lists(
-    name: str, expected: Sequence[Any] | None, actual: Sequence[Any], compare: Any
+    name: str, expected: Sequence[Struct] | None, actual: Iterable[Mapping[str, Any]]
 ) -> Iterator[Difference]:
-    if expected is None:
-        return
-    for number in range(max(len(expected), len(actual))):
+    for number, (wanted, found) in enumerate(zip_longest(expected, actual) if expected is not None else ()):
         where = f"{name}[{number}]"
-        if number >= len(actual):
-            members = msgspec.structs.asdict(expected[number]).items()  # those that the test file has
-            written = {name: value for name, value in members if value not in (None, UNSET, {})}
-            yield Difference(where, _shown(octets(written)), "(nothing)")
-        elif number >= len(expected):
-            yield Difference(where, "(nothing)", _described(actual[number]))
+        if found is None:
+            yield Difference(where, _shown(octets(dict(_members_of(wanted)))), "(nothing)")
+        elif wanted is None:
+            first = found.get("topic") or f"{found['method']} {found['url']}"
+            yield Difference(where, "(nothing)", f"{first}\n{_shown(found.get('payload') or found.get('body') or b'')}")
         else:
-            yield from compare(where, expected[number], actual[number])
+            yield from _compare(where, wanted, found)
 
 
-def _request_differs(where: str, expected: ExpectedRequest, actual: HttpRequest) -> Iterator[Difference]:
-    yield from _text_differs(f"{where}.method", expected.method, actual.method.value)
-    yield from _text_differs(f"{where}.url", expected.url, actual.url)
-    yield from _headers_differ(where, expected.headers, actual.headers)
-    yield from _octets_differ(f"{where}.body", expected.body, expected.body_base64, actual.body or b"")
+def _members_of(expected: Struct) -> Iterator[tuple[str, Any]]:
+    """Yield the members that the test file has."""
+    for name, value in msgspec.structs.asdict(expected).items():
+        if value is not UNSET and (name in ("body", "payload") or value not in (None, {})):
+            yield name, value
 
 
-def _publication_differs(where: str, expected: ExpectedMessage, actual: Publication) -> Iterator[Difference]:
-    yield from _text_differs(f"{where}.topic", expected.topic, actual.topic)
-    if expected.retain is not None:
-        yield from _text_differs(f"{where}.retain", str(expected.retain).lower(), str(actual.retain).lower())
-    if expected.qos is not None:
-        found = "that of each subscription" if actual.qos is None else str(actual.qos)
-        yield from _text_differs(f"{where}.qos", str(expected.qos), found)
-    if expected.failure is not None:
-        code = _failure_code(actual.payload)
-        yield from _text_differs(f"{where}.failure", expected.failure, code or _shown(actual.payload) or "(no failure)")
-    user = () if actual.properties is None else actual.properties.user
-    for name, text in expected.properties.items():
-        yield from _text_differs(f"{where}.properties.{name}", text, dict(user).get(name, "(missing)"))
-    yield from _octets_differ(f"{where}.payload", expected.payload, expected.payload_base64, actual.payload)
+def _compare(where: str, expected: Struct, actual: Mapping[str, Any]) -> Iterator[Difference]:
+    """Compare the members that the test file has, and of headers and properties those that it names.
+
+    A body or payload is compared as JSON where the test file has it as such, else byte for byte.
+    """
+    for name, value in _members_of(expected):
+        if name in ("headers", "properties"):
+            for key, text in value.items():
+                found = ", ".join([one for given, one in actual[name] if given.lower() == key.lower()])
+                yield from _texts_differ(f"{where}.{name}.{key}", text, found or "(missing)")
+        elif (part := name.removesuffix("_base64")) in ("body", "payload"):
+            wanted, data = value if name != part else octets(value), actual[part]
+            is_same = wanted == data
+            if name == part and not isinstance(value, str):
+                with contextlib.suppress(ValueError):
+                    is_same = json.loads(wanted) == json.loads(data)
+            if not is_same:
+                yield Difference(f"{where}.{part}", _shown(wanted), _shown(data))
+        else:
+            yield from _texts_differ(f"{where}.{name}", value, actual[name])
 
 
-def _headers_differ(where: str, expected: Headers, actual: Sequence[tuple[str, str]]) -> Iterator[Difference]:
-    """Compare the headers that are named, and no others."""
-    for name, text in expected.items():
-        found = ", ".join([value for key, value in actual if key.lower() == name.lower()])
-        yield from _text_differs(f"{where}.headers.{name}", text, found or "(missing)")
-
-
-def _octets_differ(where: str, value: Any, base64: bytes | None, actual: bytes) -> Iterator[Difference]:
-    """Compare a body or payload: as JSON where the test has it as such, else byte for byte."""
-    if value is UNSET and base64 is None:
-        return
-    wanted = octets(value, base64)
-    is_same = wanted == actual
-    if base64 is None and not isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            is_same = json.loads(wanted) == json.loads(actual)
-    if not is_same:
-        yield Difference(where, _shown(wanted), _shown(actual))
-
-
-def _text_differs(where: str, expected: Scalar | None, actual: str) -> Iterator[Difference]:
-    if expected is not None and str(expected) != actual:
-        yield Difference(where, str(expected), actual)
+def _texts_differ(where: str, expected: Scalar, actual: Scalar) -> Iterator[Difference]:
+    wanted, found = (str(one).lower() if isinstance(one, bool) else str(one) for one in (expected, actual))
+    if wanted != found:
+        yield Difference(where, wanted, found)
 
 
 def _failure_code(payload: bytes) -> str | None:
@@ -317,12 +311,6 @@ def _failure_code(payload: bytes) -> str | None:
         return str(json.loads(payload)["error"]["code"])
     except (ValueError, KeyError, TypeError):
         return None
-
-
-def _described(actual: HttpRequest | Publication) -> str:
-    if isinstance(actual, HttpRequest):
-        return f"{actual.method} {actual.url}\n{_shown(actual.body or b'')}"
-    return f"{actual.topic}\n{_shown(actual.payload)}"
 
 
 def _shown(data: bytes) -> str:

@@ -1,10 +1,8 @@
 """YAML files of people: the values, the places of keys, and what is wrong with the text, in our words. Reads files.
 
-PyYAML reports most mistakes where it can go on no longer, which is often a line or more behind them. So a fault is
-placed where the mistake is, as far as that can be found out.
+PyYAML's own words need some knowledge of YAML, and it places some mistakes where it can go on no longer.
 """
 
-import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,12 +12,19 @@ from amqtt_rest_bridge.cli import read_text
 from amqtt_rest_bridge.errors import ConfigurationError, reason
 
 _QUOTES: Final = "put the value in quotes"
-_NO_SPACE: Final = re.compile(r"\s*(?:- +)?([\w.-]+):\S")
-_SECOND_COLON: Final = re.compile(r":\s|\S:$")
 _BLOCK_END: Final = "expected <block end>, but found "
 
 # By what PyYAML's message begins with; True: at the place where it began to read what is wrong.
 _WORDS: Final[tuple[tuple[str, bool, str], ...]] = (
+    ("could not find expected ':'", True, "this line is not a name and a value, as in name: value"),
+    (
+        "mapping values are not allowed", False,
+        f"no name ends here: the line is indented too far, the one before lacks a space behind its colon, or {_QUOTES}",
+    ),
+    (
+        f"{_BLOCK_END}'<scalar>'", False,
+        "a text follows the closing quote; inside of quotes write '' for ', or \\\" for \"",
+    ),
     ("found character '\\t'", False, "a tab indents this line; YAML takes spaces only"),
     ("found character", False, f"no value begins with this character; {_QUOTES}"),
     ("found unexpected end of stream", True, "the quote that begins here is never closed"),
@@ -54,7 +59,7 @@ def read_yaml(path: Path) -> tuple[Any, yaml.Node | None]:
         root = loader.get_single_node()
         return None if root is None else loader.construct_document(root), root
     except yaml.MarkedYAMLError as error:
-        line, column, words = _explained(error, text)
+        line, column, words = _explained(error)
         raise ConfigurationError(f"{path}:{line}:{column}: {words}") from error
     except yaml.reader.ReaderError as error:
         before = text[: error.position]
@@ -87,57 +92,12 @@ class _Loader(yaml.SafeLoader):
             raise _RefusedError(problem=why, problem_mark=node.start_mark) from error
 
 
-def _explained(error: yaml.MarkedYAMLError, text: str) -> tuple[int, int, str]:
+def _explained(error: yaml.MarkedYAMLError) -> tuple[int, int, str]:
     """Return line and column of a mistake, from 1, and what is wrong."""
-    mark, problem, lines = error.problem_mark or error.context_mark, error.problem or "", text.split("\n")
-    if mark is None or isinstance(error, _RefusedError):
-        return *_place(mark), problem
-    if problem.startswith("could not find expected ':'") and error.context_mark is not None:
-        return _no_pair(error.context_mark.line, lines)
-    if problem.startswith("mapping values are not allowed"):
-        return _misplaced_colon(mark, lines)
-    if problem.startswith(f"{_BLOCK_END}'<scalar>'"):
-        return _behind_quote(mark, text)
-    for beginning, is_context, words in _WORDS:
+    mark, problem = error.problem_mark or error.context_mark, error.problem or ""
+    words = problem if isinstance(error, _RefusedError) else f"this is not YAML: {problem}"
+    for beginning, is_context, explained in _WORDS:
         if problem.startswith(beginning):
-            return *_place(error.context_mark if is_context else mark), words
-    return *_place(mark), f"this is not YAML: {problem}"
-
-
-def _place(mark: yaml.Mark | None) -> tuple[int, int]:
-    return (1, 1) if mark is None else (mark.line + 1, mark.column + 1)
-
-
-def _no_pair(number: int, lines: list[str]) -> tuple[int, int, str]:
-    """Return the fault of a line that should be a name and a value; lines count from 0."""
-    line = lines[number]
-    column = len(line) - len(line.lstrip()) + 1
-    if found := _NO_SPACE.match(line):
-        return number + 1, found.end(1) + 1, f"a space is missing behind the colon of {found[1]}"
-    return number + 1, column, "this line is not a name and a value, as in name: value"
-
-
-def _misplaced_colon(mark: yaml.Mark, lines: list[str]) -> tuple[int, int, str]:
-    """Return the fault of a colon where no name can end."""
-    line = lines[mark.line]
-    before = next((number for number in range(mark.line - 1, -1, -1) if lines[number].strip()), None)
-    if _SECOND_COLON.search(line[: mark.column]) or before is None or line.lstrip().startswith("- "):
-        return *_place(mark), f"a second colon in the line; {_QUOTES}"
-    if ": " in lines[before]:
-        column = len(line) - len(line.lstrip()) + 1
-        return mark.line + 1, column, "this line is deeper than the one before, which has a value already"
-    return _no_pair(before, lines)
-
-
-def _behind_quote(mark: yaml.Mark, text: str) -> tuple[int, int, str]:
-    """Return the fault of a text that follows a closing quote: that quote, or an earlier one, is wrong."""
-    quoted = None
-    for token in yaml.scan(text, yaml.SafeLoader):
-        if token.start_mark.index >= mark.index:
+            mark, words = error.context_mark if is_context else mark, explained
             break
-        if isinstance(token, yaml.ScalarToken) and token.style in ("'", '"'):
-            quoted = token
-    if quoted is not None and quoted.start_mark.line < quoted.end_mark.line:
-        end = quoted.end_mark.line + 1
-        return *_place(quoted.start_mark), f"the quote that begins here is not closed before line {end}"
-    return *_place(mark), "a text follows the closing quote; inside of quotes write '' for ', or \\\" for \""
+    return 1 if mark is None else mark.line + 1, 1 if mark is None else mark.column + 1, words

