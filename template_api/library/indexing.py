@@ -8,9 +8,8 @@ complete. Runs on one thread at a time; blocks on the database.
 
 import json
 import logging
-import time
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -35,42 +34,42 @@ _CHANGED = sa.select(
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often a library is looked at for changes, and how much is indexed at once; in seconds, but for `rows`."""
+    """How often a library is looked at for changes, in seconds, and how many templates are indexed at once."""
 
     follow: float = 0.25  # between two looks
-    overdue: float = 1.0  # a request looks for changes itself when the last look is older
     first_index: float = 5.0  # that a start waits for a first index, enough for some thousands of templates
-    part: float = 0.5  # of indexing before what is indexed can be searched
-    rows: int = 200  # read at once
+    rows: int = 1000
 
 
-@cache
-def _shipped() -> Synonyms:
-    """Return the synonyms of a library that lists none of its own; 20 ms, once."""
-    return Synonyms(shipped_synonyms())
+@lru_cache(maxsize=4)
+def synonyms_of(rules: str | None) -> Synonyms:
+    """Return the shipped synonyms and those of a library, which are JSON; 20 ms for a list that is new."""
+    own = [SynonymRule(tuple(words), tuple(meant)) for words, meant in json.loads(rules or "[]")]
+    return Synonyms([*shipped_synonyms(), *own])
 
 
 class Indexer:
-    """Keep a search index up to date with a library."""
+    """Keep a search index up to date with a library.
+
+    Attributes:
+        ranking: the index as it is searched; None while a first one is built.
+        edition: a number that grows with each state of `ranking`.
+    """
 
     def __init__(self, engine: Engine, pace: Pace) -> None:
-        self._pace = pace
         # Each piece of work sees one state of the database, as SQLite's transactions do anyway.
         one_state = {} if engine.dialect.name == "sqlite" else {"isolation_level": "REPEATABLE READ"}
         self._engine = engine.execution_options(**one_state)
+        self._rows = pace.rows
         self._index = SearchIndex()
         self._library: str | None = None  # whose index that is
         self._version = 0  # of the library, that the index has
         self._is_complete = False  # and is searched
-        self._rules: str | None = None
-        self._synonyms = _shipped()
         self.ranking: Ranking | None = None
-        """The index as it is searched; None while a first one is built."""
         self.edition = 0
-        """Grows with each state of `ranking`."""
 
     def work(self) -> bool:
-        """Do a part of what the index lacks, `Pace.part` of it; return whether something is left."""
+        """Do a part of what the index lacks; return whether something is left."""
         with reading(self._engine) as connection:
             library, version, rules = connection.execute(_LIBRARY).one()
             if library != self._library or version < self._version:
@@ -78,20 +77,17 @@ class Indexer:
             elif version == self._version:
                 return False
             self._put_part(connection, version)
-        if rules != self._rules:
-            own = [SynonymRule(tuple(words), tuple(meant)) for words, meant in json.loads(rules or "[]")]
-            self._synonyms = Synonyms([*shipped_synonyms(), *own]) if own else _shipped()
-            self._rules = rules
-        if self._version < version and not self._is_complete:
+        is_behind = bool(self._version < version)
+        if is_behind and not self._is_complete:
             return True
         self._index.commit()
         if not self._is_complete:
             self._is_complete = True
             log.info("the search index is complete")
-        self.ranking = self._index.ranking.with_synonyms(self._synonyms)
+        self.ranking = self._index.ranking.with_synonyms(synonyms_of(rules))
         self.edition += 1
         log.debug("library version %d is indexed", self._version)
-        return bool(self._version < version)
+        return is_behind
 
     def _begin(self, library: str, version: int) -> None:
         """Begin a new index."""
@@ -104,21 +100,18 @@ class Indexer:
         self._index, self._library, self._version, self._is_complete = SearchIndex(), library, 0, False
 
     def _put_part(self, connection: Connection, version: int) -> None:
-        """Put what has changed since the index's version for a while, in the order of the changes."""
-        began, count = time.monotonic(), 0
+        """Put what changed first of all that has changed since the index's version."""
         gone = sa.select(col(Deletion.template_id)).where(col(Deletion.changed) > self._version)
         for key in connection.execute(gone).scalars():
             self._index.remove(key)
-        while self._version < version and not (count and time.monotonic() - began > self._pace.part):
-            rows = connection.execute(_CHANGED.where(col(_T.changed) > self._version).limit(self._pace.rows)).all()
-            for row in rows:
-                if row.status == Status.PUBLISHED:
-                    self._index.put(_document(row))
-                else:
-                    self._index.remove(row.id)
-            count += len(rows)
-            self._version = rows[-1].changed if len(rows) == self._pace.rows else version
-        log.debug("%d templates put in %.2f s", count, time.monotonic() - began)
+        rows = connection.execute(_CHANGED.where(col(_T.changed) > self._version).limit(self._rows)).all()
+        for row in rows:
+            if row.status == Status.PUBLISHED:
+                self._index.put(_document(row))
+            else:
+                self._index.remove(row.id)
+        self._version = rows[-1].changed if len(rows) == self._rows else version
+        log.debug("%d templates put", len(rows))
 
 
 def _document(row: Any) -> Document:

@@ -1,16 +1,17 @@
 """`TemplateLibrary` reads the database for the API, and follows the changes that other processes make.
 
 Lists and single templates come from the database, searches from an index of it (`indexing`), whose results are looked
-up in the database again: a template that is hidden there is never shown. Requests run on the server's threads. After
-`follow`, two more threads look for changes, one for the library's version only, by which cached answers are dropped,
-one for the index, so that no request waits for either.
+up in the database again: a template that is hidden there is never shown. Requests run on the server's threads; four
+times a second one of them reads the library's version, by which cached answers are dropped. After `follow`, a thread of
+its own brings the index up to date, so that no request waits for that.
 """
 
 import json
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -83,7 +84,7 @@ class TemplateLibrary:
 
     Args:
         database_url: where the library is; its tables are made or upgraded when needed.
-        pace: how often it looks for changes; the defaults of `Pace` without.
+        pace: how often it looks for changes.
 
     Raises:
         StartError: the URL cannot be used or the database is of a newer version.
@@ -98,16 +99,22 @@ class TemplateLibrary:
         self._checking = threading.Lock()
         self._indexing = threading.Lock()
         self._stopping = threading.Event()
-        self._followers: list[threading.Thread] = []
+        self._follower: threading.Thread | None = None
         self._fault: DatabaseUnavailableError | None = None  # the last one, until the database is back
         self._version = 0
-        self._check()
+        self._checked = -math.inf
         self.current()
 
     def current(self) -> int:
-        """Return the version of the library in the database, at most about a second old; it grows with every change."""
-        if time.monotonic() - self._checked > self._pace.overdue:
-            self._check() if self._followers else self.refresh()
+        """Return the version of the library, as it was at most `Pace.follow` ago; it grows with every change."""
+        # Requests wait for a slow database one at a time, the others go on with what is known.
+        if time.monotonic() - self._checked > self._pace.follow and self._checking.acquire(blocking=False):
+            try:
+                with self._noting(), reading(self._engine) as connection:
+                    self._version = int(connection.execute(_VERSION).scalar_one())
+            finally:
+                self._checked = time.monotonic()
+                self._checking.release()
         if self._fault is not None:
             raise DatabaseUnavailableError(str(self._fault)) from self._fault
         return self._version
@@ -118,38 +125,29 @@ class TemplateLibrary:
         return self.current(), self._indexer.edition
 
     def refresh(self) -> None:
-        """Read the library's version, and bring the search index up to date. Blocks until both are done."""
-        self._check()
+        """Bring the search index up to date; blocks until it is."""
+        self._checked = -math.inf
         with self._indexing, self._noting():
-            while self._indexer.work():
+            while not self._stopping.is_set() and self._indexer.work():
                 pass
 
     def follow(self) -> None:
-        """Start the threads that look for changes until `close`.
+        """Start the thread that keeps the search index up to date until `close`.
 
         Waits for `Pace.first_index` at most until the search index is complete: searches right after the start of all
         but large libraries find everything.
         """
 
-        def repeat(act: Callable[[], None]) -> None:
+        def repeat() -> None:
             while not self._stopping.is_set():
                 try:
-                    act()
-                except DatabaseUnavailableError:
-                    pass  # the thread that reads the version logs it
+                    self.refresh()
                 except Exception:
                     log.exception("cannot follow the library's changes")
                 self._stopping.wait(self._pace.follow)
 
-        def index() -> None:
-            with self._indexing:
-                while not self._stopping.is_set() and self._indexer.work():
-                    pass
-
-        for name, act in (("library-version", self._check), ("library-index", index)):
-            thread = threading.Thread(target=repeat, args=(act,), name=name, daemon=True)
-            self._followers.append(thread)
-            thread.start()
+        self._follower = threading.Thread(target=repeat, name="library-index", daemon=True)
+        self._follower.start()
         deadline = time.monotonic() + self._pace.first_index
         while self._indexer.ranking is None and time.monotonic() < deadline:
             self._stopping.wait(0.005)
@@ -157,8 +155,8 @@ class TemplateLibrary:
     def close(self) -> None:
         """Stop following and close the database's connections."""
         self._stopping.set()
-        for thread in self._followers:
-            thread.join()
+        if self._follower is not None:
+            self._follower.join()
         self._engine.dispose()
 
     def find(self, query: TemplateQuery) -> Page:
@@ -270,10 +268,9 @@ class TemplateLibrary:
         return Page(found, total, place=begin.after(here) if len(ids) > len(here) else None)
 
     def _ranking(self) -> Ranking:
-        ranking = self._indexer.ranking
-        if ranking is None and not self._followers:
+        if self._follower is None:
             self.refresh()
-            ranking = self._indexer.ranking
+        ranking = self._indexer.ranking
         if ranking is None:
             raise IndexNotReadyError("the search index is being built")
         return ranking
@@ -286,17 +283,6 @@ class TemplateLibrary:
             several = connection.execute(_SOME, {"ids": ids})
             rows = {row.id: row for row in several if row.status == Status.PUBLISHED}
         return {id_: _summary(rows[id_]) for id_ in ids if id_ in rows}
-
-    def _check(self) -> None:
-        """Read the library's version, unless another thread is about to."""
-        if not self._checking.acquire(blocking=False):
-            return
-        try:
-            with self._noting(), reading(self._engine) as connection:
-                self._version = int(connection.execute(_VERSION).scalar_one())
-        finally:
-            self._checked = time.monotonic()
-            self._checking.release()
 
     @contextmanager
     def _noting(self) -> Iterator[None]:

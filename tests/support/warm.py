@@ -14,12 +14,12 @@ from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.sources import read
 from template_api import cli
-from template_api.library.indexing import _shipped
+from template_api.library.indexing import synonyms_of
 from template_api.pages.resources import _compiled as compiled_pages
 
 compiled()
 compiled_pages("", playground=True)
-_shipped()
+synonyms_of(None)
 commands = [__main__._application(name).commands[name] for name in __main__._COMMANDS]
 for command in [*commands, *cli._application().commands.values()]:
     for parameter in command.params:

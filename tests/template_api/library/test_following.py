@@ -95,7 +95,7 @@ def test_following_outlives_a_fault_of_its_own(
 
 def test_a_request_looks_for_changes_itself_when_nothing_else_does(store: "Store", make_template: Make) -> None:
     store.bring(make_template("t0"))
-    library = TemplateLibrary(store.url, pace=Pace(overdue=-1))
+    library = TemplateLibrary(store.url, pace=Pace(follow=-1))
     assert found(library, "t0") == ["t0"]
     set_status(store.url, "t0", Status.HIDDEN)
     before = library.current()
