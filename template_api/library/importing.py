@@ -192,16 +192,14 @@ class _Import:
         self._seen.update(dict.fromkeys(names, source.where))
         if self._known.get(id_) == (source.digest(), source.status):
             return Outcome.UNCHANGED
-        is_done = False
         try:
             outcome = self._store(source, id_)
             if not self._dry_run:
                 self._session.commit()
-                is_done = True
         except IntegrityError as exc:
             raise SourceError(source.where, "its slug or an id in it belongs to another object") from exc
         finally:
-            if not is_done:
+            if self._session.in_transaction():
                 self._session.rollback()
                 self._named.clear()  # some may be those of this transaction
         return outcome
@@ -210,12 +208,11 @@ class _Import:
         session = self._session
         version = next_version(session)
         row = session.get(TemplateRow, id_)
-        renamed: list[tuple[type[Named], FreeForm]] = []
         facets: dict[str, Any] = {
-            "category": source.category and self._object(Category, source.category, renamed),
-            "tags": [self._object(Tag, each, renamed) for each in source.tags],
-            "routes": [self._object(UsedRoute, each, renamed) for each in source.routes],
-            "broker_version": source.broker_version and self._object(BrokerVersion, source.broker_version, renamed),
+            "category": source.category and self._object(Category, source.category),
+            "tags": [self._object(Tag, each) for each in source.tags],
+            "routes": [self._object(UsedRoute, each) for each in source.routes],
+            "broker_version": source.broker_version and self._object(BrokerVersion, source.broker_version),
         }
         # A state that was set by command stays until the source itself has a new one.
         status = source.status if row is None or row.source_status != source.status else row.status
@@ -241,58 +238,51 @@ class _Import:
         session.merge(stored)
         session.flush()
         for link, column, named in ((TemplateTag, "tag_id", "tags"), (TemplateRoute, "route_id", "routes")):
-            if row is not None:
-                session.exec(delete(link).where(col(link.template_id) == id_))
+            session.exec(delete(link).where(col(link.template_id) == id_))
             if facets[named]:
                 session.execute(insert(link), [{"template_id": id_, column: each["id"]} for each in facets[named]])
-        self._store_notebooks(id_, source.notebooks, is_new=row is None)
-        for table, named_object in renamed:
-            self._rename(table, named_object, but=id_)
+        self._store_notebooks(id_, source.notebooks)
         return Outcome.ADDED if row is None else Outcome.CHANGED
 
-    def _object(self, table: type[Named], source: NamedSource, renamed: list[tuple[type[Named], FreeForm]]) -> FreeForm:
-        """Return the stored object with a slug, made when there is none; note it when it gets another name.
+    def _object(self, table: type[Named], source: NamedSource) -> FreeForm:
+        """Return the stored object with a slug, made when there is none; rename it everywhere when it has another name.
 
         Of several spellings in one import the first counts, so that it is renamed once.
         """
         if found := self._named.get((table, source.slug)):
             return found
         row = self._session.exec(select(table).where(col(table.slug) == source.slug)).one_or_none()
-        members = source.members if row is None or source.members is not None else row.members
+        members = row.members if row is not None and source.members is None else source.members
         members = None if members == "{}" else members
-        is_new = row is None
+        id_ = row.id if row is not None else source.id or template_id(f"{table.__tablename__}/{source.slug}")
+        named = {"id": id_, "name": source.name, "slug": source.slug, **json.loads(members or "{}")}
         if row is None:
-            id_ = source.id or str(uuid.uuid5(NAMESPACE, f"{table.__tablename__}/{source.slug}"))
-            row = table(id=id_, name=source.name, slug=source.slug)
-        named = {"id": row.id, "name": source.name, "slug": source.slug, **json.loads(members or "{}")}
-        if is_new or (row.name, row.members) != (source.name, members):
+            self._session.add(table(id=id_, name=source.name, slug=source.slug, members=members))
+        elif (row.name, row.members) != (source.name, members):
             row.name, row.members = source.name, members
-            self._session.add(row)
-            if not is_new:
-                renamed.append((table, named))
+            self._rename(table, named)
         self._named[table, source.slug] = named
         return named
 
-    def _rename(self, table: type[Named], named: FreeForm, but: str) -> None:
-        """Show an object by its new name in each template that has it, `but` in one that has it already."""
-        id_, session = named["id"], self._session
-        for row in session.exec(select(TemplateRow).where(having(table, [id_]), col(TemplateRow.id) != but)).all():
+    def _rename(self, table: type[Named], named: FreeForm) -> None:
+        """Show an object by its new name in each template that has it."""
+
+        def renamed(one: Any) -> Any:
+            return named if one and one["id"] == named["id"] else one
+
+        for row in self._session.exec(select(TemplateRow).where(having(table, [named["id"]]))).all():
             before = json.loads(row.facets)
             keywords = row.labels.removeprefix(_names(before)).strip()
             after = {
-                kind: [named if each["id"] == id_ else each for each in value]
-                if isinstance(value, list)
-                else named if value and value["id"] == id_ else value
+                kind: [*map(renamed, value)] if isinstance(value, list) else renamed(value)
                 for kind, value in before.items()
-            }  # fmt: skip
-            _describe(row, after, keywords, next_version(session))
-            session.add(row)
-        session.flush()
+            }
+            _describe(row, after, keywords, next_version(self._session))
 
-    def _store_notebooks(self, id_: str, sources: Sequence[NotebookSource], *, is_new: bool) -> None:
+    def _store_notebooks(self, id_: str, sources: Sequence[NotebookSource]) -> None:
         """Store notebooks: changed cells become a new version, earlier ones stay, the latest of each file is marked."""
         known = select(NotebookRow).where(NotebookRow.template_id == id_).order_by(col(NotebookRow.version))
-        rows = [] if is_new else self._session.exec(known).all()
+        rows = self._session.exec(known).all()
         newest = {row.filename: row for row in rows}
         for old in rows:
             old.is_latest = False
@@ -353,7 +343,7 @@ def _names(facets: Mapping[str, Any]) -> str:
 
 
 def template_id(slug: str) -> str:
-    """Return the id of a template that has none of its own."""
+    """Return the id of a template that has none of its own, by its slug; of other things by `kind/slug`."""
     return str(uuid.uuid5(NAMESPACE, slug))
 
 
