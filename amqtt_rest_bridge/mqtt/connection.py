@@ -310,7 +310,9 @@ class MqttConnection(asyncio.Protocol):
         session = self._session
         properties = self._no_properties
         if self._is_5:
-            properties = {Property.RECEIVE_MAXIMUM: session.receive_maximum}
+            properties = {}
+            if session.receive_maximum != _RECEIVE_MAXIMUM:
+                properties[Property.RECEIVE_MAXIMUM] = session.receive_maximum
             if session.expiry:
                 properties[Property.SESSION_EXPIRY_INTERVAL] = session.expiry
         return packets.connect(

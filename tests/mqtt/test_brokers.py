@@ -159,7 +159,9 @@ def test_a_websocket_that_carries_text_or_is_closed_ends_the_connection(way: str
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n", b"\x20\x02\x00\x00"])
-def test_what_answers_without_a_websocket_is_not_reached(data: bytes) -> None:
+def test_what_answers_without_a_websocket_is_not_reached(data: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.mqtt.connection.CONNECT_SECONDS", 0.5)
+
     async def use(port: int) -> None:
         address = Address("127.0.0.1", port, None, None, None, "it", "/mqtt")
         with pytest.raises(BrokerError, match=r"^cannot reach the broker it: "):

@@ -1,6 +1,6 @@
 """How `rest-bridge status` and `replay` ask a broker: its address from the command line, one connection. Main thread.
 
-They speak MQTT 3.1.1, which every broker takes, amqtt among them; `replay` tries MQTT 5 first.
+They speak MQTT 3.1.1, which every broker takes, amqtt among them; `replay` speaks MQTT 5 where the broker does.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ from amqtt_rest_bridge.mqtt import connection as mqtt
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
 from amqtt_rest_bridge.mqtt.packets import Publish
 from amqtt_rest_bridge.mqtt.private import TIME, replaying_client_id
-from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1, MQTT_5, Properties, Property
+from amqtt_rest_bridge.mqtt.standard import MQTT_3_1_1, MQTT_5, Code, Properties, Property
 from amqtt_rest_bridge.mqtt.values import (
     PORTS,
     Address,
@@ -39,15 +39,18 @@ from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 
 _ACKNOWLEDGED_SECONDS: Final = 10.0
-_RETAINED_SECONDS: Final = 0.3
 _NOTHING: Final = status_topic("+").removesuffix("/+/status")
 _MOST_UNREAD: Final = 1000  # messages that came and were not looked at; then no more are read
-_REASONS: Final = {  # MQTT 3.1.1 section 3.2.2.3
+_BAD_LOGIN: Final = "wrong user name or password"
+_NOT_AUTHORIZED: Final = f"not authorized: check user name (mqtt://USER@HOST) and password ({PASSWORD_VARIABLE})"
+_REASONS: Final[dict[int, str]] = {  # MQTT 3.1.1 section 3.2.2.3, MQTT 5 section 3.2.2.2
     1: "it does not speak MQTT 3.1.1",
     2: "it does not accept the client id",
     3: "it is not available",
-    4: "wrong user name or password",
-    5: "not authorized: check user name (mqtt://USER@HOST) and password (REST_BRIDGE_BROKER_PASSWORD)",
+    4: _BAD_LOGIN,
+    5: _NOT_AUTHORIZED,
+    Code.BAD_USER_NAME_OR_PASSWORD: _BAD_LOGIN,
+    Code.NOT_AUTHORIZED: _NOT_AUTHORIZED,
 }
 
 
@@ -93,10 +96,6 @@ def broker_address(
     files = {"--ca-file": ca_file, "--cert-file": cert_file, "--key-file": key_file}
     tls = load_tls(parsed.is_secure, files, "--broker mqtts://... or wss://...")
     return replace(parsed, password=None if parsed.username is None else password, tls=tls)
-
-
-class _TooNewError(Exception):
-    """A broker has not taken a client of MQTT 5."""
 
 
 class Subscriber:
@@ -164,15 +163,12 @@ async def connected(
 
     Raises:
         BrokerUnavailableError: The broker cannot be reached, or refuses us.
-        _TooNewError: It may not speak this version of MQTT.
     """
     subscriber = Subscriber(address, level, client_id)
     try:
         try:
             await subscriber.open(filters, qos)
         except BrokerError as error:
-            if level == MQTT_5:
-                raise _TooNewError from error
             if subscriber.connection.is_open and error.code is not None:
                 says = f"{address.shown} does not allow a subscription to {filters[0]}"
                 raise BrokerUnavailableError(says) from error
@@ -229,11 +225,10 @@ async def publish(address: Address, publications: Sequence[Publication], seconds
     """
     count = len(publications)
     if await _is_mqtt_5(address):
-        with contextlib.suppress(_TooNewError):
-            async with connected(address, [], level=MQTT_5) as subscriber:
-                for done, publication in enumerate(publications):
-                    await _publish(subscriber, publication, f"{done} of {count}", seconds)
-                return
+        async with connected(address, [], level=MQTT_5) as subscriber:
+            for done, publication in enumerate(publications):
+                await _publish(subscriber, publication, f"{done} of {count}", seconds)
+        return
     for done, publication in enumerate(publications):
         first = next((float(value) for name, value in _user(publication) if name == TIME), None)
         client_id = None if first is None else replaying_client_id(first)
@@ -242,14 +237,19 @@ async def publish(address: Address, publications: Sequence[Publication], seconds
 
 
 async def _is_mqtt_5(address: Address) -> bool:
-    """Return whether a broker may speak MQTT 5: it is not the amqtt of a plugin, which retains the status of routes.
+    """Return whether a broker speaks MQTT 5; False too if it cannot be reached.
 
-    Such a broker takes the CONNECT of MQTT 5 for the beginning of a longer packet, and would not answer.
+    It is asked without credentials and properties: amqtt 0.12 reads a CONNECT of MQTT 5 that has any as the beginning
+    of a longer packet, and does not answer. A broker that refuses such a client does so in its version of MQTT.
     """
-    async with connected(address, []) as subscriber:
-        with contextlib.suppress(BrokerError):
-            await subscriber.connection.subscribe([Subscription(status_topic("+"), qos=0)])
-        return await subscriber.receive(_RETAINED_SECONDS) is None
+    session = ClientSession(f"rest-bridge-{uuid.uuid4().hex[:8]}", expiry=0, receive_maximum=65_535)
+    connection = MqttConnection(replace(address, username=None, password=None), session, lambda *_: None)
+    try:
+        await connection.open()
+    except BrokerError as error:
+        return error.code not in (None, Code.UNSUPPORTED_PROTOCOL_VERSION)
+    await connection.disconnect()
+    return True
 
 
 def _user(publication: Publication) -> Pairs:
