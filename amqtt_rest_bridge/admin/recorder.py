@@ -75,29 +75,30 @@ _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.
 class EventCounts(Struct):
     """What has been counted of an event since the start.
 
-    `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took (`BUCKETS`) and
-    `waited` how long they waited (one bucket). `statuses` are requests of server mode by the status of the answer; of a
-    server event `took` is the time until the answer, without callers that were refused and what was skipped. `skipped`
-    are messages and requests by the code of their reason.
+    `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took; `waits` of them
+    waited `waited_seconds` together. `statuses` are requests of server mode by the status of the answer; of a server
+    event `took` is the time until the answer, without callers that were refused and what was skipped. `skipped` are
+    messages and requests by the code of their reason.
     """
 
     outcomes: dict[str, int]
     took: "Durations"
-    waited: "Durations"
+    waits: int = 0
+    waited_seconds: float = 0.0
     refused: int = 0
     statuses: dict[str, int] = {}
     skipped: dict[str, int] = {}
 
 
 class Durations(Struct):
-    """Durations: their number by upper bounds, `BUCKETS` by default, not cumulated, and their sum in seconds."""
+    """Durations: their number by upper bounds (`BUCKETS`), not cumulated, and their sum in seconds."""
 
     buckets: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     seconds: float = 0.0
 
-    def add(self, seconds: float, bounds: tuple[float, ...] = ()) -> None:
+    def add(self, seconds: float) -> None:
         """Count one more."""
-        self.buckets[bisect_left(bounds, seconds)] += 1
+        self.buckets[bisect_left(BUCKETS, seconds)] += 1
         self.seconds += seconds
 
 
@@ -159,9 +160,7 @@ class RunRecorder:
 
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Record the events of these routes from now on, and no others; kept runs of others stay."""
-        self._counts = {
-            name: self._counts.get(name) or EventCounts({}, Durations(), Durations([0])) for name in event_names(routes)
-        }
+        self._counts = {name: self._counts.get(name) or EventCounts({}, Durations()) for name in event_names(routes)}
         names = [route.name for route in routes]
         self._recent = {name: self._recent.get(name, deque(maxlen=SHOWN_RUNS)) for name in names}
         self._failures = {name: self._failures.get(name, deque(maxlen=SHOWN_FAILURES)) for name in names}
@@ -240,7 +239,7 @@ class RunRecorder:
         if run.skipped is not None:
             counts.skipped[run.skipped[0]] = counts.skipped.get(run.skipped[0], 0) + 1
         if run.outcome in (Outcome.SUCCEEDED, Outcome.FAILED):
-            counts.took.add(run.took, BUCKETS)
+            counts.took.add(run.took)
         if failure is not None:
             code, message, _ = failure
             self.problems.request((route.name, event.name), code, status, message, run.request.id, run.time)
@@ -342,10 +341,10 @@ class RunRecorder:
             outcome = run.failure.code.value
         counts.outcomes[outcome] = counts.outcomes.get(outcome, 0) + 1
         if outcome != _SKIPPED:
-            counts.waited.buckets[0] += 1
-            counts.waited.seconds += run.waited
+            counts.waits += 1
+            counts.waited_seconds += run.waited
             if run.took:  # else nothing was sent, which would make the server look fast
-                counts.took.add(run.took, BUCKETS)
+                counts.took.add(run.took)
 
     def _keeps(self, outcome: Outcome) -> bool:
         if outcome in (Outcome.FAILED, Outcome.REFUSED):

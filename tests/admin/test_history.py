@@ -21,8 +21,8 @@ class Counted:
         self.refused = refused
         durations = Durations([0] * (len(BUCKETS) + 1))
         for seconds in took:
-            durations.add(seconds, BUCKETS)
-        self.events = {name: EventCounts({}, durations, Durations([0])) for name in ("Send", "Received")}
+            durations.add(seconds)
+        self.events = {name: EventCounts({}, durations) for name in ("Send", "Received")}
 
 
 def counted(succeeded: int, failed: int, refused: int = 0, name: str = "R", took: Sequence[float] = ()) -> Numbers:
