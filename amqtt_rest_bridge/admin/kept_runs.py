@@ -11,7 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.admin.runs import MASKED_BYTES, Evidence, Run, outcome_of
+from amqtt_rest_bridge.admin.evidence import MASKED_BYTES, Evidence
+from amqtt_rest_bridge.admin.runs import Run, outcome_of
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.model import MessageProperties
 

@@ -7,11 +7,11 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 
-from amqtt_rest_bridge.admin.runs import Run, live_members
+from amqtt_rest_bridge.admin.runs import NotedRun, Run, live_members
 from amqtt_rest_bridge.http.exchange import RETRY, Pulse, event_of
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -100,11 +100,11 @@ class Follower:
 class Followers:
     """All followers. What is noted is passed on some times a second; `show` masks it then."""
 
-    def __init__(self, show: Callable[[Any], Run]) -> None:
+    def __init__(self, show: Callable[[NotedRun], Run]) -> None:
         self._show = show
         self._followers: tuple[Follower, ...] = ()
         self._number = 0  # of the last run
-        self._noted: deque[Any] = deque(maxlen=_MOST_WAITING)
+        self._noted: deque[NotedRun] = deque(maxlen=_MOST_WAITING)
         self._count = 0  # that were noted since the last look
         self._timer: asyncio.TimerHandle | None = None
         self.are_any = False
@@ -126,8 +126,8 @@ class Followers:
         self._changed.clear()
         return self._want_unmatched
 
-    def note(self, run: Any) -> None:
-        """Pass on a run soon, masked or not."""
+    def note(self, run: NotedRun) -> None:
+        """Pass on a run soon."""
         self._noted.append(run)
         self._count += 1
         if self._timer is None:

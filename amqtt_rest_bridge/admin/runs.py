@@ -1,16 +1,13 @@
-"""Runs: what is known of a call or request that has ended, who asks for which, and their form in JSON. Pure.
+"""Runs: what is known of a call or request that has ended, who asks for which, and their form in JSON. Pure."""
 
-Values hold no secrets of routes.
-"""
-
+from collections.abc import Sequence
 from typing import Any, Final
 
 from msgspec import Struct, structs
 
 from amqtt_rest_bridge.catalogue import BROKER_UNAVAILABLE, INTERNAL_ERROR, NO_ROOM, REPLY_TIMEOUT, SHUTTING_DOWN
 from amqtt_rest_bridge.engine.needs import Outcome
-from amqtt_rest_bridge.lot.masking import Masker
-from amqtt_rest_bridge.lot.model import Try
+from amqtt_rest_bridge.lot.model import Route, Try
 from amqtt_rest_bridge.times import rfc3339
 from amqtt_rest_bridge.topics import filter_matches
 
@@ -22,10 +19,8 @@ MOST_RUNS: Final = 1000
 """Runs that one answer holds at most."""
 MOST_NAMED: Final = 20
 """Routes that a problem names."""
-SHOWN_BYTES: Final = 16 << 10
-"""Bytes of a payload or body that are shown."""
-MASKED_BYTES: Final = 4 * SHOWN_BYTES
-"""Bytes of it that are looked through for secrets: a secret that begins in the shown part may end behind it."""
+LONGEST_URL: Final = 1000
+"""Characters of a URL; it is masked before it is cut, so that no part of a secret is left."""
 
 
 class Reason(Struct, frozen=True):
@@ -39,7 +34,7 @@ class Reason(Struct, frozen=True):
     message: str
 
 
-class Run(Struct, frozen=True):
+class Run(Struct, frozen=True, gc=False):
     """One message or request, as people see it: secrets are masked, there is no payload.
 
     `kind` is "call" (a call of client mode has ended), "retry" (a try of one has failed, another follows), "skipped"
@@ -69,48 +64,18 @@ class Run(Struct, frozen=True):
     tries: int | None = None
     ms: float | None = None
     waited_ms: float | None = None
-    attempts: list[Try] = []
+    attempts: Sequence[Try] = ()
     retry_of: str | None = None
     retried_as: str | None = None
     retry_outcome: str | None = None
     reason: Reason | None = None
 
 
-class ShownBody(Struct, frozen=True, array_like=True):
-    """A body without secrets, cut at `SHOWN_BYTES`; `size` is that of the whole."""
+class NotedRun(Struct, frozen=True, gc=False):
+    """A run before it is shown: its URL and its texts hold secrets of its route."""
 
-    data: bytes
-    size: int
-
-
-class Evidence(Struct, frozen=True, array_like=True):
-    """What is kept of a call or request beside its message; no secrets of the route or of the request.
-
-    `payload` is the message's as it may be shown, None where it had been let go; `carries` is whether that message
-    brought credentials. `headers` and `body` are the request's as it was sent, `response` is None where none
-    came. `url` is None where nothing was sent; of a request of server mode it is the path. `together` is how many
-    messages the request was for, 0 for an event without BATCH_SIZE.
-    """
-
-    hint: str | None
-    url: str | None
-    tries: int
-    attempts: list[Try]
-    payload: ShownBody | None
-    carries: bool = False
-    headers: list[tuple[str, str]] = []
-    body: ShownBody | None = None
-    response: "ShownResponse | None" = None
-    together: int = 0
-
-
-class ShownResponse(Struct, frozen=True, array_like=True):
-    """A response without secrets."""
-
-    status: int
-    reason: str
-    headers: list[tuple[str, str]]
-    body: ShownBody
+    route: Route | None
+    run: Run
 
 
 class RunQuery(Struct, frozen=True):
@@ -127,6 +92,17 @@ class RunQuery(Struct, frozen=True):
     since: float = 0.0
     limit: int = SHOWN_RUNS
     tries: bool = False
+
+    def wants(self, run: Run) -> bool:
+        """Return whether a run is one of them."""
+        return (
+            run.time >= self.since
+            and self.id in (None, run.id)
+            and self.route in (None, run.route)
+            and self.code in (None, run.code)
+            and (self.outcome is None or self.outcome == outcome_of(run.kind, run.code))
+            and (self.topic is None or (run.topic is not None and filter_matches(self.topic, run.topic)))
+        )
 
 
 class Problem(Struct, frozen=True):
@@ -175,31 +151,7 @@ def is_request(kind: str, status: object) -> bool:
     return kind == "request" or (kind == "skipped" and status is not None)
 
 
-def is_wanted(query: RunQuery, time: float, kind: str, code: str | None, topic: str | None) -> bool:
-    """Return whether a run, or a failed try of one, is among those that a query asks for; id and route are not asked.
-
-    `time` is Unix time, `topic` the one that the run shows.
-    """
-    return (
-        time >= query.since
-        and (query.code is None or query.code == code)
-        and (query.outcome is None or query.outcome == outcome_of(kind, code))
-        and (query.topic is None or (topic is not None and filter_matches(query.topic, topic)))
-    )
-
-
-def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBody:
-    """Return what is shown of a body whose first `MASKED_BYTES` are given at least; `size` is that of the whole.
-
-    It is masked before it is cut, and of a large one the end of what was looked through is left out, where a part of a
-    secret may be.
-    """
-    masked = masker.body(body[:MASKED_BYTES], shown=True)
-    most = SHOWN_BYTES if len(body) < MASKED_BYTES else max(0, len(masked) - MASKED_BYTES + SHOWN_BYTES)
-    return ShownBody(masked[: min(most, SHOWN_BYTES)], len(body) if size is None else size)
-
-
-def tries_of(run: Run) -> list[Try]:
+def tries_of(run: Run) -> Sequence[Try]:
     """Return the last tries of a run; of a call that has had one, and of a request, what the run says of it."""
     if run.attempts or run.kind not in ("call", "request") or run.ms is None or run.tries == 0:
         return run.attempts

@@ -18,10 +18,11 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from amqtt_rest_bridge.admin.charts import SAMPLES, History, sparks
+from amqtt_rest_bridge.admin.evidence import Evidence, ShownBody, shown_body
 from amqtt_rest_bridge.admin.figures import SAMPLE_SECONDS, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.kept_runs import KeptRun
 from amqtt_rest_bridge.admin.problems import LISTED_SECONDS
-from amqtt_rest_bridge.admin.runs import Evidence, Problem, Run, ShownBody, run_members, shown_body
+from amqtt_rest_bridge.admin.runs import Problem, Run, run_members
 from amqtt_rest_bridge.catalogue import METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.requests import body_members
 from amqtt_rest_bridge.errors import CONTROL

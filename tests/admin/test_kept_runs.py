@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from amqtt_rest_bridge.admin.evidence import Evidence, ShownBody, ShownResponse
 from amqtt_rest_bridge.admin.kept_runs import MOST_BYTES, KeptRun, KeptRuns
-from amqtt_rest_bridge.admin.runs import Evidence, Run, ShownBody, ShownResponse
+from amqtt_rest_bridge.admin.runs import Run
 from amqtt_rest_bridge.lot.model import MessageProperties, Try
 
 

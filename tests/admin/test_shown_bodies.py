@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.admin.runs import MASKED_BYTES, SHOWN_BYTES, shown_body
+from amqtt_rest_bridge.admin.evidence import MASKED_BYTES, SHOWN_BYTES, shown_body
 from amqtt_rest_bridge.lot.masking import Masker
 
 SECRET = "s3cret-" * 20
