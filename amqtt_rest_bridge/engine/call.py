@@ -24,11 +24,11 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.event import Call, HeldError, PreparedRoute, Step, Verdict
+from amqtt_rest_bridge.engine.event import Batch, Call, HeldError, PreparedRoute, Step, Verdict
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
 from amqtt_rest_bridge.engine.needs import Delivery, Host
 from amqtt_rest_bridge.engine.outcome import Outcomes, note_attempt
-from amqtt_rest_bridge.engine.stages.batch import Batches, carrying, halve, marks_of
+from amqtt_rest_bridge.engine.stages.batch import Batches, halve, joined
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
 from amqtt_rest_bridge.engine.stages.order import Order, OrderLease
 from amqtt_rest_bridge.engine.stages.overload import AT_ONCE, RoomQueue
@@ -87,7 +87,7 @@ class RouteCalls:
         self._arrivals: deque[Call] = deque()
         self._is_looking = False
         self._parsing = asyncio.Lock()
-        self._batches = Batches(limits.max_body_bytes, clock, self._line_up, has_groups=common.host.keys_have_groups)
+        self._batches = Batches(limits.max_body_bytes, clock, self._send_batch, has_groups=common.host.keys_have_groups)
         self._waiting: deque[Call] = deque()
         self._pace: Pace | None = None  # of RATE_LIMIT; after a reload without one it delays nothing
         self._breaker: Breaker | None = None  # keeps the calls that wait for the target
@@ -166,14 +166,14 @@ class RouteCalls:
 
     def _line_up(self, call: Call) -> None:
         """Queue a call. A call of an ORDERED event waits first until those before it in its line have ended."""
-        if not call.event.is_in_order or self._order.enter(call, is_batch=call.item is not None):
+        if not call.event.is_in_order or self._order.enter(call):
             self._queue(call)
 
     def _queue(self, call: Call) -> None:
         """Queue a call for a place. With RATE_LIMIT look at the call first: one that sends nothing takes no turn."""
         if call.has_ended or self._is_stopping:
             return
-        if self._pace is not None and call.item is None:
+        if self._pace is not None and not isinstance(call, Batch):
             self._look_at(call)
         else:
             self._waiting.append(call)
@@ -222,13 +222,16 @@ class RouteCalls:
             self._waiting.append(call)
             self._give_places()
 
+    def _send_batch(self, calls: list[Call]) -> None:
+        """Queue a batch in the place of its calls."""
+        batch = joined(calls)
+        for call in calls:
+            del self._open[call.number]
+        self._open[batch.number] = batch
+        self._line_up(batch)
+
     def _give_places(self) -> None:
         """Begin calls that wait while there are places for them."""
-        while (call := self._next_with_place()) is not None:
-            self._start(self._run_all(call))
-
-    def _next_with_place(self) -> Call | None:
-        """Return the next call, which has a place then; None if no call waits or may begin, or no place is free."""
         admission, waiting = self._admission, self._waiting
         while waiting and admission.in_flight < admission.places:
             call = waiting[0]
@@ -237,31 +240,21 @@ class RouteCalls:
             elif call.line is not None and not self._common.lease.lasts:
                 self._common.lease.hold(waiting.popleft())
             elif self._pace is not None and not self._pace.give_turn(call):
-                break  # `_give_places` is called when there is a turn
+                break  # it calls this method when there is a turn
             else:
                 waiting.popleft()
                 call.has_place = True
                 admission.in_flight += 1
-                return call
-        return None
+                self._start(self._run(call))
 
     # It has a place: an attempt, and what follows.
-
-    async def _run_all(self, call: Call) -> None:
-        """Run a call, and then one after the other those that get its place."""
-        following: Call | None = call
-        while following is not None:
-            call = following
-            await self._run(call)
-            if not call.attempted:  # it has sent nothing, so that nothing else had its turn meanwhile
-                await asyncio.sleep(0)
-            following = self._next_with_place()
 
     async def _run(self, call: Call) -> None:
         """Build the request of a call, send it and act on the reply: end the call, try it again, or halve its batch.
 
         The place of the call is free before another attempt is queued.
         """
+        verdict = None
         try:
             verdict = self._use_present_definition(call)
             if verdict is None:
@@ -269,23 +262,22 @@ class RouteCalls:
             if verdict is None:
                 call.has_begun = True
                 verdict = await self._attempt(call)
-            if verdict.step is not Step.AGAIN and verdict.step is not Step.SPLIT:
+            if verdict.is_end:
                 await self._end(call, verdict)
         except HeldError:
-            return  # the stage or source that keeps the call puts it back into the queue
+            pass  # the stage or source that keeps the call puts it back into the queue
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             if not call.has_ended:
                 self._end_now(call, call.event.fail_unexpectedly(call))
-            return
         finally:
             self._release_place(call)
-        if call.has_ended or self._drop(call):
-            return
-        if verdict.step is Step.AGAIN:
-            self._try_again(call, verdict)
-        else:
-            self._send_halves(call, verdict)
+        if verdict is not None and not call.has_ended and not self._drop(call):
+            if isinstance(call, Batch) and verdict.step is Step.SPLIT:
+                self._send_halves(call, verdict)
+            else:
+                self._try_again(call, verdict)
+        self._give_places()
 
     def _use_present_definition(self, call: Call) -> Verdict | None:
         """Use the present definition for a call; one that has begun keeps its own, unless it is lossless.
@@ -302,17 +294,20 @@ class RouteCalls:
             return None
         before.forget(call)
         if present is None:
-            if before.is_lossless and call.delivery is not None:
-                for one in call.batch:
-                    self._leave_to_source(one)
+            if before.is_lossless and call.batch[0].delivery is not None:
+                self._leave_to_source(call, call.batch)
                 raise HeldError
             return before.fail(call, catalogue.ROUTE_REMOVED.error(_REMOVED))
-        batch, is_as_before = call.batch, present.batch_form == before.batch_form
-        for one in batch:
+        for one in (call, *call.batch):
             one.event = present
-        if call.item is None or is_as_before:
+        if not isinstance(call, Batch) or present.batch_form == before.batch_form:
             return None
-        self._gather_again(call)
+        self._forget(call)
+        for one in call.calls:  # their items are others now
+            self._open[one.number] = one
+            one.item = None
+        self._arrivals.extendleft(reversed(call.calls))  # before calls that came later
+        self._look_at()
         raise HeldError
 
     async def _parse(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
@@ -378,11 +373,12 @@ class RouteCalls:
             self._clock.later(verdict.seconds, partial(self._queue, call))
         self._outcomes.note_failed_attempt(call, verdict, self.statistics, when)
 
-    def _send_halves(self, call: Call, verdict: Verdict) -> None:
+    def _send_halves(self, batch: Batch, verdict: Verdict) -> None:
         """Queue the halves of a batch that was refused. Those of an ORDERED event run one after the other."""
-        self._outcomes.note_failed_attempt(call, verdict, self.statistics, "its halves are sent")
-        second = halve(call)
-        self._queue(call)
+        self._outcomes.note_failed_attempt(batch, verdict, self.statistics, "its halves are sent")
+        second = halve(batch)
+        self._open[second.number] = second
+        self._queue(batch)
         if second.line is None:
             self._queue(second)
         else:
@@ -391,36 +387,43 @@ class RouteCalls:
     # It ends.
 
     async def _end(self, call: Call, verdict: Verdict) -> None:
-        """Count a call that has ended, and those that it carries; publish its result; release its message."""
-        riders = self._count_end(call, verdict)
+        """Count a call that has ended, publish its result, and release its message."""
+        verdicts = self._count_end(call, verdict)
         if verdict.publication is not None:
-            mark = "" if call.delivery is None else call.delivery.mark(call.name)
-            if riders:
-                mark = marks_of([call, *(rider for rider, own in riders if own.publication is None)])
             publish = self._common.host.publisher.publish
             try:
-                await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=mark)
+                await publish(verdict.publication, hops=call.hops + 1, route=self.name, mark=call.mark)
             except PublicationRefusedError as refused:
                 self._outcomes.note_unpublished(call.name, refused)
-        self._close(call, None)
-        for rider, own in riders:
-            self._close(rider, own.publication)
+        self._forget(call)
+        for one, own in verdicts:
+            self._close(one, None if own is verdict else own.publication)
 
     def _end_now(self, call: Call, verdict: Verdict) -> None:
         """End a call at once, without a place; its failure, if any, is published later."""
-        for one, own in [(call, verdict), *self._count_end(call, verdict)]:
+        verdicts = self._count_end(call, verdict)
+        self._forget(call)
+        for one, own in verdicts:
             self._close(one, own.publication)
 
     def _count_end(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
-        """Count a call that has ended and those that it carries; return the latter, each with its verdict."""
-        riders = call.event.verdicts_of_riders(call, verdict)
-        self._outcomes.note_end(call, verdict, self.statistics)
-        for rider, own in riders:
-            self._outcomes.note_end(rider, own, self.statistics)
-        return riders
+        """Count the calls that end with a verdict; return each with its own one."""
+        verdicts = call.event.verdicts(call, verdict)
+        for one, own in verdicts:
+            self._outcomes.note_end(one, own, self.statistics)
+        return verdicts
+
+    def _forget(self, call: Call) -> None:
+        """Forget a call, or batch, that has ended; the next one in its line goes on."""
+        call.has_ended = True
+        self._open.pop(call.number, None)
+        if call.line is not None and not call.is_behind:
+            following = self._order.leave(call.line)
+            if following is not None:
+                self._queue(following)
 
     def _close(self, call: Call, publication: Publication | None) -> None:
-        """Free the room of a call that has ended; release its message once its failure, if any, is published."""
+        """Release the message of a call that has ended, once its failure, if any, is published; free its room."""
         if publication is not None:
             self._common.failures.put(call, publication)
         elif call.delivery is not None:
@@ -428,22 +431,13 @@ class RouteCalls:
         self._free_room(call)
 
     def _free_room(self, call: Call) -> None:
-        """Free the room of a call that has ended, and let calls that wait for it go on."""
+        """Free the room of a call that has ended, for those that wait for it."""
         call.has_ended = True
-        call.riders = call.carrier = None
-        self._open.pop(call.number, None)
         self._admission.release(call.size)
-        if call.line is not None and not call.is_behind:
-            self._leave_line(call.line)
         if self._admission.outside:
             self._outside.admit_waiting()
         if call.event.client is not self.definition.client and call.event.client is not None:
             call.event.client.close()  # of a definition that a reload has replaced
-
-    def _leave_line(self, line: str) -> None:
-        following = self._order.leave(line)
-        if following is not None:
-            self._queue(following)
 
     # What reloads, groups and the end of the bridge ask for.
 
@@ -496,7 +490,7 @@ class RouteCalls:
         for call in self._outside.remove(lambda call: call.is_taken_back):
             if call.delivery is not None:
                 call.delivery.abandon()
-        waiting = [call for call in self._open.values() if not call.has_place and call.carrier is None]
+        waiting = [call for call in self._open.values() if not call.has_place]
         for call in waiting:
             for one in call.batch:
                 one.has_ended = one.is_taken_back  # for all calls first: dropping one may queue another
@@ -505,42 +499,28 @@ class RouteCalls:
         self._batches.close_all()
 
     def _drop(self, call: Call) -> bool:
-        """Drop the calls of a batch whose source has taken the message back.
-
-        Returns whether the given call is one of them; then another call carries the rest of the batch.
-        """
+        """Drop a call, or calls of a batch, whose source has taken the message back; return whether none is left."""
         dropped = [one for one in call.batch if one.is_taken_back]
-        kept = [one for one in call.batch if one not in dropped]
-        if dropped and kept:
-            first = carrying(kept, call)
-            if first is not call:
-                if call.is_behind:
-                    self._order.replace(call, first)
-                else:
-                    self._queue(first)
-                call.line = call.riders = None
+        if dropped:
+            self._leave_to_source(call, dropped)
+        return call.has_ended
+
+    def _leave_to_source(self, call: Call, dropped: list[Call]) -> None:
+        """Forget calls that have not begun, or wait for their next attempt: their source keeps the messages.
+
+        They are those of a batch, or the call itself. A batch goes on without them, unless they are all its calls.
+        """
+        left = [one for one in call.batch if one not in dropped]
+        if isinstance(call, Batch) and left:
+            call.calls = left
+        else:
+            self._forget(call)
         for one in dropped:
-            self._leave_to_source(one)
-        return call in dropped
-
-    def _leave_to_source(self, call: Call) -> None:
-        """Forget a call that has not begun, or waits for its next attempt: its source keeps the message."""
-        call.event.forget(call)
-        self._outcomes.forget_retry(call, self.statistics)
-        if call.delivery is not None:
-            call.delivery.abandon()
-        self._free_room(call)
-
-    def _gather_again(self, call: Call) -> None:
-        """Take a batch apart and gather its calls again, since the present definition makes other items of them."""
-        batch, line = call.batch, call.line
-        for one in batch:
-            one.item = one.riders = one.carrier = one.line = None
-            one.has_begun = False
-        self._arrivals.extendleft(reversed(batch))  # before calls that came later
-        self._look_at()
-        if line is not None:
-            self._leave_line(line)
+            one.event.forget(one)
+            self._outcomes.forget_retry(one, self.statistics)
+            if one.delivery is not None:
+                one.delivery.abandon()
+            self._free_room(one)
 
     def stop(self) -> None:
         """Begin no more calls except for open batches, which are sent now. Lossless ones stay with their source."""
@@ -556,7 +536,7 @@ class RouteCalls:
 
     def messages_left(self) -> tuple[int, int]:
         """Return how many messages are lost if the bridge ends now, and how many their source keeps."""
-        calls = [*self._open.values(), *self._outside.remove()]
+        calls = [*(one for call in self._open.values() for one in call.batch), *self._outside.remove()]
         kept = sum(call.delivery is not None and call.delivery.is_bounded for call in calls)
         return len(calls) - kept, kept
 

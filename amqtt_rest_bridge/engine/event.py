@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 LARGE: Final = 128 << 10
 """Payloads of at least so many bytes are released once the request is built, unless something still needs them."""
+_MOST_MARKS: Final = 250  # MQTT's user properties have a bound
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 
 
@@ -74,6 +75,11 @@ class Verdict(Struct, frozen=True):
     skipped: tuple[str, str] | None = None
     request: HttpRequest | None = None
     response: HttpResponse | None = None
+
+    @property
+    def is_end(self) -> bool:
+        """Return whether the call has ended."""
+        return self.step is not Step.AGAIN and self.step is not Step.SPLIT
 
 
 class SkippedError(BridgeError):
@@ -118,10 +124,7 @@ class Call(Struct, eq=False):
     url: str | None = None  # URL of its last request
     has_payload: bool = True  # false once a large payload was released
     item: bytes | None = None  # its item in the body of its batch
-    # The other calls of the batch that this one carries: they wait for its end, and end with it.
-    riders: "list[Call] | None" = None
-    carrier: "Call | None" = None  # the call that carries this one
-    together: int = 1  # number of calls in its last request
+    together: int = 1  # number of messages in its last request
     text: bytes | None = None  # digest of what ON_CHANGE compares
     dedupe_key: bytes | None = None  # the key of DEDUPE_KEY that it claims
     # Whether its key was seen before. None until its claim is answered; False if it has the claim.
@@ -139,18 +142,23 @@ class Call(Struct, eq=False):
 
     @property
     def batch(self) -> "list[Call]":
-        """Return the calls that it carries, itself first."""
-        return [self, *self.riders] if self.riders else [self]
+        """Return the calls of its messages: itself, for any call but a `Batch`."""
+        return [self]
+
+    @property
+    def mark(self) -> str:
+        """Return the mark of its result, see `Delivery.mark`."""
+        return "" if self.delivery is None else self.delivery.mark(self.name)
 
     @property
     def is_taken_back(self) -> bool:
         """Return whether its source has taken the message back."""
         return self.delivery is not None and self.delivery.is_dropped
 
-    def follow(self, carrier: "Call") -> None:
-        """Copy the attempts of the call that carries this one in its batch."""
-        self.attempted, self.attempts, self.took = carrier.attempted, carrier.attempts, carrier.took
-        self.url, self.together = carrier.url, carrier.together
+    def follow(self, batch: "Call") -> None:
+        """Copy the attempts of the batch that the call is in."""
+        self.attempted, self.attempts, self.took = batch.attempted, batch.attempts, batch.took
+        self.url, self.together = batch.url, batch.together
 
     def discard_request(self) -> None:
         """Forget the request, which is built again for the next attempt; keep it if the payload was released."""
@@ -165,6 +173,27 @@ class Call(Struct, eq=False):
         message = self.message
         since = message.timestamp if message.sent_again is None else message.sent_again
         return max(0.0, now - since - self.took)
+
+
+class Batch(Call, eq=False):
+    """Calls that are sent as one request. It goes on in their place; they end with it, each with its own verdict."""
+
+    calls: list[Call] = []
+
+    @property
+    def run(self) -> RunKey:
+        """Return the key of its first call, which stands for all in the log."""
+        return self.calls[0].run
+
+    @property
+    def batch(self) -> list[Call]:
+        """Return its calls."""
+        return self.calls
+
+    @property
+    def mark(self) -> str:
+        """Return the marks of its calls; of a large batch only so many."""
+        return ",".join(filter(None, (one.mark for one in self.calls[:_MOST_MARKS])))
 
 
 class Stage:
@@ -257,9 +286,10 @@ class PreparedEvent:
             if self._items is None:
                 values, key = self._enter(call), call.key
             else:
-                if call.item is None:  # it has joined no batch, and is one by itself
+                if call.item is None and not isinstance(call, Batch):  # it has joined no batch, and is one by itself
                     call.item = self._items.make(self._enter(call))
-                values, key = self._items.values_of_batch(call)
+                call.together = len(call.batch)
+                values, key = self._items.values_of_batch(call.batch)
             request, call.destination = self._builder.build(values, key), self._builder.destination(values)
             for before in self._befores:
                 request = before(call, request)
@@ -331,15 +361,21 @@ class PreparedEvent:
         for after in self._afters:
             after(call, None)
 
-    def verdicts_of_riders(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
-        """Return the other calls of a batch, each with a verdict of its own, made from the verdict on the batch."""
-        if not call.riders:
-            return []
-        own = replace(verdict, publication=None, seconds=0.0, skipped=None)
+    def verdicts(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
+        """Return each call that ends with a verdict, with its own one.
+
+        The result of a batch is published once, by the verdict of its first call; a failure by each call for itself.
+        """
+        if not isinstance(call, Batch):
+            return [(call, verdict)]
+        for one in call.calls:
+            one.follow(call)
         masker = masker_for(self.masker, verdict.request, verdict.response)
-        for rider in call.riders:
-            rider.follow(call)
-        return [(rider, self._with_publication(rider, own, masker)) for rider in call.riders]
+        own = replace(verdict, publication=None)
+        first = verdict if verdict.failure is None else self._with_publication(call.calls[0], own, masker)
+        return [
+            (call.calls[0], first), *((one, self._with_publication(one, own, masker)) for one in call.calls[1:])
+        ]  # fmt: skip
 
     def run_id(self, call: Call) -> str:
         """Return the id of a call as text."""
@@ -360,8 +396,11 @@ class PreparedEvent:
         return verdict
 
     def _with_publication(self, call: Call, verdict: Verdict, masker: Masker) -> Verdict:
-        """Return the verdict on a failed call with what it publishes, without secrets; any other one as it is."""
-        if verdict.failure is None:
+        """Return the verdict on a failed call with what it publishes, without secrets; any other one as it is.
+
+        The calls of a batch publish their own failures: see `verdicts`.
+        """
+        if verdict.failure is None or isinstance(call, Batch):
             return verdict
         response = None if verdict.response is None else response_without_secrets(masker, verdict.response)
         publication = failure_publication(

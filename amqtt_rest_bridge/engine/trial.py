@@ -13,14 +13,14 @@ from typing import Final
 
 from msgspec import structs
 
-from amqtt_rest_bridge.engine.event import Call, PreparedEvent, Step, Verdict
+from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Host, Limits, RequestRun, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
 from amqtt_rest_bridge.engine.server.reads import TopicPayload
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.stages import prepare
-from amqtt_rest_bridge.engine.stages.batch import carrying, halve
+from amqtt_rest_bridge.engine.stages.batch import halve, joined
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.http.exchange import Request, Response
@@ -85,9 +85,9 @@ def try_calls(
         return [_try_once(call, send) for call in calls]
     verdicts = [(call, prepared.make_item(call)) for call in calls]
     ended = [verdict for _, verdict in verdicts if verdict is not None]
-    joined = [call for call, verdict in verdicts if verdict is None]
-    for first in range(0, len(joined), event.batch_size):
-        ended += _try_batch(carrying(joined[first : first + event.batch_size]), send)
+    together = [call for call, verdict in verdicts if verdict is None]
+    for first in range(0, len(together), event.batch_size):
+        ended += _try_batch(joined(together[first : first + event.batch_size]), send)
     return ended
 
 
@@ -95,12 +95,12 @@ def _call(prepared: PreparedEvent, message: Message, key: str | None) -> Call:
     return Call(0, lambda _: None, prepared, message, len(message.payload), key=key)
 
 
-def _try_batch(call: Call, send: Send) -> list[Verdict]:
-    verdict = _try_once(call, send)
+def _try_batch(batch: Batch, send: Send) -> list[Verdict]:
+    verdict = _try_once(batch, send)
     if verdict.step is Step.SPLIT:
-        second = halve(call)
-        return _try_batch(call, send) + _try_batch(second, send)
-    return [verdict, *(shared for _, shared in call.event.verdicts_of_riders(call, verdict))]
+        second = halve(batch)
+        return _try_batch(batch, send) + _try_batch(second, send)
+    return [own for _, own in batch.event.verdicts(batch, verdict)]
 
 
 def _try_once(call: Call, send: Send) -> Verdict:

@@ -115,6 +115,14 @@ def test_the_halves_of_a_batch_have_a_place_each(rigs: Rigs) -> None:
     assert (rig.statistics.admission.in_flight, rig.statistics.succeeded) == (0, 4)
 
 
+def test_the_halves_of_a_batch_of_large_messages_hold_each_message_once(rigs: Rigs) -> None:
+    rig = rigs(batched("WITH BATCH_SIZE 2 WITH BATCH_SPLIT true"))
+    large = b'"%s"' % (b"x" * 200_000)
+    offer(rig, large, b"2")
+    rig.reply(413)
+    assert rig.bodies[1:] == [b"[%s]" % large, b"[2]"]
+
+
 def test_batches_of_an_ordered_event_keep_the_order_over_retries_and_halves(rigs: Rigs) -> None:
     rig = rigs(batched("WITH BATCH_SIZE 4 WITH BATCH_SPLIT true WITH ORDERED true", config="WITH RETRIES 3"), workers=4)
     offer(rig, *[b"%d" % number for number in range(8)])

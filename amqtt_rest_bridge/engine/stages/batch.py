@@ -1,7 +1,7 @@
 """BATCH_SIZE, BATCH_SECONDS, BATCH_ITEM, BATCH_SPLIT: messages that become one request.
 
-`Items` makes the item of a message, `Batches` collects the calls of an event until their batch is closed. Then the
-first of them carries the others: it goes on like any other call, and they end with it.
+`Items` makes the item of a message, `Batches` collects the calls of an event until their batch is closed. Then a
+`Batch` goes on in their place, like any other call.
 """
 
 import re
@@ -13,7 +13,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
-from amqtt_rest_bridge.engine.event import Call, PreparedEvent, Stage, Step, Verdict
+from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Stage, Step, Verdict
 from amqtt_rest_bridge.engine.needs import Clock
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode
@@ -25,7 +25,6 @@ REFUSED: Final = (400, 413, 422)
 
 _KEYS: Final = uuid.UUID("5f9c2a86-0d3e-5b0e-8f0c-8c4f1f3a7d51")  # the namespace of Idempotency-Keys of batches
 _AROUND: Final = 64  # bytes of a body beside its items, beyond the text of BODY
-_MOST_MARKS: Final = 250  # MQTT's user properties have a bound
 _LINE_BREAK: Final = re.compile(r"[\n\r]")
 
 
@@ -57,13 +56,12 @@ class Items:
         except (ValueError, RecursionError):
             return to_json(text).encode()
 
-    def values_of_batch(self, call: Call) -> tuple[BatchValues, str | None]:
+    def values_of_batch(self, calls: list[Call]) -> tuple[BatchValues, str | None]:
         """Return the values of a batch and its Idempotency-Key, None where its calls have none."""
-        batch = call.batch
-        call.together = len(batch)
-        items = [one.item or b"" for one in batch]
-        values = BatchValues(b"", call.message.timestamp, topic=call.message.topic, items=items)
-        keys = [one.key for one in batch if one.key is not None]
+        message = calls[0].message
+        items = [one.item or b"" for one in calls]
+        values = BatchValues(b"", message.timestamp, topic=message.topic, items=items)
+        keys = [one.key for one in calls if one.key is not None]
         return values, batch_key(keys) if keys else None
 
 
@@ -85,12 +83,12 @@ class Batches:
     Args:
         max_body_bytes: Bounds the request.
         clock: Times BATCH_SECONDS.
-        go_on: Called with the first call of a closed batch, which carries the others.
+        go_on: Called with the calls of a closed batch.
         has_groups: Whether keys are numbered so.
     """
 
     def __init__(
-        self, max_body_bytes: int, clock: Clock, go_on: Callable[[Call], None], *, has_groups: bool = False
+        self, max_body_bytes: int, clock: Clock, go_on: Callable[[list[Call]], None], *, has_groups: bool = False
     ) -> None:
         self._most_bytes = max_body_bytes
         self._clock = clock
@@ -120,7 +118,7 @@ class Batches:
         """Close the open batch of an event and send it on, unless all its calls have ended."""
         batch = [call for call in self._open.pop(event, ()) if not call.has_ended]
         if batch:
-            self._go_on(carrying(batch))
+            self._go_on(batch)
 
     def close_changed(self, events: Mapping[str, PreparedEvent]) -> None:
         """Close the open batches of events that are gone, or whose items are others now."""
@@ -148,31 +146,20 @@ class Batches:
             self.close(event)
 
 
-def carrying(batch: list[Call], before: Call | None = None) -> Call:
-    """Make the first of these calls carry the others, and return it. `before` carried them until now."""
-    first, *riders = batch
-    first.riders, first.carrier = riders or None, None
-    for rider in riders:
-        rider.carrier = first
-    if before is not None and before is not first:
-        first.line, first.has_begun, first.attempted = before.line, before.has_begun, before.attempted
-    return first
+def joined(calls: list[Call]) -> Batch:
+    """Return the batch of these calls."""
+    first, hops = calls[0], max(call.hops for call in calls)
+    return Batch(first.number, first.resume, first.event, first.message, 0, hops, calls=calls)
 
 
-def halve(call: Call) -> Call:
-    """Halve the batch of a call, which keeps the first half; return the call that carries the second half."""
-    batch = call.batch
-    middle = (len(batch) + 1) // 2
-    second = carrying(batch[middle:], call)
-    carrying(batch[:middle])
-    call.attempted = second.attempted = 0
+def halve(batch: Batch) -> Batch:
+    """Halve a batch, which keeps the first half; return the second half."""
+    middle = (len(batch.calls) + 1) // 2
+    second = joined(batch.calls[middle:])
+    second.line, second.has_begun = batch.line, batch.has_begun
+    batch.calls = batch.calls[:middle]
+    batch.attempted = 0
     return second
-
-
-def marks_of(batch: list[Call]) -> str:
-    """Return what says which messages a result ends, see `Delivery.mark`; of a large batch only so many."""
-    marks = [one.delivery.mark(one.name) for one in batch[:_MOST_MARKS] if one.delivery is not None]
-    return ",".join(filter(None, marks))
 
 
 class Split(Stage):
@@ -186,7 +173,7 @@ class Split(Stage):
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
         """Return the given verdict, or `SPLIT` if the batch is to be sent in halves."""
-        if not call.riders or verdict.failure is None:
+        if len(call.batch) < 2 or verdict.failure is None:
             return verdict
         if verdict.response is None:
             is_split = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE

@@ -3,7 +3,7 @@
 import math
 from collections import deque
 
-from amqtt_rest_bridge.engine.event import Call
+from amqtt_rest_bridge.engine.event import Batch, Call
 from amqtt_rest_bridge.engine.needs import Clock
 
 
@@ -13,12 +13,12 @@ class Order:
     def __init__(self) -> None:
         self._behind: dict[str, deque[Call]] = {}  # by line
 
-    def enter(self, call: Call, *, is_batch: bool) -> bool:
+    def enter(self, call: Call) -> bool:
         """Put a call into its line; return whether it may run now. If not, a later `leave` returns it.
 
         The batches of an event share one line; other calls have a line for each topic.
         """
-        call.line = line = f"{call.event.event.name}\0{'' if is_batch else call.message.topic}"
+        call.line = line = f"{call.event.event.name}\0{'' if isinstance(call, Batch) else call.message.topic}"
         behind = self._behind.get(line)
         if behind is None:
             self._behind[line] = deque()
@@ -31,12 +31,6 @@ class Order:
         """Put a call first among those that wait in its line, next after the one that may run."""
         self._behind[call.line or ""].appendleft(call)
         call.is_behind = True
-
-    def replace(self, call: Call, other: Call) -> None:
-        """Replace a call that waits in a line by another call."""
-        behind = self._behind[call.line or ""]
-        behind[behind.index(call)] = other
-        other.is_behind = True
 
     def leave(self, line: str) -> Call | None:
         """Remove the call that may run from its line; return the next one, None if the line is empty."""
