@@ -182,7 +182,7 @@ class Batch(Call, eq=False):
 
     @property
     def run(self) -> RunKey:
-        """Return the key of its first call, which stands for all in the log."""
+        """Return the key of its first call, by which the log names the batch."""
         return self.calls[0].run
 
     @property
