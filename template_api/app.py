@@ -19,7 +19,7 @@ from template_api import query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
 from template_api.pages.resources import Pages
-from template_api.replies import JSON, Reply, ReplyCache, Resource, SearchCounts, error_body
+from template_api.replies import JSON, Reply, ReplyCache, Resource
 from template_api.resources import Answers
 
 log = logging.getLogger(__name__)
@@ -55,9 +55,8 @@ def create_app(
         playground: serve `/playground`, which tries the definitions of callers.
     """
     address = base_url.rstrip("/")
-    searches = SearchCounts(log_empty=log_empty_searches)
-    cache = ReplyCache(library, searches)
-    answers = Answers(library, address, searches, cache)
+    cache = ReplyCache(library, log_empty=log_empty_searches)
+    answers = Answers(library, address, cache)
     pages = Pages(library, address, cache, playground=playground)
     description = Reply(query.description_text())
     resources = {
@@ -84,7 +83,13 @@ def create_app(
             pages.error_page(error).send(req, resp)
         else:
             resp.status, resp.content_type = error.status, JSON
-            resp.data = error_body(error, req.method, req.path)
+            members: dict[str, object] = {"code": error.code, "message": error.message, "hint": error.hint}
+            if req.method == "POST" and req.path == query.SEARCH_PATH:
+                document = {"error": error.message, **members}
+            else:
+                document = {"error": members}
+            # A path may hold what UTF-8 cannot carry, so nothing but ASCII is written here.
+            resp.data = json.dumps(document, separators=(",", ":")).encode()
         resp.set_headers(error.headers)
 
     for kind in (Exception, falcon.HTTPError):  # Falcon has a handler of its own for the second
@@ -95,22 +100,25 @@ def create_app(
 def _translated(req: falcon.Request, exc: Exception) -> ApiError:
     """Return the error response to an exception; log what is a fault of ours."""
     if isinstance(exc, falcon.HTTPNotFound):
-        return ErrorCode.NOT_FOUND.error()
+        return ApiError(ErrorCode.NOT_FOUND)
     if isinstance(exc, falcon.HTTPMethodNotAllowed):
         allowed = dict(exc.headers or ())["Allow"]
-        return ErrorCode.METHOD_NOT_ALLOWED.error(
-            f"{req.method} is not allowed here", hint=f"Use one of {allowed}.", headers=(("Allow", allowed),)
+        return ApiError(
+            ErrorCode.METHOD_NOT_ALLOWED,
+            f"{req.method} is not allowed here",
+            hint=f"Use one of {allowed}.",
+            headers={"Allow": allowed},
         )
     if isinstance(exc, falcon.HTTPError) and exc.status_code < HTTPStatus.INTERNAL_SERVER_ERROR:
-        return ErrorCode.INVALID_REQUEST.error()
+        return ApiError(ErrorCode.INVALID_REQUEST)
     if isinstance(exc, IndexNotReadyError):
-        return ErrorCode.SEARCH_NOT_READY.error(headers=(("Retry-After", "1"),))
+        return ApiError(ErrorCode.SEARCH_NOT_READY, headers={"Retry-After": "1"})
     asked = f"{req.method} {quote(req.path)}"  # a line break in a decoded path would begin a line of its own
     if isinstance(exc, DatabaseUnavailableError):
         log.error("request %s: %s: %s", request_id(req), asked, exc)
     else:
         log.error("request %s: %s failed", request_id(req), asked, exc_info=exc)
-    return _FAILURES.get(req.uri_template, ErrorCode.INTERNAL_ERROR).error()
+    return ApiError(_FAILURES.get(req.uri_template, ErrorCode.INTERNAL_ERROR))
 
 
 class Requests:

@@ -3,9 +3,9 @@
 Here too: how messages show foreign text, and ask for the name that was meant. Any thread may raise what is here.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from enum import Enum
+from enum import Enum, unique
 from http import HTTPStatus
 
 
@@ -58,28 +58,18 @@ class SourceError(TemplateApiError):
         super().__init__(f"{self.where}: {self.reason}")
 
 
-class ApiError(TemplateApiError):
-    """An error response: status, stable code, message and hint (specification, "Error body"), and its own headers."""
-
-    def __init__(self, code: "ErrorCode", message: str, hint: str, headers: Sequence[tuple[str, str]]) -> None:
-        super().__init__(message)
-        self.status = code.status
-        self.code = code.name.lower()
-        self.message = message
-        self.hint = hint
-        self.headers = headers
-
-
-_FORM = "See /openapi.json for the parameters of this API."
+_PARAMETERS = "See /openapi.json for the parameters of this API."
+_BODIES = "See /openapi.json for the body of this request."
 _LOGGED = "Try again later; the log of the server has the reason."
 
 
+@unique
 class ErrorCode(Enum):
     """A code of error responses: its status, what to do next, and the message of one that has the same each time."""
 
     INVALID_REQUEST = 400, "Send a well-formed HTTP/1.1 request (RFC 9112).", "The request is not well-formed"
-    INVALID_PARAMETER = 400, _FORM
-    INVALID_BODY = 400, _FORM
+    INVALID_PARAMETER = 400, _PARAMETERS
+    INVALID_BODY = 400, _BODIES
     TEMPLATE_NOT_FOUND = 404, "GET /api/templates lists the published templates with their ids and slugs."
     NOT_FOUND = 404, "The paths of this API are described at /openapi.json.", "This API has no such path"
     METHOD_NOT_ALLOWED = 405, "Use one of those in Allow."
@@ -99,17 +89,21 @@ class ErrorCode(Enum):
     LIBRARY_UNAVAILABLE = 500, _LOGGED, "The library cannot be read"
     INTERNAL_ERROR = 500, _LOGGED, "The request could not be answered"
 
-    def __new__(cls, *_row: object) -> "ErrorCode":
-        """Number the codes: members of an enumeration with the same value would be one."""
-        code = object.__new__(cls)
-        code._value_ = len(cls.__members__)
-        return code
-
     def __init__(self, status: int, hint: str, message: str = "") -> None:
         self.status = HTTPStatus(status)
         self.hint = hint
         self.message = message
 
-    def error(self, message: str = "", *, hint: str = "", headers: Sequence[tuple[str, str]] = ()) -> ApiError:
-        """Return the error with this code; message and hint replace the usual ones where they hold facts."""
-        return ApiError(self, message or self.message, hint or self.hint, headers)
+
+class ApiError(TemplateApiError):
+    """An error response (specification, "Error body"): that of its code, but for the members and headers given."""
+
+    def __init__(
+        self, code: ErrorCode, message: str = "", *, hint: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.status = code.status
+        self.code = code.name.lower()
+        self.message = message or code.message
+        self.hint = hint or code.hint
+        self.headers = headers or {}
+        super().__init__(self.message)

@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
 
-from template_api.errors import ErrorCode, did_you_mean
+from template_api.errors import ApiError, ErrorCode, did_you_mean
 from template_api.parameters import (
     MOST_OFFSET,
     Filters,
@@ -123,14 +123,16 @@ def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B0
 def body_query(document: Any) -> Asked:
     """Read the body of POST /api/search."""
     if not isinstance(document, dict):
-        raise ErrorCode.INVALID_BODY.error("the body must be an object")
+        raise ApiError(ErrorCode.INVALID_BODY, "the body must be an object")
     filters = document.get("filters")
     known = Filters.__struct_fields__
     for name in filters if isinstance(filters, dict) else ():
         if name not in known:
             near = did_you_mean(name[:_LONGEST_NAME].lower(), known) or ""
-            raise ErrorCode.INVALID_PARAMETER.error(
-                f"there is no filter {_shown(name)}{near}", hint=f"Filters are {', '.join(known)}."
+            raise ApiError(
+                ErrorCode.INVALID_PARAMETER,
+                f"there is no filter {_shown(name)}{near}",
+                hint=f"Filters are {', '.join(known)}.",
             )
     # 1.0 is an integer of JSON Schema.
     whole: dict[str, Any] = {
@@ -139,7 +141,7 @@ def body_query(document: Any) -> Asked:
     }
     if isinstance(whole.get("fields"), str):
         whole["fields"] = _listed(whole["fields"])
-    given = _read(SearchBody, whole, ErrorCode.INVALID_BODY.error)
+    given = _read(SearchBody, whole, ErrorCode.INVALID_BODY)
     ignored = tuple(name for name in document if name not in SearchBody.__struct_fields__)
     return _asked(given.query, given, given.filters or Filters(), ignored)
 
@@ -149,9 +151,9 @@ def json_body(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except RecursionError as exc:
-        raise ErrorCode.INVALID_BODY.error("the body is nested too deeply") from exc
+        raise ApiError(ErrorCode.INVALID_BODY, "the body is nested too deeply") from exc
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise ErrorCode.INVALID_BODY.error(f"the body is not JSON: {exc}") from exc
+        raise ApiError(ErrorCode.INVALID_BODY, f"the body is not JSON: {exc}") from exc
 
 
 def ignored_header(names: Iterable[str]) -> str:
@@ -195,7 +197,8 @@ def _place(wanted: TemplateQuery, cursor: str) -> Place:
             return place
     except ValueError:
         pass
-    raise ErrorCode.INVALID_PARAMETER.error(
+    raise ApiError(
+        ErrorCode.INVALID_PARAMETER,
         "cursor must be what a page of the same search named as its next one",
         hint="Leave cursor out to begin with the first page.",
     )
@@ -244,7 +247,7 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
             text.encode()  # a lone surrogate, made of bytes that are not UTF-8, breaks databases and JSON writers
         except UnicodeEncodeError:
             hint = "Percent-encode the UTF-8 bytes of the value."
-            raise ErrorCode.INVALID_PARAMETER.error(f"{name} is not valid UTF-8", hint=hint) from None
+            raise ApiError(ErrorCode.INVALID_PARAMETER, f"{name} is not valid UTF-8", hint=hint) from None
         # "Plain digits" are ASCII ones, without sign, spaces or underscores, which int() would take.
         if kind == "integer" and text.isascii() and text.isdigit():
             given[name] = int(text[:9])
@@ -253,14 +256,14 @@ def _parameters(schema: type[_Request], query_string: str) -> tuple[_Request, tu
         elif kind == "array":
             given[name] = _listed(text)
     ignored = tuple(name for name in pairs if name and name not in schema.__struct_fields__)
-    return _read(schema, given, ErrorCode.INVALID_PARAMETER.error), ignored
+    return _read(schema, given, ErrorCode.INVALID_PARAMETER), ignored
 
 
 def _listed(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
-def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Request:
+def _read(schema: type[_Request], given: Mapping[str, Any], code: ErrorCode) -> _Request:
     """Return a request that keeps its schema; else raise an error that says what is wrong, and what is allowed."""
     try:
         return msgspec.convert(given, schema)
@@ -268,7 +271,7 @@ def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Requ
         found = _PATH.search(str(exc))
         if found is None or found["missing"]:
             name = "" if found is None else found["missing"]
-            raise error(f"{name} is required", hint=f"Add the search text as {name}.") from None
+            raise ApiError(code, f"{name} is required", hint=f"Add the search text as {name}.") from None
         path = found["path"]
     value: Any = given
     for part in path.split("."):
@@ -281,7 +284,7 @@ def _read(schema: type[_Request], given: Mapping[str, Any], error: Any) -> _Requ
         ending = f", not {_shown(wrong)}{did_you_mean(wrong[:_LONGEST_NAME].lower(), names) or ''}"
     elif isinstance(wrong, int | float):
         ending = f", not {json.dumps(wrong)}"
-    raise error(f"{path} must be {allowed}{ending}")
+    raise ApiError(code, f"{path} must be {allowed}{ending}")
 
 
 @cache
@@ -311,7 +314,7 @@ def _microseconds(text: str) -> int:
         moment = datetime.fromisoformat(re.sub(r" (?=\d\d:\d\d$)", "+", text.upper()) if len(text) > 16 else text)
     except ValueError:
         rule = _members(ListParameters)["updated_since"]["title"]
-        raise ErrorCode.INVALID_PARAMETER.error(f"updated_since must be {rule}, not {_shown(text)}") from None
+        raise ApiError(ErrorCode.INVALID_PARAMETER, f"updated_since must be {rule}, not {_shown(text)}") from None
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
     return min(max(since // timedelta(microseconds=1), _YEARS[0]), _YEARS[1])
 

@@ -1,6 +1,6 @@
-"""Answers as bytes, made once per version of the library, and sent whole, compressed or as 304. Counts of searches.
+"""Answers as bytes: made once per version of the library, and sent whole, compressed or as 304.
 
-`ReplyCache` and `SearchCounts` are shared by the server's threads.
+The server's threads share a `ReplyCache`, which counts searches too.
 """
 
 import hashlib
@@ -15,16 +15,14 @@ from http import HTTPStatus
 from typing import Final
 
 import falcon
-import msgspec
 
 try:  # three times as fast; the extra `fast`
     from isal import igzip as gzip
 except ImportError:
     import gzip  # type: ignore[no-redef]
 
-from template_api.errors import ApiError, visible
+from template_api.errors import DatabaseUnavailableError, IndexNotReadyError, visible
 from template_api.library import TemplateLibrary
-from template_api.query import SEARCH_PATH
 
 log = logging.getLogger(__name__)
 
@@ -48,11 +46,9 @@ class Reply:
 
     Args:
         body: the content.
-        headers: its headers beside those that every answer has.
-        media_type: of the content.
-        status: 200, or that of an answer that is not `kept`.
-        kept: whether callers may keep it. It then has an entity tag, which depends on the content only: an import that
-            changes nothing changes no tag. The tag is weak, as the compressed form shares it (RFC 9110 section 8.8.1).
+        headers: those of this answer only.
+        kept: whether callers may keep it. Its entity tag then depends on the content only: an import that changes
+            nothing changes no tag. The tag is weak, as the compressed form shares it (RFC 9110 section 8.8.1).
         searched: the text of the search that this answers, which is counted each time; else empty.
         total: how many templates that found, on all pages.
     """
@@ -95,56 +91,26 @@ class Reply:
             response.data = self.body
 
 
-class SearchCounts:
-    """Count the searches that have a text.
+class ReplyCache:
+    """The answers of one edition of the library, and how many searches they answered.
+
+    The most recently used answers are kept, up to 24 MiB with their keys.
 
     Args:
-        log_empty: log those that found nothing, at INFO, so that synonyms can be added. The text is logged as
+        log_empty: log the searches that found nothing, at INFO, so that synonyms can be added. The text is logged as
             typed, without control characters, cut at 200 characters, with `***` for what may be a secret: words with
             an `@`, words of 16 characters or more with letters and digits, words of more than 32 characters.
     """
 
-    def __init__(self, *, log_empty: bool = False) -> None:
-        self._lock = threading.Lock()
-        self._all = self._empty = 0
-        self._log_empty = log_empty
-
-    def count(self, text: str, total: int) -> None:
-        """Count a search for a text that found `total` templates."""
-        with self._lock:
-            self._all += 1
-            self._empty += not total
-        if not total and self._log_empty:
-            shown = _WORD.sub(lambda word: "***" if _SECRET.fullmatch(word[0]) else word[0], text)
-            # Cut only now: a part of a secret would be a short word.
-            log.info("search without a result: %s", visible(json.dumps(shown[:_LONGEST_LOGGED], ensure_ascii=False)))
-
-    def metrics(self, *, ready: bool) -> bytes:
-        """Return the numbers in Prometheus' text format."""
-        rows = (
-            ("template_api_searches_total", "counter", "Searches with a text.", self._all),
-            ("template_api_empty_searches_total", "counter", "Searches with a text that found nothing.", self._empty),
-            ("template_api_ready", "gauge", "1 while searches are answered.", int(ready)),
-        )
-        return "".join(
-            f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
-        ).encode()
-
-
-class ReplyCache:
-    """The answers of one edition of the library: the most recently used ones, up to 24 MiB with their keys.
-
-    `searches` counts those that are answered.
-    """
-
-    def __init__(self, library: TemplateLibrary, searches: SearchCounts, max_bytes: int = _CACHED_BYTES) -> None:
+    def __init__(self, library: TemplateLibrary, *, log_empty: bool = False, max_bytes: int = _CACHED_BYTES) -> None:
         self._library = library
-        self._searches = searches
+        self._log_empty = log_empty
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._replies: OrderedDict[Hashable, tuple[Reply, int]] = OrderedDict()
         self._edition: Hashable = None
         self._bytes = 0
-        self._max_bytes = max_bytes
+        self._searches = self._empty_searches = 0
 
     def reply(self, path: str, asked: str | bytes, make: Callable[[], Reply]) -> Reply:
         """Return the answer to what is asked at a path, made by `make` unless it is here."""
@@ -167,21 +133,33 @@ class ReplyCache:
                 while self._bytes > self._max_bytes or len(self._replies) > _CACHED_REPLIES:
                     self._bytes -= self._replies.popitem(last=False)[1][1]
         if reply.searched:
-            self._searches.count(reply.searched, reply.total)
+            self._count_search(reply.searched, reply.total)
         return reply
 
+    def _count_search(self, text: str, total: int) -> None:
+        with self._lock:
+            self._searches += 1
+            self._empty_searches += not total
+        if not total and self._log_empty:
+            shown = _WORD.sub(lambda word: "***" if _SECRET.fullmatch(word[0]) else word[0], text)
+            # Cut only now: a part of a secret would be a short word.
+            log.info("search without a result: %s", visible(json.dumps(shown[:_LONGEST_LOGGED], ensure_ascii=False)))
 
-def encoded(document: object) -> bytes:
-    """Return a JSON value as compact UTF-8; `msgspec.Raw` in it is JSON already."""
-    return msgspec.json.encode(document)  # a sixth of the time of the standard library's encoder
-
-
-def error_body(error: ApiError, method: str, path: str) -> bytes:
-    """Return the body of an error; POST /api/search has a form of its own, with `error` as a string."""
-    members = {"code": error.code, "message": error.message, "hint": error.hint}
-    document = {"error": error.message, **members} if (method, path) == ("POST", SEARCH_PATH) else {"error": members}
-    # A path may hold what UTF-8 cannot carry, so nothing but ASCII is written here.
-    return json.dumps(document, separators=(",", ":")).encode()
+    def metrics(self) -> bytes:
+        """Return the counts in Prometheus' text format, and whether searches are answered."""
+        try:
+            self._library.check()
+            ready = 1
+        except (DatabaseUnavailableError, IndexNotReadyError):
+            ready = 0
+        rows = (
+            ("template_api_searches_total", "counter", "Searches with a text.", self._searches),
+            ("template_api_empty_searches_total", "counter", "Searches that found nothing.", self._empty_searches),
+            ("template_api_ready", "gauge", "1 while searches are answered.", ready),
+        )
+        return "".join(
+            f"# HELP {name} {meaning}\n# TYPE {name} {kind}\n{name} {value}\n" for name, kind, meaning, value in rows
+        ).encode()
 
 
 @lru_cache(64)
@@ -201,10 +179,7 @@ class Resource:
     """
 
     def __init__(
-        self,
-        get: Callable[..., Reply],
-        post: Callable[[falcon.Request], Reply] | None = None,
-        cache: ReplyCache | None = None,
+        self, get: Callable[..., Reply], post: Callable[..., Reply] | None = None, cache: ReplyCache | None = None
     ) -> None:
         self._get = get
         self._cache = cache

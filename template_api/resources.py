@@ -12,12 +12,12 @@ import falcon
 import msgspec
 
 from template_api import query
-from template_api.errors import DatabaseUnavailableError, ErrorCode, IndexNotReadyError
+from template_api.errors import ApiError, ErrorCode
 from template_api.library import TemplateLibrary
 from template_api.parameters import SummaryField
 from template_api.query import Asked, View
 from template_api.records import Page, Summary, Template, Word
-from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache, SearchCounts, encoded
+from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache
 from template_api.snippets import snippet
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
@@ -27,12 +27,11 @@ _LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
 
 class Answers:
-    """The answers of the API from the library; `cache` keeps those to POST, `searches` are what `/metrics` shows."""
+    """The answers of the API from the library; `cache` keeps those to POST, and counts searches."""
 
-    def __init__(self, library: TemplateLibrary, base_url: str, searches: SearchCounts, cache: ReplyCache) -> None:
+    def __init__(self, library: TemplateLibrary, base_url: str, cache: ReplyCache) -> None:
         self._library = library
         self._base_url = base_url
-        self._searches = searches
         self._cache = cache
 
     def listed(self, req: falcon.Request) -> Reply:
@@ -75,7 +74,7 @@ class Answers:
                 "facets": self._library.facets(wanted),
                 **({"next_cursor": query.cursor_text(following)} if following else {}),
             }
-        return Reply(encoded(document), headers, kept=kept, searched=wanted.text, total=page.total)
+        return Reply(msgspec.json.encode(document), headers, kept=kept, searched=wanted.text, total=page.total)
 
     def _results(self, page: Page, view: View, path: str) -> list[dict[str, Any]]:
         results = []
@@ -103,24 +102,24 @@ class Answers:
         text, ignored = query.suggest_query(req.query_string)
         found, corrected = self._library.suggest(text)
         shown = [{"text": each.title, "slug": each.slug or each.id} for each in found]
-        return Reply(encoded({"suggestions": shown}), _headers(ignored, corrected))
+        return Reply(msgspec.json.encode({"suggestions": shown}), _headers(ignored, corrected))
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
-        return Reply(encoded(self._library.facets()), _headers(query.unknown_names(req.query_string)))
+        return Reply(msgspec.json.encode(self._library.facets()), _headers(query.unknown_names(req.query_string)))
 
     def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks."""
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
             shown = id_or_slug[:_SHOWN_LENGTH]
-            raise ErrorCode.TEMPLATE_NOT_FOUND.error(f'No published template has the id or slug "{shown}"')
-        body = encoded(_template_view(template, self._base_url))
+            raise ApiError(ErrorCode.TEMPLATE_NOT_FOUND, f'No published template has the id or slug "{shown}"')
+        body = msgspec.json.encode(_template_view(template, self._base_url))
         return Reply(body, _headers(query.unknown_names(req.query_string)))
 
     def health(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /health."""
-        return Reply(encoded({"status": "ok"}), kept=False)
+        return Reply(msgspec.json.encode({"status": "ok"}), kept=False)
 
     def ready(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /ready."""
@@ -128,13 +127,8 @@ class Answers:
         return self.health(req)
 
     def metrics(self, _req: falcon.Request) -> Reply:
-        """Return the answer of GET /metrics: the searches in Prometheus' text format."""
-        try:
-            self._library.check()
-            ready = True
-        except (DatabaseUnavailableError, IndexNotReadyError):
-            ready = False
-        return Reply(self._searches.metrics(ready=ready), media_type=_METRICS, kept=False)
+        """Return the answer of GET /metrics."""
+        return Reply(self._cache.metrics(), media_type=_METRICS, kept=False)
 
 
 def _headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> list[tuple[str, str]]:
@@ -153,10 +147,10 @@ def _json_body(req: falcon.Request) -> bytes:
     media_type = (req.content_type or "").partition(";")[0].strip().lower()
     coding = (req.get_header("Content-Encoding") or "identity").strip().lower()
     if media_type != JSON or coding != "identity":
-        raise ErrorCode.UNSUPPORTED_MEDIA_TYPE.error()
+        raise ApiError(ErrorCode.UNSUPPORTED_MEDIA_TYPE)
     body: bytes = req.bounded_stream.read(MAX_BODY_BYTES + 1)
     if len(body) > MAX_BODY_BYTES or (req.content_length or 0) > MAX_BODY_BYTES:
-        raise ErrorCode.PAYLOAD_TOO_LARGE.error()
+        raise ApiError(ErrorCode.PAYLOAD_TOO_LARGE)
     return body
 
 

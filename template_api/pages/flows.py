@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Final
+from typing import Final, NamedTuple
 
 from markupsafe import Markup
 
@@ -30,8 +30,7 @@ _MOST_READ: Final = 100_000  # characters, 0.3 s of processor time; likewise
 _METHODS: Final = ("GET", "POST", "PUT", "DELETE", "PATCH")
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """One box of a drawing: its `kind` (topic, time, route, http), what it says, and what leads to it."""
 
     kind: str
@@ -40,30 +39,24 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """A request as it is sent or taken, with its placeholders marked; `body` is None when there is none."""
-
-    line: Markup
-    headers: Sequence[tuple[str, Markup]]
-    body: Markup | None
-    taken: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Flow:
-    """What one event does: its boxes in order, where failures go, its request, and the PAYLOAD that it publishes."""
+    """What one event does: its boxes in order, where failures go, the PAYLOAD that it publishes, and its request.
 
-    route: str
+    The request is one that the event takes or sends: its line, headers and body, with their placeholders marked.
+    """
+
     event: str
     steps: Sequence[Step]
-    failed: Markup | str
-    request: Request
+    line: Markup
+    headers: Sequence[tuple[str, Markup]]
     published: Markup | None
+    body: Markup | None = None
+    failed: Markup | None = None
+    is_taken: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Drawing:
-    """What the routes of a template do, `read` is what they read of their environment.
+class Drawing(NamedTuple):
+    """What the routes of a template do, and the variables and secrets that they `read`.
 
     `missing` is how many routes are not drawn, or not with all of their events.
     """
@@ -80,10 +73,11 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
     read: set[str] = set()
     for text in chain.from_iterable(lot_texts(json.loads(notebook.cells)) for notebook in notebooks):
         left -= len(text)
-        is_read = len(found) < _MOST and left >= 0
-        routes = [(route, list(flows(route))) for route in routes_in(text)] if is_read else []
-        found += [flow for _, several in routes for flow in several]
-        whole = sum(len(several) == len(route.events) for route, several in routes)
+        whole = 0
+        for route in routes_in(text) if len(found) < _MOST and left >= 0 else ():
+            drawn = list(flows(route))
+            found += drawn
+            whole += len(drawn) == len(route.events)
         missing += max(0, defined_routes(text).count("REST_API") - whole)
         read.update(each.name for each in names_read(text))
     return Drawing(found, missing, frozenset(read))
@@ -95,55 +89,36 @@ def flows(route: WrittenRoute) -> Iterator[Flow]:
     if client is None or server is None:
         return
     for event in route.events:
-        triggered = "SOURCE_TOPIC" in event.settings or "EVERY" in event.settings
-        is_client = client and (triggered or not server)
-        flow = _sent(route, event) if is_client else _taken(route, event) if server else None
-        if flow is not None:
-            yield flow
+        if event.settings.get("METHOD", "").upper() not in _METHODS or "ENDPOINT" not in event.settings:
+            continue
+        is_triggered = bool({"SOURCE_TOPIC", "EVERY"} & event.settings.keys())
+        if client and (is_triggered or not server):
+            if is_triggered and route.config.get("BASE_ADDRESS", "").strip():
+                yield _sent(route, event)
+        elif server:
+            reads = "SOURCE_TOPIC" in event.settings
+            if reads is not ("DESTINATION_TOPIC" in event.settings) and not (reads and _method(event) != "GET"):
+                yield _taken(route, event)
 
 
-def marked(text: str, placeholder: re.Pattern[str] = _PLACEHOLDER) -> Markup:
-    """Return a text as HTML, its placeholders in `span` elements of the class `filled`."""
-    parts, end = [], 0
-    for match in placeholder.finditer(text):
-        parts.append(Markup('{}<span class="filled">{}</span>').format(text[end : match.start()], match[0]))
-        end = match.end()
-    return Markup("").join([*parts, Markup.escape(text[end:])])
-
-
-def _switch(config: Mapping[str, str], name: str) -> bool | None:
-    """Return whether a mode is on, None when that cannot be read from the text."""
-    return {"true": True, "false": False}.get(config.get(name, "false").strip().lower())
-
-
-def _method(event: WrittenEvent) -> str | None:
-    method = event.settings.get("METHOD", "").upper()
-    return method if method in _METHODS else None
-
-
-def _sent(route: WrittenRoute, event: WrittenEvent) -> Flow | None:
+def _sent(route: WrittenRoute, event: WrittenEvent) -> Flow:
     """Return what an event does that a message or its schedule triggers."""
-    given, address, method = event.settings, route.config.get("BASE_ADDRESS", "").strip(), _method(event)
-    if not address or method is None or "ENDPOINT" not in given or not {"SOURCE_TOPIC", "EVERY"} & given.keys():
-        return None
-    scheme = "https://" if _switch(route.config, "USE_SSL") else "http://"
-    if "://" in address or address.startswith("{"):
-        scheme = ""
-    url = f"{scheme}{address.rstrip('/')}/{given['ENDPOINT'].lstrip('/')}"
+    given, address = event.settings, route.config["BASE_ADDRESS"].strip()
+    if "://" not in address and not address.startswith("{"):
+        address = f"{'https' if _switch(route.config, 'USE_SSL') else 'http'}://{address}"
+    line = marked(f"{_method(event)} {address.rstrip('/')}/{given['ENDPOINT'].lstrip('/')}")
     steps = []
     if "SOURCE_TOPIC" in given:
         steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "a message on"))
     if "EVERY" in given:
         steps.append(Step("time", marked(given["EVERY"]), "or every" if steps else "every"))
-    steps += [_route(route, event), Step("http", marked(f"{method} {url}"), "sends")]
+    steps += [_route(route, event), Step("http", line, "sends")]
     if "DESTINATION_TOPIC" in given:
         envelope = given.get("RESPONSE_FORMAT", "").lower() == "envelope"
         what = "PAYLOAD" if "PAYLOAD" in given else "status, headers and body" if envelope else "the response's body"
         steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
-    failed = given.get("ERROR_TOPIC", "")
-    headers = _headers_sent(route.config, event)
-    request = Request(marked(f"{method} {url}"), headers, _filled(given, "BODY"), taken=False)
-    return Flow(route.name, event.name, steps, failed and marked(failed), request, _filled(given, "PAYLOAD"))
+    body, payload, failed = (marked(given[n]) if n in given else None for n in ("BODY", "PAYLOAD", "ERROR_TOPIC"))
+    return Flow(event.name, steps, line, _headers_sent(route.config, event), payload, body, failed)
 
 
 def _headers_sent(config: Mapping[str, str], event: WrittenEvent) -> list[tuple[str, Markup]]:
@@ -159,7 +134,63 @@ def _headers_sent(config: Mapping[str, str], event: WrittenEvent) -> list[tuple[
             headers.append(("Authorization", _made("Basic ", "USERNAME and PASSWORD")))
         elif "OAUTH2_TOKEN_URL" in config:
             headers.append(("Authorization", _made("Bearer ", f"a token of {config['OAUTH2_TOKEN_URL']}")))
-    return [*headers, *_signature(event.settings)]
+    return headers + _signature(event.settings)
+
+
+def _taken(route: WrittenRoute, event: WrittenEvent) -> Flow:
+    """Return what an event does that a request triggers."""
+    given, config, method = event.settings, route.config, _method(event)
+    endpoint = marked(given["ENDPOINT"], _SEGMENT)
+    port = marked(config.get("SERVER_PORT", "8080"))
+    steps = [Step("http", Markup("{} :{}{}").format(method, port, endpoint), "a request"), _route(route, event)]
+    published = None
+    if "SOURCE_TOPIC" in given:
+        steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "answers with the latest message on"))
+    else:
+        published = marked(given["PAYLOAD"]) if "PAYLOAD" in given else None
+        what = "the request's body" if published is None else "PAYLOAD"
+        steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
+        if "REPLY_TOPIC" in given:
+            steps.append(Step("topic", marked(given["REPLY_TOPIC"]), "answers with the next message on"))
+    admitting = []
+    if {"SERVER_USERNAME", "SERVER_PASSWORD"} & config.keys():
+        admitting.append(_made("Basic ", "SERVER_USERNAME and SERVER_PASSWORD"))
+    elif not _switch(config, "ENABLE_CLIENT") and {"USERNAME", "PASSWORD"} & config.keys():
+        admitting.append(_made("Basic ", "USERNAME and PASSWORD"))
+    if "SERVER_TOKEN" in config:
+        admitting.append(_made("Bearer ", "SERVER_TOKEN"))
+    headers = [("Host", Markup("127.0.0.1:{}").format(port))]
+    if admitting:
+        headers.append(("Authorization", Markup(" or ").join(admitting)))
+    line = Markup("{} {}").format(method, endpoint)
+    return Flow(event.name, steps, line, headers + _signature(given), published, is_taken=True)
+
+
+def marked(text: str, placeholder: re.Pattern[str] = _PLACEHOLDER) -> Markup:
+    """Return a text as HTML, its placeholders in `span` elements of the class `filled`."""
+    parts, end = [], 0
+    for match in placeholder.finditer(text):
+        parts.append(_made(text[end : match.start()], match[0]))
+        end = match.end()
+    return Markup("").join([*parts, Markup.escape(text[end:])])
+
+
+def _made(before: str, what: str) -> Markup:
+    return Markup('{}<span class="filled">{}</span>').format(before, what)
+
+
+def _method(event: WrittenEvent) -> str:
+    return event.settings["METHOD"].upper()
+
+
+def _switch(config: Mapping[str, str], name: str) -> bool | None:
+    """Return whether a mode is on, None when that cannot be read from the text."""
+    return {"true": True, "false": False}.get(config.get(name, "false").strip().lower())
+
+
+def _route(route: WrittenRoute, event: WrittenEvent) -> Step:
+    when = event.settings.get("WHEN")
+    return Step("route", Markup.escape(route.name), f"only when {when}" if when else "")
 
 
 def _signature(given: Mapping[str, str]) -> list[tuple[str, Markup]]:
@@ -168,52 +199,3 @@ def _signature(given: Mapping[str, str]) -> list[tuple[str, Markup]]:
     own = _SIGNATURES.get(given.get("SIGNATURE_SCHEME", "hmac").lower())
     made = _made("", "signature of the body") if own else _made("sha256=", "HMAC of the body")
     return [(own or given.get("SIGNATURE_HEADER", "X-Hub-Signature-256"), made)]
-
-
-def _made(before: str, what: str) -> Markup:
-    return Markup('{}<span class="filled">{}</span>').format(before, what)
-
-
-def _filled(given: Mapping[str, str], name: str) -> Markup | None:
-    return marked(given[name]) if name in given else None
-
-
-def _taken(route: WrittenRoute, event: WrittenEvent) -> Flow | None:
-    """Return what an event does that a request triggers."""
-    given, method = event.settings, _method(event)
-    reads = "SOURCE_TOPIC" in given
-    is_whole = reads is ("DESTINATION_TOPIC" not in given) and not (reads and method != "GET")
-    if method is None or "ENDPOINT" not in given or not is_whole:
-        return None
-    endpoint = marked(given["ENDPOINT"], _SEGMENT)
-    port = marked(route.config.get("SERVER_PORT", "8080"))
-    line = Markup("{} {}").format(method, endpoint)
-    steps = [Step("http", Markup("{} :{}{}").format(method, port, endpoint), "a request"), _route(route, event)]
-    if reads:
-        steps.append(Step("topic", marked(given["SOURCE_TOPIC"]), "answers with the latest message on"))
-    else:
-        what = "PAYLOAD" if "PAYLOAD" in given else "the request's body"
-        steps.append(Step("topic", marked(given["DESTINATION_TOPIC"]), f"publishes {what} on"))
-        if "REPLY_TOPIC" in given:
-            steps.append(Step("topic", marked(given["REPLY_TOPIC"]), "answers with the next message on"))
-    headers = [("Host", Markup("127.0.0.1:{}").format(port)), *_headers_taken(route.config, given)]
-    request = Request(line, headers, None, taken=True)
-    return Flow(route.name, event.name, steps, "", request, None if reads else _filled(given, "PAYLOAD"))
-
-
-def _headers_taken(config: Mapping[str, str], given: Mapping[str, str]) -> list[tuple[str, Markup]]:
-    """Return the headers by which a caller is admitted."""
-    admitting = []
-    if {"SERVER_USERNAME", "SERVER_PASSWORD"} & config.keys():
-        admitting.append(_made("Basic ", "SERVER_USERNAME and SERVER_PASSWORD"))
-    elif not _switch(config, "ENABLE_CLIENT") and {"USERNAME", "PASSWORD"} & config.keys():
-        admitting.append(_made("Basic ", "USERNAME and PASSWORD"))
-    if "SERVER_TOKEN" in config:
-        admitting.append(_made("Bearer ", "SERVER_TOKEN"))
-    headers = [("Authorization", Markup(" or ").join(admitting))] if admitting else []
-    return [*headers, *_signature(given)]
-
-
-def _route(route: WrittenRoute, event: WrittenEvent) -> Step:
-    when = event.settings.get("WHEN")
-    return Step("route", Markup.escape(route.name), f"only when {when}" if when else "")

@@ -112,8 +112,8 @@ class Pages:
         """Return the page of a template; raise `ApiError` where none that is published has this name."""
         template = self._library.get(id_or_slug) if id_or_slug.isprintable() else None
         if template is None:
-            raise ErrorCode.TEMPLATE_NOT_FOUND.error(
-                "There is no published template here", hint="Search the library for it."
+            raise ApiError(
+                ErrorCode.TEMPLATE_NOT_FOUND, "There is no published template here", hint="Search the library for it."
             )
         name = template.summary.slug or template.summary.id
         return self._page(

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from template_api.replies import Reply, ReplyCache, SearchCounts
+from template_api.replies import Reply, ReplyCache
 
 if TYPE_CHECKING:
     from tests.support.library_store import Client, Store
@@ -152,7 +152,7 @@ def test_a_named_coding_counts_before_the_star(client: "Client", taken: str, pac
 
 
 def test_long_filters_do_not_fill_the_memory(client: "Client") -> None:
-    cache = ReplyCache(client.library, SearchCounts(), max_bytes=1_000_000)
+    cache = ReplyCache(client.library, max_bytes=1_000_000)
     empty = Reply(b'{"results":[]}')
     tracemalloc.start()
     try:

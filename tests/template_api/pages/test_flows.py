@@ -72,7 +72,7 @@ def test_requests_are_shown_as_the_bridge_sends_and_takes_them(tmp_path: Path) -
                     check_sent(flow, route, event)
             for taken in route.server_events:
                 if flow := drawn.pop(taken.name, None):
-                    assert shown(flow.request.line) == f"{taken.method} {taken.endpoint}"
+                    assert shown(flow.line) == f"{taken.method} {taken.endpoint}"
                     assert topics(flow) == topics_of(taken)
             assert not drawn, source.path
     assert count > 150
@@ -80,13 +80,13 @@ def test_requests_are_shown_as_the_bridge_sends_and_takes_them(tmp_path: Path) -
 
 def check_sent(flow: Flow, route: Route, event: ClientEvent) -> None:
     line, headers, body = sent(route, event)
-    assert shown(flow.request.line).replace("HTTP:", "http:") == line
-    ours = [(name, shown(text)) for name, text in flow.request.headers]
+    assert shown(flow.line).replace("HTTP:", "http:") == line
+    ours = [(name, shown(text)) for name, text in flow.headers]
     made = ("Basic USERNAME", "Bearer a token", "sha256=HMAC")  # credentials and signatures, named and not shown
     assert [pair for pair in ours if not pair[1].startswith(made)] == [
         pair for pair in headers if not pair[1].startswith("Basic ")
     ]
-    assert flow.request.body is None if body is None else shown(flow.request.body or "") == body
+    assert flow.body is None if body is None else shown(flow.body or "") == body
 
 
 def topics(flow: Flow) -> list[str]:
