@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 import falcon
+import msgspec
 
 from template_api import query
 from template_api.errors import ApiError, DatabaseUnavailableError, ErrorCode, IndexNotReadyError
@@ -58,7 +59,7 @@ def create_app(
     cache = ReplyCache(library, log_empty=log_empty_searches)
     answers = Answers(library, address, cache)
     pages = Pages(library, address, cache, playground=playground)
-    description = Reply(query.description_text())
+    description = Reply(msgspec.json.encode(query.description()))
     resources = {
         "/api/templates": Resource(answers.listed, cache=cache),
         "/api/templates/{id_or_slug}": Resource(answers.template, cache=cache),

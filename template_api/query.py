@@ -7,13 +7,13 @@ ended, with a checksum that holds for one search only, so that it cannot be used
 import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from hashlib import blake2b
 from importlib import resources
-from typing import Any, Final, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qsl, quote, urlencode
 
 import msgspec
@@ -28,16 +28,16 @@ from template_api.parameters import (
     SearchParameters,
     SuggestParameters,
 )
-from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery
+from template_api.records import DEFAULT_LIMIT, Place, Sort, TemplateQuery, Word
 
 LIST_PATH = "/api/templates"
 SEARCH_PATH = "/api/search"
 ID_LISTS = ("tag_ids", "route_ids", "broker_version_ids")
 _CHECKSUM_BYTES: Final = 6
 _MOST_SHOWN: Final = 10**9  # before the place of a cursor: more were forged
-_MOST_NAMES = 20  # of ignored parameters, in a header
-_LONGEST_NAME = 60
-_HEADER_LENGTH = 4096  # a longer header would not pass every proxy
+_MOST_LISTED: Final = 20  # in a header
+_LONGEST_NAME: Final = 60
+HEADER_LENGTH: Final = 4096  # a longer header would not pass every proxy
 _BLANKS: Final = "\t\n\v\f\r \u0085\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(
     map(chr, range(0x2000, 0x200B))
 )
@@ -57,13 +57,12 @@ class View(NamedTuple):
     fields: frozenset[str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """What a request asks for: which templates, how they are shown, and what it said that has no meaning here."""
+class Asked(NamedTuple):
+    """What a request asks for: which templates, how they are shown, and what it named that has no meaning here."""
 
     wanted: TemplateQuery
     view: View
-    ignored: tuple[str, ...] = ()
+    ignored: Sequence[str]
 
 
 def list_query(query_string: str) -> Asked:
@@ -128,17 +127,12 @@ def body_query(document: Any) -> Asked:
     known = Filters.__struct_fields__
     for name in filters if isinstance(filters, dict) else ():
         if name not in known:
-            near = did_you_mean(name[:_LONGEST_NAME].lower(), known) or ""
-            raise ApiError(
-                ErrorCode.INVALID_PARAMETER,
-                f"there is no filter {_shown(name)}{near}",
-                hint=f"Filters are {', '.join(known)}.",
-            )
-    # 1.0 is an integer of JSON Schema.
-    whole: dict[str, Any] = {
-        name: int(value) if isinstance(value, float) and value.is_integer() else value
-        for name, value in document.items()
-    }
+            message = f"there is no filter {_shown(name)}{did_you_mean(name[:_LONGEST_NAME].lower(), known) or ''}"
+            raise ApiError(ErrorCode.INVALID_PARAMETER, message, hint=f"Filters are {', '.join(known)}.")
+    whole: dict[str, Any] = {}
+    for name, value in document.items():
+        is_whole = isinstance(value, float) and value.is_integer()  # 1.0 is an integer of JSON Schema
+        whole[name] = int(value) if is_whole else value
     if isinstance(whole.get("fields"), str):
         whole["fields"] = _listed(whole["fields"])
     given = _read(SearchBody, whole, ErrorCode.INVALID_BODY)
@@ -156,25 +150,27 @@ def json_body(body: bytes) -> Any:
         raise ApiError(ErrorCode.INVALID_BODY, f"the body is not JSON: {exc}") from exc
 
 
-def ignored_header(names: Iterable[str]) -> str:
-    """Return the value of X-Ignored-Parameters: at most twenty names and 4,096 characters, percent-encoded."""
+def header_list(items: Iterable[str]) -> str:
+    """Return the value of a header that lists items: twenty and 4,096 characters at most."""
     value = ""
-    for number, name in enumerate(dict.fromkeys(name[:_LONGEST_NAME] for name in names)):
-        longer = f"{value}{', ' if value else ''}{quote(name, safe='', errors='replace')}"
-        if number == _MOST_NAMES or len(longer) > _HEADER_LENGTH - len(", ..."):
+    for number, item in enumerate(items):
+        longer = f"{value}, {item}" if value else item
+        if number == _MOST_LISTED or len(longer) > HEADER_LENGTH - len(", ..."):
             return f"{value}, ..."
         value = longer
     return value
 
 
-def corrected_header(corrected: Iterable[tuple[str, str]]) -> str:
-    """Return the value of X-Search-Corrected: `from=to` of as many words as a header of 4,096 characters holds."""
-    value = ""
-    for typed, found in corrected:
-        longer = f"{value}{', ' if value else ''}{quote(typed, safe='')}={quote(found, safe='')}"
-        if len(longer) <= _HEADER_LENGTH:
-            value = longer
-    return value
+def result_headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> dict[str, str]:
+    """Return the headers that name parameters without effect, and changed words, where there are any."""
+    names = dict.fromkeys(name[:_LONGEST_NAME] for name in ignored)
+    headers = {
+        "X-Ignored-Parameters": header_list(quote(name, safe="", errors="replace") for name in names),
+        "X-Search-Corrected": header_list(
+            f"{quote(word.typed, safe='')}={quote(word.found, safe='')}" for word in corrected
+        ),
+    }
+    return {name: value for name, value in headers.items() if value}
 
 
 def cursor_text(wanted: TemplateQuery) -> str:
@@ -320,12 +316,7 @@ def _microseconds(text: str) -> int:
 
 
 @cache
-def description_text() -> bytes:
-    """Return the text of `openapi.json` as it is packaged."""
-    return resources.files(__package__).joinpath("openapi.json").read_bytes()
-
-
-@cache
 def description() -> dict[str, Any]:
-    """Return the parsed description; callers must not change it."""
-    return cast("dict[str, Any]", json.loads(description_text()))
+    """Return the description of the API that is packaged; callers must not change it."""
+    text = resources.files(__package__).joinpath("openapi.json").read_bytes()
+    return msgspec.json.decode(text, type=dict[str, Any])

@@ -9,7 +9,7 @@ import logging
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Mapping
 from functools import lru_cache
 from http import HTTPStatus
 from typing import Final
@@ -54,7 +54,7 @@ class Reply:
     """
 
     def __init__(
-        self, body: bytes, headers: Iterable[tuple[str, str]] = (), media_type: str = JSON,
+        self, body: bytes, headers: Mapping[str, str] | None = None, media_type: str = JSON,
         status: HTTPStatus = HTTPStatus.OK, *, kept: bool = True, searched: str = "", total: int = 0,
     ) -> None:  # fmt: skip
         self.body = body
@@ -63,14 +63,14 @@ class Reply:
         self.searched = searched
         self.total = total
         self.etag: falcon.ETag | None = None
-        self.headers = [("vary", "Accept-Encoding"), *headers]
+        self.headers = {"vary": "Accept-Encoding", **(headers or {})}
         if kept:
             self.etag = falcon.ETag(hashlib.blake2b(body, digest_size=12).hexdigest())
             self.etag.is_weak = True
             # Callers ask each time whether what they keep is current, so that a change is seen at once.
-            self.headers += [("etag", self.etag.dumps()), ("cache-control", "no-cache")]
+            self.headers |= {"etag": self.etag.dumps(), "cache-control": "no-cache"}
         else:
-            self.headers.append(("cache-control", "no-store"))
+            self.headers["cache-control"] = "no-store"
         self._compressed: bytes | None = None
 
     def send(self, request: falcon.Request, response: falcon.Response) -> None:

@@ -3,7 +3,7 @@
 They run on the server's threads and may be entered by several at once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,14 +16,13 @@ from template_api.errors import ApiError, ErrorCode
 from template_api.library import TemplateLibrary
 from template_api.parameters import SummaryField
 from template_api.query import Asked, View
-from template_api.records import Page, Summary, Template, Word
+from template_api.records import Page, Summary, Word
 from template_api.replies import JSON, MAX_BODY_BYTES, Reply, ReplyCache
 from template_api.snippets import snippet
 
 _METRICS = "text/plain; version=0.0.4; charset=utf-8"
 _MEMBERS = [name.value for name in SummaryField if name is not SummaryField.snippet]
 _SHOWN_LENGTH = 80
-_LINK_LENGTH = 4096  # a longer header would not pass every proxy
 
 
 class Answers:
@@ -59,12 +58,12 @@ class Answers:
         """
         wanted = asked.wanted
         page = self._library.find(wanted)
-        headers = [("X-Total-Count", str(page.total)), *_headers(asked.ignored, page.corrected)]
+        headers = query.result_headers(asked.ignored, page.corrected) | {"X-Total-Count": str(page.total)}
         following = page.place and replace(wanted, offset=page.place.shown, place=page.place)
         if following and (path == query.LIST_PATH or wanted.text):
             target = f"{urlsplit(self._base_url).path}{path}?{query.query_string(following, asked.view)}"
-            if len(target) <= _LINK_LENGTH:
-                headers.append(("Link", f'<{target}>; rel="next"'))
+            if len(target) <= query.HEADER_LENGTH:
+                headers["Link"] = f'<{target}>; rel="next"'
         document: dict[str, Any] = {"results": self._results(page, asked.view, path)}
         if asked.view.meta:
             document["meta"] = {
@@ -83,16 +82,11 @@ class Answers:
             if path != query.LIST_PATH:
                 result["content"] = each.summary.content
                 result["score"] = round(each.score, 6)
-                result["matched"] = [
-                    {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
-                    if word.typed != word.found
-                    else word.typed
-                    for word in each.matched
-                ]
+                result["matched"] = [word.typed if word.typed == word.found else _match(word) for word in each.matched]
             if view.highlight:
                 result["snippet"] = snippet(each)
             if view.fields is not None:
-                chosen = view.fields | ({"snippet"} if view.highlight else set())
+                chosen = {*view.fields, "snippet"}  # which is there only where it was asked for
                 result = {name: value for name, value in result.items() if name in chosen}
             results.append(result)
         return results
@@ -101,12 +95,13 @@ class Answers:
         """Return the answer of GET /api/suggest: titles that complete a text."""
         text, ignored = query.suggest_query(req.query_string)
         found, corrected = self._library.suggest(text)
-        shown = [{"text": each.title, "slug": each.slug or each.id} for each in found]
-        return Reply(msgspec.json.encode({"suggestions": shown}), _headers(ignored, corrected))
+        suggestions = [{"text": each.title, "slug": each.slug or each.id} for each in found]
+        return _reply({"suggestions": suggestions}, query.result_headers(ignored, corrected))
 
     def facets(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /api/facets: what templates are classified by, with counts."""
-        return Reply(msgspec.json.encode(self._library.facets()), _headers(query.unknown_names(req.query_string)))
+        ignored = query.unknown_names(req.query_string)
+        return _reply(self._library.facets(), query.result_headers(ignored))
 
     def template(self, req: falcon.Request, id_or_slug: str) -> Reply:
         """Return the answer of GET /api/templates/{idOrSlug}: one template with the latest cells of its notebooks."""
@@ -114,12 +109,20 @@ class Answers:
         if template is None:
             shown = id_or_slug[:_SHOWN_LENGTH]
             raise ApiError(ErrorCode.TEMPLATE_NOT_FOUND, f'No published template has the id or slug "{shown}"')
-        body = msgspec.json.encode(_template_view(template, self._base_url))
-        return Reply(body, _headers(query.unknown_names(req.query_string)))
+        members = _members(template.summary, self._base_url)
+        # The specification's table of the template names every member but this one of the summary's.
+        del members["broker_version"]
+        members["content"] = template.summary.content
+        if template.inputs:
+            members["inputs"] = [_present(asdict(each)) for each in template.inputs]
+        members["notebooks"] = [
+            _present(asdict(each) | {"cells": msgspec.Raw(each.cells.encode())}) for each in template.notebooks
+        ]
+        return _reply({"template": members}, query.result_headers(query.unknown_names(req.query_string)))
 
     def health(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /health."""
-        return Reply(msgspec.json.encode({"status": "ok"}), kept=False)
+        return Reply(b'{"status":"ok"}', kept=False)
 
     def ready(self, req: falcon.Request) -> Reply:
         """Return the answer of GET /ready."""
@@ -129,14 +132,6 @@ class Answers:
     def metrics(self, _req: falcon.Request) -> Reply:
         """Return the answer of GET /metrics."""
         return Reply(self._cache.metrics(), media_type=_METRICS, kept=False)
-
-
-def _headers(ignored: Sequence[str], corrected: Sequence[Word] = ()) -> list[tuple[str, str]]:
-    """Return the headers that name parameters without effect, and changed words, where there are any."""
-    named = query.ignored_header(ignored)
-    changed = query.corrected_header((word.typed, word.found) for word in corrected)
-    both = (("X-Ignored-Parameters", named), ("X-Search-Corrected", changed))
-    return [(name, value) for name, value in both if value]
 
 
 def _json_body(req: falcon.Request) -> bytes:
@@ -154,24 +149,17 @@ def _json_body(req: falcon.Request) -> bytes:
     return body
 
 
-def _template_view(template: Template, base_url: str) -> dict[str, Any]:
-    """Return the answer of GET /api/templates/{idOrSlug}."""
-    summary = template.summary
-    members = _members(summary, base_url)
-    # The specification's table of the template names every member but this one of the summary's.
-    del members["broker_version"]
-    members["content"] = summary.content
-    if template.inputs:
-        members["inputs"] = [_present(asdict(each)) for each in template.inputs]
-    members["notebooks"] = [
-        _present(asdict(each) | {"cells": msgspec.Raw(each.cells.encode())}) for each in template.notebooks
-    ]
-    return {"template": members}
+def _reply(document: object, headers: Mapping[str, str]) -> Reply:
+    return Reply(msgspec.json.encode(document), headers)
 
 
 def _present(members: dict[str, Any]) -> dict[str, Any]:
     """Return the members that have a value."""
     return {name: value for name, value in members.items() if value is not None}
+
+
+def _match(word: Word) -> dict[str, Any]:
+    return {"typed": word.typed, "found": word.found, **({"synonym": True} if word.is_synonym else {})}
 
 
 def _members(summary: Summary, base_url: str) -> dict[str, Any]:

@@ -35,11 +35,11 @@ POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
 )
-_SAFE: Final = (
-    ("Content-Security-Policy", POLICY),
-    ("X-Content-Type-Options", "nosniff"),
-    ("Referrer-Policy", "no-referrer"),
-)
+_SAFE: Final = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
 _PAGES: Final = ("library", "template", "docs", "error", "playground")
 HTML: Final = "text/html; charset=utf-8"
 _ASSETS: Final = {"library.js": SCRIPT, "docs.js": SCRIPT}

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from template_api.query import description_text
+from template_api.query import description
 from tests.support.library_store import template
 
 LIBRARY = [
@@ -61,7 +61,7 @@ print(json.dumps(answers))
 )
 def test_a_generated_client_works(serve: Callable[..., Any], tmp_path: Path) -> None:
     generator = Path(os.environ["OPENAPI_PYTHON_CLIENT"])
-    (tmp_path / "openapi.json").write_bytes(description_text())
+    (tmp_path / "openapi.json").write_text(json.dumps(description()))
     command = [str(generator), "generate", "--path", "openapi.json", "--output-path", "client", "--meta", "none"]
     path = f"{generator.parent}{os.pathsep}{os.environ['PATH']}"  # it runs ruff
     generated = subprocess.run(
