@@ -34,7 +34,6 @@ from amqtt_rest_bridge.admin.retries import NOT_KEPT, RETRY_RUNS, ROUTE_GONE, Re
 from amqtt_rest_bridge.admin.runs import Run, RunQuery, live_members, run_members
 from amqtt_rest_bridge.admin.shown import csv_text, problem_members, unmatched_members, whole_run
 from amqtt_rest_bridge.engine.server.callers import MOST_LATE, WrongCredentials
-from amqtt_rest_bridge.http.connection import PortLimits
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Request,
@@ -45,7 +44,7 @@ from amqtt_rest_bridge.http.exchange import (
     takes_gzip,
     too_large,
 )
-from amqtt_rest_bridge.http.server import HttpServer
+from amqtt_rest_bridge.http.server import HttpServer, PortLimits
 from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.settings import Settings
 from amqtt_rest_bridge.site.playground import Playground, Trial, trial_of

@@ -16,7 +16,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
 from amqtt_rest_bridge.engine.status_reporter import StatusReporter
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.server import bound_socket
+from amqtt_rest_bridge.http.ports import bound_socket
 from amqtt_rest_bridge.lot.model import Capture, Route, RunIds
 from amqtt_rest_bridge.lot.route_set import with_bound_ports
 from amqtt_rest_bridge.mqtt.private import BrokerState

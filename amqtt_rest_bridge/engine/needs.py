@@ -5,6 +5,7 @@ tests fulfil all of them (`tests/engine/host.py`). All of it is for one event lo
 method without `async` may block.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -36,8 +37,8 @@ class Publishes(Protocol):
 
     def publish(
         self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
-    ) -> Awaitable[None]:
-        """Publish, and return once the broker has acknowledged it. What is published is bounded: this waits for room.
+    ) -> "asyncio.Future[None]":
+        """Publish; done once the broker has acknowledged it. What is published is bounded: this waits for room.
 
         A publication whose caller is cancelled before it has been sent is never sent.
 

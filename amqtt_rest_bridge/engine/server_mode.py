@@ -5,21 +5,30 @@ events and replies. What happens to the requests of an event is in `server/endpo
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+from urllib.parse import quote, unquote_to_bytes
 
 from amqtt_rest_bridge.catalogue import MESSAGE_TOO_LARGE, METHOD_NOT_ALLOWED, NOT_FOUND
 from amqtt_rest_bridge.engine.needs import Host, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.callers import WrongCredentials
-from amqtt_rest_bridge.engine.server.endpoint import ServerEndpoint, Shared, outcome_of
+from amqtt_rest_bridge.engine.server.endpoint import (
+    EventRequest,
+    ServerEndpoint,
+    Shared,
+    decode_path,
+    outcome_of,
+    readable,
+)
 from amqtt_rest_bridge.engine.server.openapi import PATH, describe
 from amqtt_rest_bridge.engine.server.reads import Reads, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies, Turns
-from amqtt_rest_bridge.engine.server.request import EndpointTable, EventRequest, Methods, readable
 from amqtt_rest_bridge.engine.server.unmatched import Unmatched
-from amqtt_rest_bridge.errors import CallError
+from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http.exchange import (
     Answer,
     Headers,
@@ -33,6 +42,10 @@ from amqtt_rest_bridge.http.exchange import (
 from amqtt_rest_bridge.lot.model import Message, Route
 from amqtt_rest_bridge.lot.route_set import asking, read_filters, reply_filters
 
+T = TypeVar("T")
+
+_PARAMETER: Final = re.compile(r"\{([A-Za-z0-9_.-]+)\}")
+_PCHAR: Final = "!$&'()*+,;=:@-._~"  # not encoded in a segment, RFC 3986 section 3.3
 _ALL_METHODS: Final = "DELETE, GET, HEAD, OPTIONS, POST, PUT"
 
 
@@ -152,7 +165,9 @@ class PortApplication:
 
     def answer(self, request: Request) -> Answer:
         """Answer a request, or return the coroutine that does."""
-        path = path_of(request.target)
+        path = request.target.partition("?")[0]
+        if not path.startswith("/"):
+            path = path_of(request.target)
         try:
             return self._find(request, path)
         except RequestRefusedError as failure:  # no endpoint took the request
@@ -194,6 +209,113 @@ class PortApplication:
     def _request(self, request: Request, path: str, parameters: Mapping[str, str]) -> EventRequest:
         clock = self._shared.host.clock
         return EventRequest(request, path, parameters, clock.time(), clock.monotonic(), self.bound_port)
+
+
+@dataclass(frozen=True, slots=True)
+class Match(Generic[T]):
+    """What a method on a path leads to, with the decoded texts of the endpoint's `{name}` segments."""
+
+    target: T
+    parameters: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Methods(Generic[T]):
+    """What exists at a path: by method, and the value of an Allow header."""
+
+    by_method: Mapping[str, Match[T]]
+    allow: str
+
+
+class EndpointTable(Generic[T]):
+    """Finds the events of a path.
+
+    Built from (endpoint, method, target); the same path and method twice raises `ConfigurationError`. Where GET is,
+    HEAD is too (RFC 9110 section 9.3.2), and OPTIONS is everywhere.
+    """
+
+    def __init__(self, entries: Iterable[tuple[str, str, T]]) -> None:
+        patterns: dict[tuple[str | None, ...], _Pattern[T]] = {}
+        for endpoint, method, target in entries:
+            segments, names = _parse(endpoint)
+            pattern = patterns.setdefault(segments, _Pattern(segments))
+            if method in pattern.targets:
+                raise ConfigurationError(f"{method} {endpoint} is defined twice on one port; change one path")
+            pattern.targets[method] = (target, names)
+        # Most particular first: a literal segment sorts before a parameter, from left to right.
+        self._patterns = sorted(
+            (pattern for pattern in patterns.values() if None in pattern.segments),
+            key=lambda pattern: [part is None for part in pattern.segments],
+        )
+        self._literal: dict[tuple[str, ...], Methods[T]] = {}
+        self._as_written: dict[str, Methods[T]] = {}
+        for pattern in patterns.values():
+            literal = tuple(part for part in pattern.segments if part is not None)
+            if len(literal) == len(pattern.segments):
+                methods = self._match(literal, pattern)
+                assert methods is not None  # noqa: S101  # a literal matches itself
+                self._literal[literal] = methods
+                self._as_written["/" + "/".join(quote(part, safe=_PCHAR) for part in literal)] = methods
+
+    def find(self, path: str) -> Methods[T] | None:
+        """Find what exists at a path as sent in the request line, without its query.
+
+        Raises `RequestRefusedError` (400) for a path that cannot be decoded.
+        """
+        methods = self._as_written.get(path)
+        if methods is not None:
+            return methods
+        segments = decode_path(path)
+        return self._literal.get(segments) or self._match(segments)
+
+    def _match(self, segments: tuple[str, ...], *literal: "_Pattern[T]") -> Methods[T] | None:
+        found: dict[str, Match[T]] = {}
+        for pattern in (*literal, *self._patterns):
+            values = pattern.match(segments)
+            if values is not None:
+                for method, (target, names) in pattern.targets.items():
+                    found.setdefault(method, Match(target, dict(zip(names, values, strict=True))))
+        if not found:
+            return None
+        if "GET" in found:
+            found["HEAD"] = found["GET"]
+        return Methods(found, ", ".join(sorted([*found, "OPTIONS"])))
+
+
+class _Pattern(Generic[T]):
+    """The segments of an endpoint, None for a parameter, and what is there by method."""
+
+    def __init__(self, segments: tuple[str | None, ...]) -> None:
+        self.segments = segments
+        self.targets: dict[str, tuple[T, tuple[str, ...]]] = {}
+
+    def match(self, segments: tuple[str, ...]) -> list[str] | None:
+        """Return the parameters' values in order, or None; a parameter never matches an empty segment."""
+        if len(segments) != len(self.segments):
+            return None
+        values = []
+        for expected, sent in zip(self.segments, segments, strict=True):
+            if expected is None:
+                if not sent:
+                    return None
+                values.append(sent)
+            elif expected != sent:
+                return None
+        return values
+
+
+def _parse(endpoint: str) -> tuple[tuple[str | None, ...], tuple[str, ...]]:
+    """Read an ENDPOINT: its segments decoded (None for a parameter), and the parameters' names."""
+    segments: list[str | None] = []
+    names: list[str] = []
+    for segment in endpoint[1:].split("/"):
+        parameter = _PARAMETER.fullmatch(segment)
+        if parameter:
+            segments.append(None)
+            names.append(parameter[1])
+        else:
+            segments.append(unquote_to_bytes(segment).decode(errors="replace"))
+    return tuple(segments), tuple(names)
 
 
 def _options_answer(allow: str, headers: Headers = ()) -> Response:

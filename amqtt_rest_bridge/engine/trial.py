@@ -23,7 +23,7 @@ from amqtt_rest_bridge.engine.stages import prepare
 from amqtt_rest_bridge.engine.stages.batch import halve, joined
 from amqtt_rest_bridge.engine.stages.dedupe import Claims
 from amqtt_rest_bridge.errors import CallError
-from amqtt_rest_bridge.http.exchange import Request, Response
+from amqtt_rest_bridge.http.exchange import Request, Response, response_of
 from amqtt_rest_bridge.lot.model import (
     ClientEvent,
     HttpRequest,
@@ -162,7 +162,7 @@ def try_request(
         application.use_routes(routes)
         for _ in range(1 + twice):
             answer = application.answer(request)
-            response = answer if isinstance(answer, Response) else await answer
+            response = await response_of(answer)
         if response.stream is not None:
             piece = response.stream.take()
             response = structs.replace(response, body=piece if isinstance(piece, bytes) else b"", stream=None)
@@ -179,12 +179,15 @@ class _Broker:
         self.publish_to: Callable[[Message], None] = lambda _: None
         self._reply = reply
 
-    async def publish(self, publication: Publication, **_: object) -> None:
+    def publish(self, publication: Publication, **_: object) -> "asyncio.Future[None]":
         self.published.append(publication)
         properties = publication.properties
         if self._reply is not None and properties is not None and properties.response_topic is not None:
             marked = MessageProperties(correlation=properties.correlation)
             self.publish_to(Message(properties.response_topic, self._reply, 0.0, marked))
+        published = asyncio.get_running_loop().create_future()
+        published.set_result(None)
+        return published
 
 
 class _Runs(Outcomes):

@@ -1,164 +1,96 @@
-"""One connection of a port: requests in, one after the other, and their answers out; and what all of them share.
+"""One connection of a port: requests in, one after the other, and their answers out.
 
 A connection takes bounded memory, whatever its peer sends, and even if it reads nothing: at most one request and one
 chunk of bytes that are not parsed. The next request is parsed once the last answer has left for the system's buffers.
+
+llhttp (httptools) reads fields, lengths and chunks of a request, and refuses what is not HTTP. `RequestReader` adds
+what llhttp leaves open: the end of a request among the bytes that came, so that the next one waits; bounds for head,
+body and chunks; the request line, of which llhttp knows only some methods and targets; Host; what two servers could
+read differently.
 """
 
 import asyncio
-import itertools
 import logging
+import re
 import time
-import uuid
-from collections import deque
-from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from collections.abc import Callable
+from email.utils import formatdate
+from enum import Enum, auto
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, cast
 
-from msgspec.structs import replace
+import httptools
 
+from amqtt_rest_bridge.catalogue import NOT_IMPLEMENTED
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.exchange import (
-    Application,
+    HEADER_BYTES,
     Caller,
+    Headers,
+    Later,
     Refusal,
     Request,
-    RequestReader,
     Response,
     ResponseStream,
+    headers_too_large,
     internal_error,
-    overloaded,
+    invalid_request,
+    refuse,
     refused,
     request_timeout,
     shutting_down,
-    write_head,
+    too_large,
 )
 from amqtt_rest_bridge.times import rfc3339
 
-log = logging.getLogger(__name__)
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.http.server import Port
 
-_READ_BYTES: Final = 16_384
-# Of an iteration of the loop, for callers, for those whose last answer was an error, and for streams.
-_TURN_SECONDS: Final = 0.001
-_REFUSED_SECONDS: Final = 0.00025
-_STREAMS_SECONDS: Final = 0.0005
+log = logging.getLogger(__name__)
 
 _LINGER_BYTES: Final = 16 * 1024 * 1024
 _COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-
-class TakesTurns(Protocol):
-    """Something that is to be done for one caller."""
-
-    def take_turn(self) -> None:
-        """Do it; called once for each time that it was queued."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class PortLimits:
-    """The limits of a port, in seconds and counts.
-
-    `connections` None means half of the process's file descriptors, 4,096 at most.
-    """
-
-    slow_seconds: float = 30.0  # for a request from its first to its last byte, a handshake, a stalled answer
-    idle_seconds: float = 120.0  # a connection between requests
-    waiting: int = 1024  # answers that are being made
-    waiting_bytes: int = 64 << 20  # of the bodies of their requests
-    connections: int | None = None
-    patience_seconds: float = 1.0  # with a peer that sends or reads only a part, when connections are scarce
-    linger_seconds: float = 2.0  # for a peer to read a refusal while it sends on
+_LINE_BYTES: Final = 16_384  # of size lines and trailers, from one content to the next
+_HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  # RFC 9110 section 7.2
+_IS_HOST: Final = re.compile(_HOST, re.ASCII)
+_IS_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
+_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
+_UPGRADE: Final = re.compile(rb"(?i)\r\nupgrade(?=[ \t]*:)")
+_SIZE: Final = re.compile(rb"[0-9A-Fa-f]*")
+_NO_LENGTH: Final = ("204", "304")
 
 
-class Port:
-    """What the connections of a port share: the application, the limits, and the turns.
+class State(Enum):
+    """What a connection does."""
 
-    Callers are served in *turns*, so that no caller delays the others, and all of them take little of the loop's time.
-    In one iteration of the loop each connection has one request at most, and all connections together take a
-    millisecond. Callers whose last answer was an error come next, with a quarter of that, so that a flood of them
-    delays no other caller. TLS handshakes likewise have a quarter, and streams come last, with half a millisecond.
-    """
-
-    def __init__(
-        self, app: Application, limits: PortLimits, max_body_bytes: int, access_log: AccessLog | None = None
-    ) -> None:
-        self.app = app
-        self.limits = limits
-        self.max_body_bytes = max_body_bytes
-        self.access_log = access_log
-        self.closing: Refusal | None = None
-        """The refusal of all new requests, None while the port serves."""
-        self.leaving = False
-        """Whether each connection ends after its next answer."""
-        self.connections: set[Connection] = set()
-        self.aborted: set[Connection] = set()
-        """Connections that the loop closes in one of its next iterations; they are no longer in `connections`."""
-        self.waiting: set[Connection] = set()
-        """The connections whose answers are being made; the peers of some may have gone."""
-        self.waiting_bytes = 0
-        self.buffer = memoryview(bytearray(_READ_BYTES))
-        """All connections read into this buffer, and copy the bytes at once."""
-        self.ready: deque[TakesTurns] = deque()
-        """Connections with bytes to parse, in order of arrival; those in `refused` got an error last."""
-        self.refused: deque[TakesTurns] = deque()
-        self.handshakes: deque[TakesTurns] = deque()
-        """Connections whose handshakes have received bytes."""
-        self.streaming: deque[TakesTurns] = deque()
-        """The streams that have a piece, or may have."""
-        self._has_turn = False
-        # A random start and a number: a whole random UUID for each request takes 2 us.
-        self._prefix = str(uuid.uuid4())[:24]
-        self._numbers = itertools.count(1)
-
-    @property
-    def is_full(self) -> bool:
-        """Return whether no more answers may wait."""
-        return len(self.waiting) >= self.limits.waiting or self.waiting_bytes >= self.limits.waiting_bytes
-
-    def forget(self, connection: "Connection") -> None:
-        """Note that a connection has ended."""
-        self.connections.discard(connection)
-        self.aborted.discard(connection)
-
-    def request_id(self) -> str:
-        """Return the id of the next request, a UUID that no other request has."""
-        return f"{self._prefix}{next(self._numbers):012x}"
-
-    def schedule(self) -> None:
-        """Take a turn in the next iteration of the loop."""
-        if not self._has_turn:
-            self._has_turn = True
-            asyncio.get_running_loop().call_soon(self._take_turn)
-
-    def _take_turn(self) -> None:
-        self._has_turn = False
-        for callers, seconds in (
-            (self.ready, _TURN_SECONDS),
-            (self.refused, _REFUSED_SECONDS),
-            (self.handshakes, _REFUSED_SECONDS),
-            (self.streaming, _STREAMS_SECONDS),
-        ):
-            until = time.monotonic() + seconds
-            for _ in range(len(callers)):
-                callers.popleft().take_turn()
-                if time.monotonic() >= until:
-                    break
-        if self.ready or self.refused or self.handshakes or self.streaming:
-            self.schedule()
+    SHAKING_HANDS = auto()
+    """TLS begins; `began` is when."""
+    READING = auto()
+    """A request is awaited, or a part of it has come; `began` is when its first part was read."""
+    ANSWERING = auto()
+    """The answer is being made; `began` is when the last part of the request came."""
+    STREAMING = auto()
+    """A stream is the last answer of its connection: what the peer sends is thrown away."""
+    LINGERING = auto()
+    """A refusal was sent, at `began`: what the peer sends is thrown away until it has read that."""
 
 
 class Connection(asyncio.BufferedProtocol, Caller):
-    """One connection of a port: requests in, one after the other, and their answers out."""
+    """One connection of a port.
+
+    `began` and `active`, the last time of a read or write, are monotonic seconds. `transport` is None until the loop
+    has taken the accepted socket, which `opening` does.
+    """
 
     transport: asyncio.Transport | None = None
-    """None until the loop has taken the accepted socket, which `opening` does."""
     opening: asyncio.Task[None] | None = None
 
-    def __init__(self, port: Port, remote: str) -> None:
+    def __init__(self, port: "Port", remote: str) -> None:
         self.remote = remote
+        self.state = State.READING
         self.began = self.active = time.monotonic()
-        """`began`: start of the present handshake or incomplete request. `active`: last time of a read or write."""
         self._port = port
         self._reader = RequestReader(port.max_body_bytes)
         self._unread = b""  # received, and not parsed
@@ -166,16 +98,12 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._is_paused = False  # nothing is received
         self._is_full = False  # what was written has not left
         self._unsent = 0  # bytes that had not left at the last check
-        self._request_id: str | None = None  # of the request whose answer is being made
-        self._asked_at = 0.0
-        self._task: asyncio.Task[None] | None = None  # makes it
+        self._request_id = ""  # of the last request
+        self._later: Later | None = None  # its answer, which is being made
         self._when_left: Callable[[], None] | None = None
-        self._is_shaking_hands = False
-        self._continued = False  # 100 Continue was sent for the incomplete request
         self._has_served = False
         self._was_refused = False
         self._stream: _StreamSender | None = None
-        self._lingers: float | None = None  # since when received bytes are thrown away
         self._thrown_away = 0
 
     # What the port asks.
@@ -183,7 +111,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     @property
     def is_busy(self) -> bool:
         """Return whether a request is being served or its answer is on its way."""
-        return self._request_id is not None or self._is_full or bool(self._unread)
+        return self.state is State.ANSWERING or self._is_full or bool(self._unread)
 
     @property
     def is_idle(self) -> bool:
@@ -209,7 +137,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def end(self) -> None:
         """Close at once; an incomplete request is answered first."""
-        if self._request_id is None and self._reader.has_begun:
+        if self.state is State.READING and self._reader.has_begun:
             self._refuse(self._port.closing or shutting_down())
             if self.transport is not None and not self._is_full:
                 self.transport.close()
@@ -218,12 +146,12 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def cancel(self) -> None:
         """Cancel the answer that is being made."""
-        if self._task is not None:
-            self._task.cancel()
+        if self._later is not None:
+            self._later.awaited.cancel()
 
     def close_overdue(self, now: float) -> bool:
         """Close the connection if its peer is too slow. Returns whether that was because the peer did not read."""
-        transport, limits = self.transport, self._port.limits
+        transport, limits, state = self.transport, self._port.limits, self.state
         if transport is None:
             return False
         if self._is_full:
@@ -235,13 +163,15 @@ class Connection(asyncio.BufferedProtocol, Caller):
             if is_unread:
                 self.abandon()
             return is_unread
-        if self._lingers is not None:
-            if now - self._lingers > limits.linger_seconds:
-                self.abandon()
-        elif self._request_id is None and (self._reader.has_begun or self._is_shaking_hands):
-            if now - self.began > limits.slow_seconds:
-                self.abandon() if self._is_shaking_hands else self._refuse(request_timeout(limits.slow_seconds))
-        elif self._request_id is None and self._stream is None and now - self.active > limits.idle_seconds:
+        seconds = now - self.began
+        if (state is State.LINGERING and seconds > limits.linger_seconds) or (
+            state is State.SHAKING_HANDS and seconds > limits.slow_seconds
+        ):
+            self.abandon()
+        elif state is State.READING and self._reader.has_begun:
+            if seconds > limits.slow_seconds:
+                self._refuse(request_timeout(limits.slow_seconds))
+        elif state is State.READING and now - self.active > limits.idle_seconds:
             transport.close()
         return False
 
@@ -249,11 +179,11 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def shake_hands(self, transport: asyncio.Transport) -> None:
         """Begin, with a handshake of TLS."""
-        self.transport, self._is_shaking_hands = transport, True
+        self.transport, self.state = transport, State.SHAKING_HANDS
 
     def handshake_over(self) -> None:
         """Expect the first request."""
-        self._is_shaking_hands, self.began = False, time.monotonic()
+        self.state, self.began = State.READING, time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin."""
@@ -278,14 +208,15 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def receive(self, data: bytes) -> None:
         """Take what was received, to be parsed in the next turn."""
-        if self._lingers is not None:
+        state = self.state
+        if state is State.LINGERING:
             self._thrown_away += len(data)
             if self._thrown_away > _LINGER_BYTES:
                 self.abandon()
-        elif self._stream is None:  # a stream is the last answer on its connection
+        elif state is not State.STREAMING:
             self.active = time.monotonic()
             self._unread += data
-            if self._request_id is not None or self._is_full or self._is_queued:
+            if state is State.ANSWERING or self._is_full or self._is_queued:
                 self._pause()  # one read at most waits
             else:
                 self._queue()
@@ -305,7 +236,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._is_full, self.active = False, time.monotonic()
         if self._stream is not None:
             self._stream.wake()
-        if self._request_id is None:
+        if self.state is not State.ANSWERING:
             self._go_on()
 
     # Requests.
@@ -324,7 +255,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def _read_on(self, transport: asyncio.Transport) -> None:
         reader = self._reader
         if not reader.has_begun:
-            self.began, self._continued = time.monotonic(), False
+            self.began = self.active
         self._unread = reader.read(self._unread)
         if reader.is_complete:
             if self._unread:
@@ -333,8 +264,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         elif self.has_left:
             transport.close()
         else:
-            if reader.wants_to_continue and not self._continued:
-                self._continued = True
+            if reader.wants_to_continue():
                 transport.write(_CONTINUE)
             self._resume()
 
@@ -347,47 +277,44 @@ class Connection(asyncio.BufferedProtocol, Caller):
         """Answer the request that was read, now or once its answer has been made."""
         port, reader = self._port, self._reader
         refusal = reader.refusal or port.closing
-        self._request_id, self._asked_at = port.request_id(), time.monotonic()
-        request = Request(
-            self._request_id,
-            reader.method,
-            reader.target,
-            reader.target.partition("?")[2],
-            reader.headers,
-            reader.take_body() if refusal is None else b"",
-            refusal,
-            self.remote,
-            self,
-        )
+        self.state, self.began, self._request_id = State.ANSWERING, self.active, port.request_id()
         if refusal is not None and not reader.is_understood:
             self._send(refused(refusal))
             return
+        query = reader.target.partition("?")[2]
+        body = reader.take_body() if refusal is None else b""
+        request = Request(
+            self._request_id, reader.method, reader.target, query, reader.headers, body, refusal, self.remote, self,
+            not port.is_full,
+        )  # fmt: skip
         try:
             answer = port.app.answer(request)
-            if not isinstance(answer, Response) and port.is_full:
-                answer.close()
-                answer = port.app.answer(replace(request, body=b"", refusal=overloaded()))
         except Exception:
             log.exception("The application failed on request %s", self._request_id)
             answer = refused(internal_error())
         if isinstance(answer, Response):
             self._send(answer)
-        else:
-            port.waiting.add(self)
-            port.waiting_bytes += reader.size
-            self._task = asyncio.get_running_loop().create_task(self._finish(answer))
+            return
+        port.waiting.add(self)
+        port.waiting_bytes += reader.size
+        if not isinstance(answer, Later):
+            task = asyncio.get_running_loop().create_task(answer)
+            answer = Later(task, task.result)
+        self._later = answer
+        answer.awaited.add_done_callback(self._finish)
 
-    async def _finish(self, answer: Coroutine[Any, Any, Response]) -> None:
-        """Wait for the answer."""
+    def _finish(self, awaited: asyncio.Future[Any]) -> None:
+        """Send the answer that has been made."""
+        later, self._later, self._when_left = self._later, None, None
+        self._port.waiting.discard(self)
+        self._port.waiting_bytes -= self._reader.size
+        if later is None or awaited.cancelled():  # the port has closed
+            return
         try:
-            response = await answer
+            response = later.make()
         except Exception:
             log.exception("The application failed on request %s", self._request_id)
             response = refused(internal_error())
-        finally:
-            self._port.waiting.discard(self)
-            self._port.waiting_bytes -= self._reader.size
-            self._task = self._when_left = None
         self._send(response)
 
     def when_left(self, action: Callable[[], None]) -> None:
@@ -406,21 +333,19 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def _send(self, response: Response) -> None:
         """Send the answer that was made."""
-        reader, port, transport, request_id = self._reader, self._port, self.transport, self._request_id
+        reader, port, transport, stream = self._reader, self._port, self.transport, response.stream
         assert transport is not None  # noqa: S101  # a request has come
-        assert request_id is not None  # noqa: S101
-        close = reader.is_last or port.leaving or response.stream is not None
-        now = time.time()
+        close = reader.is_last or port.leaving or stream is not None
         try:
-            head = write_head(response, request_id, int(now), reader.version, close=close)
+            head = write_head(response, self._request_id, int(time.time()), reader.version, close=close)
         except ValueError:
-            log.exception("The application failed on request %s", request_id)
+            log.exception("The application failed on request %s", self._request_id)
             _release_stream(response)
             self._send(refused(internal_error()))
             return
         if port.access_log is not None:
-            self._log_access(port.access_log, response, now)
-        self._request_id, self._has_served, self._was_refused = None, True, response.code is not None
+            self._log_access(port.access_log, response)
+        self.state, self._has_served, self._was_refused = State.READING, True, response.code is not None
         if transport.is_closing():
             _release_stream(response)
             return
@@ -433,10 +358,10 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self.active = time.monotonic()
         is_refused = reader.refusal is not None
         reader.begin()
-        if response.stream is not None:
-            self._stream = _StreamSender(response.stream, self, transport, port)
+        if stream is not None:
+            self.state, self._stream = State.STREAMING, _StreamSender(stream, self, transport, port)
         elif is_refused:  # the peer may still send, and is to read the refusal
-            self._lingers = self.active
+            self.state, self.began = State.LINGERING, self.active
             if transport.can_write_eof():
                 transport.write_eof()
         elif close:
@@ -447,7 +372,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def _go_on(self) -> None:
         """Begin the next request, or throw away what comes behind the last one."""
-        if self._stream is not None or self._lingers is not None:
+        if self.state is not State.READING:
             self._unread = b""
         if self._unread:
             self._queue()
@@ -473,11 +398,11 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self._is_paused = False
             self.transport.resume_reading()
 
-    def _log_access(self, access_log: AccessLog, response: Response, now: float) -> None:
-        reader, seconds, labels = self._reader, time.monotonic() - self._asked_at, dict(response.labels)
+    def _log_access(self, access_log: AccessLog, response: Response) -> None:
+        reader, seconds, labels = self._reader, time.monotonic() - self.began, dict(response.labels)
         access_log.write(
             {
-                "time": rfc3339(now - seconds),
+                "time": rfc3339(time.time() - seconds),
                 "request_id": self._request_id,
                 "remote": self.remote,
                 "method": reader.method,
@@ -498,11 +423,42 @@ def _release_stream(response: Response) -> None:
         response.stream.close()
 
 
+def write_head(response: Response, request_id: str, now: int, version: str = "1.1", *, close: bool) -> bytes:
+    """Return the head of an answer; `now` is Unix time.
+
+    Raises `ValueError` for a header value that would break the answer or cannot be written.
+    """
+    length = None if response.status[:3] in _NO_LENGTH or response.stream is not None else len(response.body)
+    head = _fields(response.status, response.headers, length, version, close)
+    return b"%bX-Request-ID: %b\r\n%b\r\n" % (head, request_id.encode(), _date(now))
+
+
+@lru_cache(maxsize=64)  # most answers are alike; one may have 64 KiB of headers, which came from its caller
+def _fields(status: str, headers: Headers, length: int | None, version: str, close: bool) -> bytes:
+    lines = [f"HTTP/{version} {status}"]
+    for name, value in headers:
+        if "\n" in value or "\r" in value or not value.isascii():
+            raise ValueError(f"the value of {name} does not fit into a header")
+        lines.append(f"{name}: {value}")
+    if length is not None:
+        lines.append(f"Content-Length: {length}")
+    if close:
+        lines.append("Connection: close")
+    elif version == "1.0":
+        lines.append("Connection: keep-alive")
+    return "\r\n".join([*lines, ""]).encode("latin-1")
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> bytes:
+    return f"Date: {formatdate(second, usegmt=True)}\r\n".encode()
+
+
 class _StreamSender:
     """The stream of a connection: its next piece leaves once the one before has."""
 
     def __init__(
-        self, stream: ResponseStream, connection: Connection, transport: asyncio.Transport, port: Port
+        self, stream: ResponseStream, connection: Connection, transport: asyncio.Transport, port: "Port"
     ) -> None:
         self._stream = stream
         self._connection = connection
@@ -559,3 +515,178 @@ class _StreamSender:
     def _wake_late(self) -> None:
         self._timer = None
         self.wake()
+
+
+class RequestReader:
+    """Reads one request at a time; `begin` the next one once it `is_complete`. It is also once there is a `refusal`.
+
+    `is_understood`: the head has been read, so that a refusal can be the endpoint's.
+
+    Args:
+        max_body_bytes: A larger body is refused as soon as that is known.
+    """
+
+    def __init__(self, max_body_bytes: int) -> None:
+        self._limit = max_body_bytes
+        self._llhttp = httptools.HttpRequestParser(self)
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin a request."""
+        self.method = self.target = ""
+        self.version = "1.1"
+        self.headers: dict[str, str] = {}
+        self.size = 0
+        """Bytes of its body that have come."""
+        self.refusal: Refusal | None = None
+        self.is_complete = self.is_understood = self.is_last = False
+        self._held = b""  # of a head that has not come to its end
+        self._body = bytearray()
+        self._left = 0  # bytes of the body, or of the chunk that is being read
+        self._is_chunked = False
+        self._expected = ""  # what Expect asks for
+        self._at_size = True  # a line that begins now has the size of a chunk
+        self._line = b""  # such a line, as far as it has come
+        self._lines = 0  # bytes of lines between chunks since there was content
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether a part of a request has come."""
+        return bool(self._held) or self.is_understood
+
+    def wants_to_continue(self) -> bool:
+        """Return once whether the caller waits for 100 Continue before it sends its body (RFC 9110 section 10.1.1)."""
+        expected, self._expected = self._expected, ""
+        return self.is_understood and self.size == 0 and self.version == "1.1" and expected.lower() == "100-continue"
+
+    def take_body(self) -> bytes:
+        """Return the body, and hold it no longer."""
+        body, self._body = self._body, bytearray()
+        return bytes(body)
+
+    def read(self, data: bytes) -> bytes:
+        """Read up to the end of the request; return what is behind it."""
+        try:
+            if not self.is_understood:
+                data = self._read_head(data)
+            while data and not self.is_complete:
+                data = self._read_chunked(data) if self._is_chunked else self._read_body(data)
+        except httptools.HttpParserError as error:
+            self.refuse(_invalid(str(error)))  # words of llhttp, never the caller's
+        return data
+
+    def _read_head(self, data: bytes) -> bytes:
+        held = self._held + data if self._held else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
+        end = held.find(b"\r\n\r\n") + 4
+        line = _LINE.match(held, 0, HEADER_BYTES)
+        if end == 3:
+            self._held = held
+            if len(held) >= HEADER_BYTES:
+                self.refuse(headers_too_large(HEADER_BYTES))
+            elif b"\n\n" in held or (b"\n" in held and line is None):
+                self.refuse(_invalid("its first line is not one of HTTP/1.1"))
+            return b""
+        self._held = b""
+        if end > HEADER_BYTES:
+            self.refuse(headers_too_large(HEADER_BYTES))
+        elif line is None:
+            self.refuse(_invalid("its first line is not one of HTTP/1.1"))
+        else:
+            method, target, version = line.groups()
+            self.method, self.target, self.version = method.decode(), target.decode("latin-1"), f"1.{version.decode()}"
+            self._read_fields(b"POST / HTTP/1.%b\r\n" % version + held[line.end() : end])
+        return held[end:]
+
+    def _read_fields(self, head: bytes) -> None:
+        """Read a head, whose request line is one that llhttp knows."""
+        try:
+            self._llhttp.feed_data(head)
+        except httptools.HttpParserUpgrade:
+            # It may be ignored (RFC 9110 section 7.8), but llhttp would read no body behind it.
+            self._llhttp = httptools.HttpRequestParser(self)
+            self.headers, self.is_complete, self.is_understood = {}, False, False
+            self._read_fields(_UPGRADE.sub(b"\r\nIgnored-Upgrade", head))
+
+    def _read_body(self, data: bytes) -> bytes:
+        piece = data[: self._left]
+        self._left -= len(piece)
+        self._llhttp.feed_data(piece)
+        return data[len(piece) :]
+
+    def _read_chunked(self, data: bytes) -> bytes:
+        """Read a part of a chunk, or of a line: the size of a chunk, its end, a trailer."""
+        if self._left:
+            self._lines = 0
+            return self._read_body(data)
+        piece = data[: data.find(b"\n") + 1 or len(data)]
+        self._lines += len(piece)
+        if self._at_size:
+            self._line += piece
+            if (size := _SIZE.match(self._line)) and size.end() > 16:  # 64 bits: llhttp would call it invalid
+                self.refuse(too_large(self._limit))
+        if self._lines > _LINE_BYTES:
+            self.refuse(invalid_request("A chunk's size line or the trailer section is too long"))
+        if self.refusal is None:
+            self._llhttp.feed_data(piece)
+        return data[len(piece) :]
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Read no further."""
+        self.refusal = self.refusal or refusal
+        self.is_complete = self.is_last = True
+        self._body = bytearray()
+
+    # What llhttp calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note a field."""
+        if self.is_understood:  # a trailer
+            return
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self.headers.get(key)
+        self.headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        """Check what was read of the head."""
+        headers = self.headers
+        coding, host = headers.get("transfer-encoding"), headers.get("host")
+        self._is_chunked = coding is not None
+        self._left = int(headers.get("content-length", 0))
+        if not _IS_HOST.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
+            self.refuse(_invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
+        elif not self.target.startswith("/") and not _IS_TARGET.fullmatch(self.target):
+            self.refuse(_invalid("the request target holds a user name, or no address"))
+        elif coding is not None and self.version == "1.0":
+            self.refuse(_invalid("HTTP/1.0 has no Transfer-Encoding"))
+        elif coding is not None and coding.lower() != "chunked":
+            self.refuse(refuse(NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported"))
+        else:
+            self.is_understood, self._expected = True, headers.get("expect", "")
+            if self._left > self._limit:
+                self.refuse(too_large(self._limit))
+
+    def on_chunk_header(self) -> None:
+        """Note the size of a chunk, which counts before it has come."""
+        match = _SIZE.match(self._line)
+        self._left = int(match[0], 16) if match else 0
+        self._at_size, self._line = False, b""
+        if self.size + self._left > self._limit:
+            self.refuse(too_large(self._limit))
+
+    def on_chunk_complete(self) -> None:
+        """Expect the size of the next chunk."""
+        self._at_size = True
+
+    def on_body(self, part: bytes) -> None:
+        """Note a part of the body."""
+        self.size += len(part)
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        """Note the end of the request."""
+        if self.refusal is None:
+            self.is_complete, self.is_last = True, not self._llhttp.should_keep_alive()
+
+
+def _invalid(why: str) -> Refusal:
+    return invalid_request(f"The request is not valid HTTP: {why}")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.connection import Port
 from amqtt_rest_bridge.system import regular_file
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.http.connection import Connection
+    from amqtt_rest_bridge.http.server import Port
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
     sending still gets its answer.
     """
 
-    def __init__(self, port: Port, connection: "Connection", context: ssl.SSLContext) -> None:
+    def __init__(self, port: "Port", connection: "Connection", context: ssl.SSLContext) -> None:
         super().__init__()
         self._port = port
         self._connection = connection

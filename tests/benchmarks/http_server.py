@@ -26,7 +26,8 @@ from aiohttp import web
 from amqtt_rest_bridge.engine.needs import CallRun, Host, Limits, RequestRun
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server_mode import ServerMode
-from amqtt_rest_bridge.http.server import HttpServer, PortLimits, TlsFiles
+from amqtt_rest_bridge.http.server import HttpServer, PortLimits
+from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.lot.model import Message, Method, Publication, RestApiConfig, Route, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, parse
@@ -75,7 +76,7 @@ class Beside(asyncio.Protocol):
 
     def publish(
         self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
-    ) -> Awaitable[None]:
+    ) -> "asyncio.Future[None]":
         number, loop = next(self._numbers), asyncio.get_running_loop()
         future = self._waiting[number] = loop.create_future()
         assert self._transport is not None

@@ -177,9 +177,12 @@ class Broker:
         self.refuses: set[str] = set()
         self._back: list[asyncio.Future[None]] = []
 
-    async def publish(
+    def publish(
         self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
-    ) -> None:
+    ) -> "asyncio.Future[None]":
+        return asyncio.ensure_future(self._publish(publication, hops, route))
+
+    async def _publish(self, publication: Publication, hops: int, route: str) -> None:
         if self.is_away:
             back: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._back.append(back)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from amqtt_rest_bridge.http.exchange import RequestReader
+from amqtt_rest_bridge.http.connection import RequestReader
 from tests.support.http_ports import Raw, Served, get, post, served
 
 CHUNKED = b"POST /hook HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"

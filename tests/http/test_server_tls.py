@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.server import PortLimits, TlsFiles
+from amqtt_rest_bridge.http.server import PortLimits
+from amqtt_rest_bridge.http.server_tls import TlsFiles
 from tests.support.http_ports import Raw, certificate, get, post, served
 from tests.support.waiting import eventually
 

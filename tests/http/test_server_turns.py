@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from amqtt_rest_bridge.http import connection as turns
-from amqtt_rest_bridge.http.connection import Port, PortLimits
+from amqtt_rest_bridge.http import server as turns
 from amqtt_rest_bridge.http.exchange import Request, Response
+from amqtt_rest_bridge.http.server import Port, PortLimits
 
 
 class NoApplication:

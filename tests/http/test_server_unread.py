@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.http.server import PortLimits, TlsFiles
+from amqtt_rest_bridge.http.server import PortLimits
+from amqtt_rest_bridge.http.server_tls import TlsFiles
 from tests.support.http_ports import Raw, Served, error_code_of, get, post, served
 from tests.support.http_target import CERTIFICATES
 from tests.support.waiting import eventually

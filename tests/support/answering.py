@@ -13,7 +13,7 @@ from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.server.replies import AwaitedReply, Replies
 from amqtt_rest_bridge.engine.server_mode import PortApplication, ServerMode
 from amqtt_rest_bridge.errors import NoRoomError
-from amqtt_rest_bridge.http.exchange import Answer, Request, Response
+from amqtt_rest_bridge.http.exchange import Answer, Request, Response, response_of
 from amqtt_rest_bridge.lot.model import Message, Publication, Route, ServerEvent
 from tests.engine import host
 from tests.support.server_mode import NOW, REQUEST_ID, Result, route
@@ -109,6 +109,8 @@ class FakeBroker:
         self.on_wait: Callable[[str], bytes | None] = lambda _topic: None
         self.on_publish: Callable[[Publication], object] = lambda _publication: None
         self.loop: asyncio.AbstractEventLoop | None = None
+        self.own_loop: asyncio.AbstractEventLoop | None = None
+        """The loop of a test that runs it by steps."""
         network = host.Network(self.clock)
         made = Host(self, network.connect, self, self.clock, lambda: 0.5, limits or Limits(), records=self)
         self.statistics = Outcomes(made)
@@ -118,10 +120,13 @@ class FakeBroker:
 
     # What the engine needs.
 
-    async def publish(
+    def publish(
         self, publication: Publication, *, hops: int, route: str, wait: bool = True, mark: str = ""
-    ) -> None:
+    ) -> "asyncio.Future[None]":
         assert (hops, wait) == (1, False)
+        return (self.loop or self.own_loop or asyncio.get_running_loop()).create_task(self._publish(publication))
+
+    async def _publish(self, publication: Publication) -> None:
         outcome = self.outcomes.popleft() if self.outcomes else True
         if isinstance(outcome, Exception):
             raise outcome
@@ -241,7 +246,7 @@ class Answering:
         self.broker = FakeBroker(self.clock, limits, openapi=openapi, is_mqtt_5=is_mqtt_5)
         self.mode = self.broker.mode
         self.waited: list[float] = []
-        self.loop = asyncio.new_event_loop()
+        self.loop = self.broker.own_loop = asyncio.new_event_loop()
         self.app = self.use(*routes, port=routes[0].config.server_port if routes else 8080)
 
     def __del__(self) -> None:
@@ -277,7 +282,7 @@ class Answering:
     def start(self, answer: Answer) -> "asyncio.Task[Response]":
         """Begin to make an answer, as far as it goes without waiting."""
         assert not isinstance(answer, Response)
-        task = self.loop.create_task(answer)
+        task = self.loop.create_task(response_of(answer))
         self.settle()
         return task
 

@@ -20,7 +20,8 @@ from amqtt_rest_bridge.engine.needs import Limits
 from amqtt_rest_bridge.http import server as http
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.exchange import Application, Refusal
-from amqtt_rest_bridge.http.server import HttpServer, TlsFiles
+from amqtt_rest_bridge.http.server import HttpServer
+from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.lot.model import Route, ServerEvent
 from tests.support.answering import FakeBroker, FakeReply, RealClock, VirtualClock
 from tests.support.server_mode import event, route

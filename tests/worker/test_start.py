@@ -12,7 +12,7 @@ import pytest
 
 from amqtt_rest_bridge.cli.worker import broker_address
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.http.server import bound_socket
+from amqtt_rest_bridge.http.ports import bound_socket
 from amqtt_rest_bridge.settings import Coreflux, WorkerSettings
 from tests.support import forked
 from tests.support.commands import taken_port

@@ -1,15 +1,21 @@
 """One server event: what happens to a request, from its admission to its answer; read it from top to bottom."""
 
+import asyncio
 import json
 import logging
+import re
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Final
+from urllib.parse import parse_qs, unquote_to_bytes
 
-from msgspec import msgpack
+from msgspec import Struct, msgpack
 from msgspec.structs import replace
 
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import (
     BROKER_UNAVAILABLE,
     INTERNAL_ERROR,
@@ -31,13 +37,15 @@ from amqtt_rest_bridge.engine.server.callers import (
 )
 from amqtt_rest_bridge.engine.server.reads import ReadEvent, Reads, TopicPayload, payload_answer
 from amqtt_rest_bridge.engine.server.replies import Replies, Turns
-from amqtt_rest_bridge.engine.server.request import EventRequest
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
-from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
+from amqtt_rest_bridge.errors import BrokerAwayError, CallError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.http.exchange import (
     RETRY_AFTER,
     Answer,
+    Headers,
+    Later,
     Refusal,
+    Request,
     RequestRefusedError,
     Response,
     internal_error,
@@ -49,6 +57,8 @@ from amqtt_rest_bridge.http.exchange import (
 from amqtt_rest_bridge.lot.masking import masker_of
 from amqtt_rest_bridge.lot.model import NO_CONTENT, MessageProperties, Publication, Route, ServerEvent
 from amqtt_rest_bridge.lot.placeholders.conditions import is_true, why_false
+from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
+from amqtt_rest_bridge.lot.placeholders.values import RequestValues
 from amqtt_rest_bridge.lot.schemas import checker_of
 
 log = logging.getLogger(__name__)
@@ -62,6 +72,9 @@ _PHRASES: Final = {int(status): status.phrase for status in HTTPStatus}  # of th
 _IGNORED: Final = Response("200 OK", _JSON, b'{"status": "ignored"}')
 _DUPLICATE: Final = Response("200 OK", _JSON, b'{"status": "duplicate"}')
 _MOST_KEPT: Final = 65_536  # bytes of an answer, for requests with the same DEDUPE_KEY
+_CONTROL_OR_SPACE: Final = re.compile("[\x00-\x20\x7f]")
+_BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
 _PUBLISH_SECONDS: Final = 11.0  # for room and acknowledgement, see `Publishes`
 
 
@@ -88,6 +101,132 @@ class Shared:
     turns: Turns
 
 
+class EventRequest(Struct, eq=False):
+    """One request. `path` is as sent; `parameters` are the texts of the endpoint's `{name}` segments, decoded.
+
+    `timestamp` is when it came in Unix seconds, `began` in monotonic ones; `port` is the one that its caller connected
+    to.
+    """
+
+    http: Request
+    path: str
+    parameters: Mapping[str, str]
+    timestamp: float
+    began: float
+    port: int
+    publication: Publication | None = None
+    """What the request publishes, once that is known."""
+    skipped: tuple[str, str] | None = None
+    """Code and sentence of why it publishes nothing, if so."""
+    answer_headers: Headers = ()
+    """Those that go with every answer of the endpoint."""
+    _values: RequestValues | None = None
+
+    def drop_body(self) -> None:
+        """Hold the body no longer."""
+        self.http = replace(self.http, body=b"")
+        self._values = None
+
+    def content(self) -> bytes:
+        """Return what is published without PAYLOAD: the body, or without one the parameters as one JSON object.
+
+        Where path and query have a name the path's counts, since the route's author chose it.
+        """
+        if self.http.body:
+            return self.http.body
+        if not self.http.query and not self.parameters:
+            return b"{}"
+        query = {name: values[0] if len(values) == 1 else values for name, values in self._query().items()}
+        return json.dumps({**query, **self.parameters}, ensure_ascii=False, separators=(",", ":")).encode()
+
+    def values(self) -> RequestValues:
+        """Return what placeholders are filled with; raises `RequestRefusedError` (400)."""
+        if self._values is None:
+            http = self.http
+            self._values = RequestValues(
+                method=http.method,
+                path="/" + "/".join(decode_path(self.path)),
+                path_parameters=self.parameters,
+                query=self._query(),
+                headers={name: readable(value) for name, value in http.headers.items()},
+                payload=http.body,
+                timestamp=self.timestamp,
+                request_id=http.id,
+            )
+        return self._values
+
+    def fill(self, text: PlaceholderText) -> str:
+        """Fill a topic; raises `RequestRefusedError` (400) where a value is missing or spoils it."""
+        try:
+            return text.fill(self.values())
+        except CallError as failure:
+            raise _cannot_fill(failure) from failure
+
+    def fill_bytes(self, text: PlaceholderText) -> bytes:
+        """Fill a payload; raises `RequestRefusedError` (400) likewise."""
+        try:
+            return text.fill_bytes(self.values())
+        except CallError as failure:
+            raise _cannot_fill(failure) from failure
+
+    def _query(self) -> dict[str, list[str]]:
+        """Read the query string as a form; a repeated name has several values."""
+        if not self.http.query:
+            return {}
+        try:
+            query = self.http.query.encode("latin-1").decode()  # the bytes that were sent
+            parameters = parse_qs(query, keep_blank_values=True, errors="strict")
+        except UnicodeDecodeError as failure:
+            raise _query_refused() from failure
+        if _CONTROL_OR_SPACE.search(query):
+            raise _query_refused()
+        return parameters
+
+
+def readable(value: str) -> str:
+    """Decode a header value or target: UTF-8 where it is, else Latin-1 (RFC 9110 section 5.5 leaves it open)."""
+    if value.isascii():
+        return value
+    try:
+        return value.encode("latin-1").decode()
+    except UnicodeDecodeError:
+        return value
+
+
+def _cannot_fill(failure: CallError) -> RequestRefusedError:
+    return RequestRefusedError(refuse(catalogue.INVALID_REQUEST, failure.message, hint=failure.hint))
+
+
+def _query_refused() -> RequestRefusedError:
+    message = "The request's query string is not UTF-8 or holds control characters"
+    return RequestRefusedError(refuse(catalogue.BAD_QUERY, message))
+
+
+def decode_path(path: str) -> tuple[str, ...]:
+    """Decode a path as sent into its segments; raises `RequestRefusedError` (400) when it is not one."""
+    if not path.startswith("/"):
+        raise RequestRefusedError(refuse(catalogue.NOT_A_PATH, "The request's path does not begin with '/'"))
+    if "#" in path:
+        raise RequestRefusedError(refuse(catalogue.FRAGMENT, "The request's path holds a fragment"))
+    if _BAD_ESCAPE.search(path):
+        message = "The request's path holds a '%' without two hexadecimal digits"
+        raise RequestRefusedError(refuse(catalogue.BAD_ESCAPE, message))
+    try:
+        decoded = tuple(_unquote(segment) for segment in path[1:].split("/"))
+    except UnicodeError:
+        raise RequestRefusedError(refuse(catalogue.PATH_NOT_UTF_8, "The request's path is not UTF-8")) from None
+    if _CONTROL.search("".join(decoded)):
+        raise RequestRefusedError(refuse(catalogue.CONTROL_CHARACTER, "The request's path holds a control character"))
+    return decoded
+
+
+def _unquote(segment: str) -> str:
+    """Decode one segment, whose characters are the bytes that were sent."""
+    if "%" not in segment and segment.isascii():
+        return segment
+    return unquote_to_bytes(segment.encode("latin-1")).decode()
+
+
 class ServerEndpoint:
     """One server event, with everything about it that does not change from request to request."""
 
@@ -107,33 +246,62 @@ class ServerEndpoint:
         if topic is None:
             largest = shared.host.limits.max_response_bytes
             self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock.monotonic)
-        is_usual = topic is not None and topic.is_constant and event.response is None
-        self._answer = self._published(topic.source) if topic is not None and is_usual else None
+        self._answer: Response | None = None
         """The answer to every request, None if it depends on the request."""
+        if topic is not None and topic.is_constant and event.response is None:
+            self._answer = replace(self._published(topic.source), labels=self._labels)
 
     def answer(self, request: EventRequest) -> Answer:
-        """Answer a request, or return the coroutine that does."""
+        """Answer a request, or return what does."""
         try:
-            self._admit(request)
-            if self._reading is not None:
-                return self._done(request, self._reading.answer(request))
+            return self._respond(request)
         except WrongCredentialError as failure:
             request.drop_body()  # no body is held while the answer is delayed
             return self._refuse_late(request, failure.refusal)
         except Exception as failure:  # noqa: BLE001  # it is logged
             return self.failed(request, failure)
-        return self._publish(request)
+
+    def _respond(self, request: EventRequest) -> Answer:
+        http, event = request.http, self._event
+        self._admit(request)
+        if self._reading is not None:
+            topic = None if event.read_topic is None else request.fill(event.read_topic)
+            return self._done(request, self._reading.answer(http, topic))
+        if not http.may_wait:
+            raise RequestRefusedError(overloaded())
+        if self._check is not None and (faults := self._check(request.content())):
+            raise RequestRefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
+        if event.when is not None and not is_true(event.when, request.values()):
+            raise SkippedError(*why_false(event.when, request.values(), masker_of(self._route).value))
+        name = self._route.name, event.name
+        key = None if event.dedupe_key is None else dedupe_key(name, request.fill_bytes(event.dedupe_key))
+        publication = request.publication = self._publication(request)
+        answer = self._answer or self._answer_to(request, publication)
+        if http.method == "HEAD":
+            return self._done(request, answer)
+        if key is not None or event.reply_topic is not None:
+            return self._answer_in_turn(request, publication, answer, key)
+        published = self._publish(publication)
+        return Later(published, partial(self._answer_published, request, answer, published))
 
     def _admit(self, request: EventRequest) -> None:
-        """Raise `RequestRefusedError` for a request that the event does not take."""
-        http = request.http
+        """Raise `RequestRefusedError` for a request that the event does not take.
+
+        413 for a body that is too large, 415 for an encoded one (RFC 9110 section 8.4): subscribers could not see how.
+        """
+        http, limit = request.http, self._shared.host.limits.max_body_bytes
         if self.cors is not None:
             request.answer_headers = self.cors.answer_headers(http.headers.get("origin"))
         if http.refusal is not None:
             raise RequestRefusedError(http.refusal)
         if self._credentials is not None:
             self._credentials.check(http.headers)
-        request.check_body(self._shared.host.limits.max_body_bytes)
+        encoding = http.headers.get("content-encoding")
+        if encoding and encoding.lower() != "identity":
+            message, accepted = "The request's body has a Content-Encoding", (("Accept-Encoding", "identity"),)
+            raise RequestRefusedError(refuse(catalogue.UNSUPPORTED_MEDIA_TYPE, message, accepted))
+        if len(http.body) > limit:
+            raise RequestRefusedError(too_large(limit))
         if self._verify is not None:
             self._verify(http.headers, http.body, request.timestamp)
 
@@ -141,28 +309,6 @@ class ServerEndpoint:
         http = request.http
         instead = await self._shared.wrong_credentials.delay(http.remote, request.port, http.caller)
         return self.failed(request, RequestRefusedError(refusal), instead)
-
-    async def _publish(self, request: EventRequest) -> Response:
-        """Publish a request, and answer it."""
-        try:
-            answer = await self._respond(request)
-        except Exception as failure:  # noqa: BLE001  # it is logged
-            return self.failed(request, failure)
-        return self._done(request, answer)
-
-    async def _respond(self, request: EventRequest) -> Response:
-        if self._check is not None and (faults := self._check(request.content())):
-            raise RequestRefusedError(refuse(INVALID_BODY, f"The body does not match the schema: {'; '.join(faults)}"))
-        if (when := self._event.when) is not None and not is_true(when, request.values()):
-            raise SkippedError(*why_false(when, request.values(), masker_of(self._route).value))
-        key = self._key(request)
-        publication = request.publication = self._publication(request)
-        answer = self._answer_to(request, publication)
-        if request.http.method == "HEAD":
-            return answer
-        if key is None:
-            return await self._send(request, publication, answer)
-        return await self._once(request, key, publication, answer)
 
     def _publication(self, request: EventRequest) -> Publication:
         event, headers = self._event, request.http.headers
@@ -177,7 +323,7 @@ class ServerEndpoint:
     def _answer_to(self, request: EventRequest, publication: Publication) -> Response:
         """Return the answer that is to be given once the request is published."""
         if self._event.response is None:
-            return self._answer or self._published(publication.topic)
+            return self._published(publication.topic)
         headers = ("Content-Type", self._event.response_content_type), _NO_SNIFFING
         return Response(self._status, headers, request.fill_bytes(self._event.response))
 
@@ -187,11 +333,35 @@ class ServerEndpoint:
         body = json.dumps({"status": "published", "topic": topic}, ensure_ascii=False)
         return Response(self._status, _JSON, body.encode())
 
+    def _publish(self, publication: Publication) -> "asyncio.Future[None]":
+        return self._shared.host.publisher.publish(publication, hops=1, route=self._route.name, wait=False)
+
+    def _answer_published(self, request: EventRequest, answer: Response, published: "asyncio.Future[None]") -> Response:
+        try:
+            published.result()
+        except Exception as failure:  # noqa: BLE001  # it is logged
+            return self.failed(request, failure)
+        return self._done(request, answer)
+
+    # REPLY_TOPIC and DEDUPE_KEY: a request that waits for others.
+
+    async def _answer_in_turn(
+        self, request: EventRequest, publication: Publication, answer: Response, key: bytes | None
+    ) -> Response:
+        try:
+            if key is None:
+                answer = await self._send(request, publication, answer)
+            else:
+                answer = await self._once(request, key, publication, answer)
+        except Exception as failure:  # noqa: BLE001  # it is logged
+            return self.failed(request, failure)
+        return self._done(request, answer)
+
     async def _send(self, request: EventRequest, publication: Publication, answer: Response) -> Response:
         """Publish, and with REPLY_TOPIC wait for the reply."""
         text = self._event.reply_topic
         if text is None:
-            await self._publish_to_broker(publication)
+            await self._publish(publication)
             return answer
         topic, is_own = request.fill(text), "request_id" in text.names
         if self._shared.is_mqtt_5:
@@ -211,32 +381,13 @@ class ServerEndpoint:
     ) -> Response:
         seconds = self._route.config.request_timeout
         with self._shared.replies.expect(topic, correlation, takes_unmarked=takes_unmarked) as reply:
-            await self._publish_to_broker(publication)
+            await self._publish(publication)
             try:
                 message = await reply.within(seconds)
             except TimeoutError:
                 text = f"The request was published, but no reply came on {topic} within {seconds:g} seconds"
                 raise RequestRefusedError(refuse(REPLY_TIMEOUT, text)) from None
         return payload_answer(TopicPayload(message.payload), trace_of(message.user))
-
-    async def _publish_to_broker(self, publication: Publication) -> None:
-        try:
-            await self._shared.host.publisher.publish(publication, hops=1, route=self._route.name, wait=False)
-        except NoRoomError:
-            message = "The bridge has more requests than the broker can take; this one was not published"
-            raise RequestRefusedError(overloaded(message)) from None
-        except BrokerAwayError:
-            message = "The MQTT broker is away or has not acknowledged this request; it may have been published"
-            raise RequestRefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
-        except PublicationRefusedError as why:
-            message = f"The MQTT broker does not take what this request publishes: {why}"
-            raise RequestRefusedError(refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)) from None
-
-    # DEDUPE_KEY.
-
-    def _key(self, request: EventRequest) -> bytes | None:
-        text = self._event.dedupe_key
-        return None if text is None else dedupe_key((self._route.name, self._event.name), request.fill_bytes(text))
 
     async def _once(self, request: EventRequest, key: bytes, publication: Publication, answer: Response) -> Response:
         """Publish a request, unless one with its key was published: then return the answer to that one.
@@ -260,10 +411,11 @@ class ServerEndpoint:
 
     def _done(self, request: EventRequest, answer: Response) -> Response:
         """Note a good answer; return it with the endpoint's headers."""
-        headers = (*request.answer_headers, *answer.headers)
-        labelled = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
+        if answer is not self._answer or request.answer_headers:
+            headers = (*request.answer_headers, *answer.headers)
+            answer = Response(answer.status, headers, answer.body, None, self._labels, answer.stream)
         outcome = Outcome.SUCCEEDED if request.skipped is None else Outcome.SKIPPED
-        return self._noted(request, labelled, outcome, None)
+        return self._noted(request, answer, outcome, None)
 
     def failed(self, request: EventRequest, failure: Exception, instead: Refusal | None = None) -> Response:
         """Note and return the answer to a request that was refused, ignored by WHEN, or met a fault of our own.
@@ -274,9 +426,8 @@ class ServerEndpoint:
         if isinstance(failure, SkippedError):
             request.skipped = failure.code, failure.message
             return self._done(request, _IGNORED)
-        if isinstance(failure, RequestRefusedError):
-            refusal = noted = failure.refusal
-        else:
+        refusal = noted = _refusal_of(failure)
+        if refusal is None:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
             refusal = internal_error()
             noted = refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
@@ -294,6 +445,22 @@ class ServerEndpoint:
             )
         )  # fmt: skip
         return answer
+
+
+def _refusal_of(failure: Exception) -> Refusal | None:
+    """Return the answer to a request that was refused, or not published; None for a fault of our own."""
+    match failure:
+        case RequestRefusedError():
+            return failure.refusal
+        case NoRoomError():
+            return overloaded("The bridge has more requests than the broker can take; this one was not published")
+        case BrokerAwayError():
+            message = "The MQTT broker is away or has not acknowledged this request; it may have been published"
+            return refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)
+        case PublicationRefusedError():
+            message = f"The MQTT broker does not take what this request publishes: {failure}"
+            return refuse(BROKER_UNAVAILABLE, message, RETRY_AFTER)
+    return None
 
 
 def outcome_of(code: str) -> Outcome:

@@ -22,13 +22,13 @@ from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from amqtt_rest_bridge.catalogue import ANSWER_TOO_LARGE, NO_MESSAGE
-from amqtt_rest_bridge.engine.server.request import EventRequest
 from amqtt_rest_bridge.engine.statistics import RouteStatistics
 from amqtt_rest_bridge.http.exchange import (
     HEADERS,
     RETRY,
     Headers,
     Pulse,
+    Request,
     RequestRefusedError,
     Response,
     event_of,
@@ -292,17 +292,15 @@ class ReadEvent:
         self._shared: WeakValueDictionary[str, _Topic | _Topics] = WeakValueDictionary()  # those in use, by their names
         self._topics = None if event.read_topic is not None else self._topics_of(event.source_topic or "")
 
-    def answer(self, request: EventRequest) -> Response:
-        """Answer with what is newest, or begin a stream."""
-        topics = self._topics
-        if topics is None and self._event.read_topic is not None:
-            topics = self._topics_of(request.fill(self._event.read_topic))
-        assert topics is not None  # noqa: S101  # one of both
+    def answer(self, request: Request, topic: str | None) -> Response:
+        """Answer with what is newest, or begin a stream; `topic` is the one that the request names, if it does."""
+        topics = self._topics if topic is None else self._topics_of(topic)
+        assert topics is not None  # noqa: S101  # the event has one topic, or the request has named it
         if self._event.stream:
             return self._streamed(request, topics)
         payload = topics.answer(self.reads.newest(self.filter))
         headers = (("ETag", payload.entity_tag), ("Cache-Control", "no-cache"))
-        if is_not_modified(request.http.headers.get("if-none-match"), payload.entity_tag):
+        if is_not_modified(request.headers.get("if-none-match"), payload.entity_tag):
             return Response("304 Not Modified", headers)
         return payload_answer(payload, headers)
 
@@ -314,10 +312,10 @@ class ReadEvent:
             self._shared[topic] = topics
         return topics
 
-    def _streamed(self, request: EventRequest, topics: "_Topic | _Topics") -> Response:
-        if request.http.method == "HEAD":
+    def _streamed(self, request: Request, topics: "_Topic | _Topics") -> Response:
+        if request.method == "HEAD":
             return Response("200 OK", HEADERS)
-        stream = CallerStream(self, topics, request.http.headers.get("last-event-id", ""))
+        stream = CallerStream(self, topics, request.headers.get("last-event-id", ""))
         self.reads.add_stream(stream)
         return Response("200 OK", HEADERS, stream=stream)
 

@@ -5,8 +5,8 @@ import uuid
 
 import pytest
 
-from amqtt_rest_bridge.engine.server import request as endpoints
-from amqtt_rest_bridge.engine.server.request import EndpointTable
+from amqtt_rest_bridge.engine import server_mode as endpoints
+from amqtt_rest_bridge.engine.server_mode import EndpointTable
 from amqtt_rest_bridge.errors import ConfigurationError
 from amqtt_rest_bridge.http.exchange import RequestRefusedError
 from tests.support.answering import Answering, port
