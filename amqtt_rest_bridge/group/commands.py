@@ -56,7 +56,7 @@ class MqttCommands:
         self._publisher = publisher
         self._routes = routes
         self._gate = gate
-        self._commands = Commands(live.routes, self._announce)
+        self._commands = Commands(live.routes, publisher.announce)
         self.client: ReconnectingClient | None = None
         """The client, between `begin` and `end`."""
         self._supervisor = Supervisor(lambda _: None)
@@ -110,14 +110,10 @@ class MqttCommands:
         if self.client is not None and self.client.connection is not None:
             self._commands.status_published(route, payload)
 
-    def _announce(self, publication: Publication) -> bool:
-        self._publisher.announce(publication)
-        return True
-
     async def _connected(self, connection: MqttConnection) -> None:
         retained = Subscription(f"{ROOT}/Routes/#", retained=True, qos=0)
         await connection.subscribe([Subscription(COMMAND_TOPIC), retained])
-        self._announce(_version())
+        self._publisher.announce(_version())
 
     def _take(self, connection: MqttConnection, received: Publish) -> None:
         if self.client is None:  # its next holder executes it
@@ -127,9 +123,9 @@ class MqttCommands:
         elif received.retain and received.payload:
             name = received.topic.removeprefix(f"{ROOT}/Routes/").partition("/")[0]
             if name not in self._routes.by_name:  # it was removed while no worker was there to say so
-                self._announce(Publication(received.topic, b"", retain=True))
+                self._publisher.announce(Publication(received.topic, b"", retain=True))
 
-    def _answer(self, connection: MqttConnection, command: Publish, answer: Publication) -> bool:
+    def _answer(self, connection: MqttConnection, command: Publish, answer: Publication) -> None:
         """Publish an answer, then acknowledge its command."""
 
         def answered(published: asyncio.Future[None]) -> None:
@@ -138,7 +134,6 @@ class MqttCommands:
                 connection.acknowledge(command.packet_id)
 
         self._publisher.publish(answer, hops=1, is_own=True).add_done_callback(answered)
-        return True
 
 
 def group_session(settings: WorkerSettings) -> ClientSession:

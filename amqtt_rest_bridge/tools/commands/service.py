@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from amqtt_rest_bridge.lot.model import Publication, Route
-from amqtt_rest_bridge.system import own_version
 from amqtt_rest_bridge.tools.commands.command import (
     OUTPUT_TOPIC,
     ROOT,
@@ -28,11 +27,9 @@ log = logging.getLogger(__name__)
 
 MOST_COMMANDS: Final = 64
 MOST_COMMAND_BYTES: Final = 1 << 20
-_PUBLISH_TRIES: Final = 100
-_PUBLISH_AGAIN_SECONDS: Final = 0.05
 
-Publish = Callable[[Publication], bool]
-"""Queue what the bridge alone may publish; False when there is no room."""
+Publish = Callable[[Publication], object]
+"""Publish what the bridge alone may publish; never waits."""
 
 
 class Commands:
@@ -54,14 +51,13 @@ class Commands:
         self._has_changed = True
         self._texts: dict[str, bytes] = {}  # retained, by route
 
-    def receive(self, payload: bytes, answered: Publish | None = None) -> None:
-        """Queue the payload of a command, whose answer `answered` publishes; refuse it when too many wait."""
-        command, publish = parse(payload), answered or self._publish
+    def receive(self, payload: bytes, publish: Publish) -> None:
+        """Queue the payload of a command, whose answer `publish` publishes; refuse it when too many wait."""
+        command = parse(payload)
         size = len(command.arguments)
         if len(self._waiting) >= MOST_COMMANDS or (self._waiting and self._bytes + size > MOST_COMMAND_BYTES):
             why = f"{len(self._waiting)} commands wait already; send it again when they are answered"
-            if not publish(_output(command, failure(command, subject_of(command.arguments), why))):
-                log.warning("a command was refused, and its answer too: too much waits to be published")
+            publish(_output(command, failure(command, subject_of(command.arguments), why)))
             return
         self._waiting.append((command, size, publish))
         self._bytes += size
@@ -95,7 +91,6 @@ class Commands:
     async def run(self, service: RunsRoutes) -> None:
         """Execute commands until cancelled."""
         execution = Execution(service, self._folder)
-        await self._publish_whole(Publication(f"{ROOT}/Version", own_version().encode(), retain=True))
         while True:
             await self._publish_texts(service)
             if self._waiting:
@@ -105,7 +100,7 @@ class Commands:
                     answer = await execution.answer(command)
                     log.info("command %s: %s", command.word, answer.message.partition("\n")[0])
                     await self._publish_texts(service)  # first: a tool looks at them when it has its answer
-                    await self._publish_whole(_output(command, answer), publish)
+                    publish(_output(command, answer))
             elif not self._has_changed:
                 self._filled.clear()
                 await self._filled.wait()
@@ -121,7 +116,7 @@ class Commands:
             if name not in self._texts:  # amqtt sends what is retained in the order in which it first came
                 service.report(name)
             if self._texts.get(name) != text:
-                await self._publish_whole(Publication(f"{ROOT}/Routes/{name}", text, retain=True))
+                self._publish(Publication(f"{ROOT}/Routes/{name}", text, retain=True))
         self._texts = texts
 
     def _read_texts(self, routes: Mapping[str, Route]) -> dict[str, bytes]:
@@ -136,15 +131,6 @@ class Commands:
                 log.info("route %s: its text cannot be read: %s", name, error)
             texts[name] = (route.definition if text is None else text).encode("utf-8", "replace")
         return texts
-
-    async def _publish_whole(self, publication: Publication, publish: Publish | None = None) -> None:
-        """Publish, and wait for room."""
-        publish = publish or self._publish
-        for _ in range(_PUBLISH_TRIES):
-            if publish(publication):
-                return
-            await asyncio.sleep(_PUBLISH_AGAIN_SECONDS)
-        log.warning("not published on %s: too much waits to be published", publication.topic)
 
 
 def _output(command: MqttCommand, answer: CommandAnswer) -> Publication:
