@@ -8,8 +8,8 @@ refuse.
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass, make_dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass, replace
 from pathlib import Path
 from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin, get_type_hints
@@ -55,15 +55,6 @@ class Configuration:
         place, end = self._places(keys)
         replacement = hint.meant if isinstance(hint, Question) else None
         return Fault(self.path, place, severity, message, hint, FaultCode.CONFIGURATION, end, replacement)
-
-    def invalid(self, keys: tuple[Any, ...], found: InvalidValue) -> Fault:
-        """Return an error for a value that does not fit the dataclass found under these keys."""
-        return self.fault(keys if found.key is None else (*keys, found.key), found.message, found.hint)
-
-    def place(self, keys: tuple[Any, ...]) -> str:
-        """Return `path:line:column` of what these keys lead to."""
-        position, _ = self._places(keys)
-        return f"{self.path}:{position.line}:{position.column}"
 
     def _places(self, keys: tuple[Any, ...]) -> tuple[Position, Position]:
         """Return where the last of these keys that is there begins and ends."""
@@ -128,47 +119,61 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
 
 
 @dataclass(frozen=True, slots=True)
-class ListedPlugin:
-    """A plugin of the configuration.
+class Section:
+    """The settings of a plugin, or of a worker, without those that are `invalid`; `keys` lead to them in the file.
 
-    `settings` is an object of its class `Config`, made of the values in `given` but for those in `invalid`.
+    `given` are the names of those that are set; `elsewhere` is what sets those of them that are not in the file.
     """
 
     configuration: Configuration
     keys: tuple[str, ...]
     settings: Any
-    given: frozenset[str]
-    invalid: frozenset[str]
-
-    def place(self, names: tuple[str, ...]) -> str:
-        """Return `path:line:column` of the first of some settings that is given, or of the plugin."""
-        return self.configuration.place(self._keys_of(names))
+    given: frozenset[str] = frozenset()
+    invalid: frozenset[str] = frozenset()
+    elsewhere: Mapping[str, str] = field(default_factory=dict)
 
     def setting_faults(self) -> list[Fault]:
-        """Return what the plugin finds wrong with its settings beyond their types.
+        """Return what the program finds wrong with its settings beyond their types.
 
-        Where its class `Config` has a method `setting_faults`, that returns pairs of the names of settings and what is
-        wrong with them. What is about a setting that does not fit its type is left out.
+        Where its class has a method `setting_faults`, that returns pairs of the names of settings and what is wrong
+        with them.
         """
         find = getattr(self.settings, "setting_faults", None)
         if not callable(find):
             return []
         try:
-            found = [(tuple(names), str(message)) for names, message in find()]
+            return self.faults_of((tuple(names), str(message)) for names, message in find())
         except Exception as error:  # noqa: BLE001  # a plugin's own check may raise anything; it becomes a fault
             return [self.configuration.fault(self.keys, f"{self.keys[-1]} cannot check its settings: {reason(error)}")]
-        return [
-            self.configuration.fault(self._keys_of(names), message)
-            for names, message in found
-            if self.invalid.isdisjoint(names)
-        ]
 
-    def _keys_of(self, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the keys that lead to the first of some settings that is given, or to the plugin."""
-        return (*self.keys, *[name for name in names if name in self.given][:1])
+    def faults_of(self, found: Iterable[SettingFault]) -> list[Fault]:
+        """Return faults at the first given one of some settings, without those of settings that do not fit anyway."""
+        faults = []
+        for names, message in found:
+            if self.invalid.isdisjoint(names):
+                first = [name for name in names if name in self.given][:1]
+                source = self.elsewhere.get(first[0]) if first else None
+                keys = (*self.keys, *(first if source is None else ()))
+                faults.append(self.configuration.fault(keys, message, source and f"it is set by {source}"))
+        return faults
 
 
-def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], list[Fault]]:
+def section_of(
+    kind: type[Any], configuration: Configuration, keys: tuple[str, ...], values: Mapping[Any, Any],
+    elsewhere: Mapping[str, str] | None = None,
+) -> tuple[Section | None, list[Fault]]:  # fmt: skip
+    """Build the settings of a dataclass; return them, None if that fails, and what does not fit; see `build`."""
+    built, misfits = build(kind, values)
+    faults = [
+        configuration.fault(keys if one.key is None else (*keys, one.key), one.message, one.hint) for one in misfits
+    ]
+    if built is None:
+        return None, faults
+    invalid = frozenset(str(one.key) for one in misfits if one.key is not None)
+    return Section(configuration, keys, built, frozenset(map(str, values)), invalid, elsewhere or {}), faults
+
+
+def listed_plugins(configuration: Configuration) -> tuple[list[Section], list[Fault]]:
     """Import all plugins that the configuration lists, and validate their settings.
 
     Returns:
@@ -176,7 +181,7 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
     """
     from amqtt_rest_bridge.broker import configuration as of_broker
 
-    plugins: list[ListedPlugin] = []
+    plugins: list[Section] = []
     kinds: list[type[Any]] = []
     are_known = True
     faults: list[Fault] = []
@@ -193,11 +198,9 @@ def listed_plugins(configuration: Configuration) -> tuple[list[ListedPlugin], li
             hint = "write them as name: value, indented below it"
             faults.append(configuration.fault(keys, f"the settings of {path} must be a mapping", hint))
             continue
-        built, invalid = build(kind.Config, settings)
-        faults += [configuration.invalid(keys, found) for found in invalid]
-        if built is not None:
-            wrong = frozenset(str(found.key) for found in invalid if found.key is not None)
-            plugins.append(ListedPlugin(configuration, keys, built, frozenset(map(str, settings)), wrong))
+        section, misfits = section_of(kind.Config, configuration, keys, settings)
+        plugins += [] if section is None else [section]
+        faults += misfits
     are_listed = configuration.values.get("plugins") is not None
     if are_listed and are_known and not any(map(of_broker.authenticates, kinds)):
         message = "no authentication plugin is listed: no client can connect"
@@ -281,17 +284,12 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
     return InvalidValue(name, message, "write a number without quotes" if quoted else None)
 
 
-def is_sound(
-    settings: Settings, place: Callable[[tuple[str, ...]], str], invalid: frozenset[str] = frozenset()
-) -> bool:
+def is_sound(section: Section) -> bool:
     """Log what would keep the bridge from starting besides the values of its settings; start nothing, bind no port.
 
-    Args:
-        settings: The plugin's settings.
-        place: Returns where settings of some names are, as `path:line:column`, for the log.
-        invalid: The names of settings whose values have faults and were left out; what follows from them is not
-            checked.
+    What follows from settings that do not fit is not checked.
     """
+    settings: Settings = section.settings
     faults: list[SettingFault] = []
     if settings.server_certfile is not None and settings.server_keyfile is not None:
         try:
@@ -300,18 +298,19 @@ def is_sound(
             faults.append((("server_certfile", "server_keyfile"), str(error)))
     if settings.spool is not None and not Path(settings.spool).absolute().parent.is_dir():
         faults.append((("spool",), f"the folder of the setting spool does not exist: {settings.spool}"))
-    lines = [f"{place(names)}: error: {message}" for names, message in faults if invalid.isdisjoint(names)]
-    loaded = True
-    if settings.routes and invalid.isdisjoint(_ROUTES_NEED):
+    lines: list[str] = []
+    are_loaded = True
+    if settings.routes and section.invalid.isdisjoint(_ROUTES_NEED):
         try:
-            lines += _unusable_routes(settings)
+            lines = _unusable_routes(settings)
         except ConfigurationError as error:
-            lines.append(f"{place(('routes',))}: error: {error}")
+            faults.append((("routes",), str(error)))
         except RouteFilesError:  # each has been logged
-            loaded = False
+            are_loaded = False
+    lines = [*map(str, section.faults_of(faults)), *lines]
     for line in lines:
         log.error("%s", line)
-    return loaded and not lines
+    return are_loaded and not lines
 
 
 def _unusable_routes(settings: Settings) -> list[str]:

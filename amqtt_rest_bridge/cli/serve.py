@@ -14,9 +14,7 @@ from amqtt_rest_bridge.signals import Signals
 from amqtt_rest_bridge.system import leave_no_core_file
 
 if TYPE_CHECKING:
-    from amqtt_rest_bridge.cli.configuration import (
-        ListedPlugin,  # which imports much that a start of --help does without
-    )
+    from amqtt_rest_bridge.cli.configuration import Section  # which imports much that --help does without
 
 log = logging.getLogger(__name__)
 
@@ -124,15 +122,14 @@ def _check(path: Path) -> int:
     faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
-    ours = [plugin for plugin in plugins if isinstance(plugin.settings, Settings)]
-    sound = [is_sound(plugin.settings, plugin.place, plugin.invalid) for plugin in ours]
+    sound = [is_sound(plugin) for plugin in plugins if isinstance(plugin.settings, Settings)]
     if not all(sound) or any(fault.severity is Severity.ERROR for fault in faults):
         return 1
     log.info("ok")
     return 0
 
 
-def _read(path: Path) -> tuple[dict[str, Any], list["ListedPlugin"], list[Fault]]:
+def _read(path: Path) -> tuple[dict[str, Any], list["Section"], list[Fault]]:
     """Return the values of a configuration, its plugins, and all faults but those of the plugins' own checks."""
     from amqtt_rest_bridge.cli import configuration
 

@@ -8,9 +8,9 @@ import os
 import ssl
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import Field, asdict, dataclass, fields, replace
+from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -32,6 +32,9 @@ from amqtt_rest_bridge.settings import (
 )
 from amqtt_rest_bridge.signals import Signals, loop_factory
 from amqtt_rest_bridge.system import leave_no_core_file
+
+if TYPE_CHECKING:
+    from amqtt_rest_bridge.cli.configuration import Section  # which imports much that --help does without
 
 log = logging.getLogger(__name__)
 
@@ -136,17 +139,8 @@ def run(
     return report_failure(lambda: _run(config, options, signals, logs), logs)
 
 
-@dataclass(frozen=True, slots=True)
-class _Read:
-    """The settings without the `invalid` ones, None if they cannot be built; all faults; what returns a place."""
-
-    settings: Any
-    faults: list[Fault]
-    invalid: frozenset[str]
-    place: Callable[[tuple[str, ...]], str]
-
-
-def _read(path: Path, options: Mapping[str, Any]) -> _Read:
+def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", list[Fault]]:
+    """Return the settings of a file and of options and variables, None if they cannot be built, and all faults."""
     from amqtt_rest_bridge.cli import configuration
     from amqtt_rest_bridge.spelling import did_you_mean
 
@@ -157,41 +151,29 @@ def _read(path: Path, options: Mapping[str, Any]) -> _Read:
     read = configuration.read(path)
     if not read.values.keys().isdisjoint(("listeners", "plugins")):
         raise ConfigurationError(f"{path} is the configuration of a broker: it runs with rest-bridge serve -c {path}")
-    settings, misfits = configuration.build(WorkerSettings, {**read.values, **options})
-    faults = [read.invalid((), one) for one in misfits]
+    sources: dict[str, str] = {}
+    for one in _TEXTS:
+        if one.name in options:
+            option = "" if row_of(one).is_secret else f"--{one.name.replace('_', '-')} or "
+            sources[one.name] = f"{option}{variable_of(one)}"
+    section, faults = configuration.section_of(WorkerSettings, read, (), {**read.values, **options}, sources)
     faults += [
         read.fault((one.name,), f"a worker has no {one.name}", row_of(one).no_worker)
         for one in fields(WorkerSettings)
         if one.name in read.values and one not in _ROWS
     ]
-
-    def keys(names: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(name for name in names if name in read.values and name not in options)[:1]
-
-    def source(names: tuple[str, ...]) -> str | None:
-        """Return the option and the variable of the first of some settings that is not from the file."""
-        for one in _ROWS:
-            if one.name in names and one.name in options:
-                option = "" if row_of(one).is_secret else f"--{one.name.replace('_', '-')} or "
-                return f"{option}{variable_of(one)}"
-        return None
-
-    def hint(names: tuple[str, ...]) -> str | None:
-        return f"it is set by {found}" if (found := source(names)) else None
-
-    invalid = frozenset(str(one.key) for one in misfits)
-    found = [] if settings is None else [*settings.setting_faults(), *_address_faults(settings)]
-    faults += [read.fault(keys(names), message, hint(names)) for names, message in found if invalid.isdisjoint(names)]
-    return _Read(settings, faults, invalid, lambda names: source(names) or read.place(keys(names)))
+    if section is not None:
+        faults += [*section.setting_faults(), *section.faults_of(_address_faults(section.settings))]
+    return section, faults
 
 
 def _check(path: Path, options: Mapping[str, Any]) -> int:
     from amqtt_rest_bridge.cli import configuration
 
-    read = _read(path, options)
-    for fault in read.faults:
+    section, faults = _read(path, options)
+    for fault in faults:
         log.error("%s", fault)
-    if read.settings is None or not configuration.is_sound(read.settings, read.place, read.invalid) or read.faults:
+    if section is None or not configuration.is_sound(section) or faults:
         return 1
     log.info("ok")
     return 0
@@ -199,10 +181,10 @@ def _check(path: Path, options: Mapping[str, Any]) -> int:
 
 def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Address]:
     """Return the settings and the broker's address; raises `ConfigurationError` for what is wrong with them."""
-    read = _read(path, options)
-    if read.faults:
-        raise ConfigurationError(in_one_line(read.faults))
-    return read.settings, broker_address(read.settings)
+    section, faults = _read(path, options)
+    if faults or section is None:
+        raise ConfigurationError(in_one_line(faults))
+    return section.settings, broker_address(section.settings)
 
 
 def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:

@@ -1,6 +1,7 @@
 """What the bridge itself checks of its settings, files and addresses, before anything is started."""
 
 import socket
+from pathlib import Path
 
 import pytest
 from amqtt.contexts import ListenerConfig, ListenerType
@@ -20,21 +21,22 @@ BRIDGE_FAULTS = [
 ]
 
 
-def at_its_plugin(_names: tuple[str, ...]) -> str:
-    return "broker.yaml:7:3"
+def of_plugin(settings: Settings) -> configuration.Section:
+    keys = ("plugins", "amqtt_rest_bridge.plugin.RestBridgePlugin")
+    return configuration.Section(configuration.read(Path("broker.yaml")), keys, settings)
 
 
 @pytest.mark.parametrize(("settings", "fault"), BRIDGE_FAULTS)
 def test_files_of_the_bridge_are_checked(
     place: Workplace, caplog: pytest.LogCaptureFixture, settings: Settings, fault: str
 ) -> None:
-    assert not configuration.is_sound(settings, at_its_plugin)
+    assert not configuration.is_sound(of_plugin(settings))
     (message,) = caplog.messages
     assert message.startswith(f"broker.yaml:7:3: error: {fault}")
 
 
 def test_sound_settings_of_the_bridge_are_not_complained_of(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
-    assert configuration.is_sound(Settings("routes.lot", spool="spool.db"), at_its_plugin)
+    assert configuration.is_sound(of_plugin(Settings("routes.lot", spool="spool.db")))
     assert caplog.messages == []
 
 
@@ -45,14 +47,14 @@ def test_certificate_files_of_routes_are_read(place: Workplace, caplog: pytest.L
         'WITH BASE_ADDRESS "https://127.0.0.1" WITH CA_FILE "broker.yaml" ADD EVENT E WITH SOURCE_TOPIC "t" '
         'WITH METHOD "GET" WITH ENDPOINT "/"',
     )
-    assert not configuration.is_sound(Settings("routes.lot"), at_its_plugin)
+    assert not configuration.is_sound(of_plugin(Settings("routes.lot")))
     (message,) = caplog.messages
     assert message.startswith("routes.lot:1:1: error: route Calls: CA_FILE: broker.yaml cannot be used")
 
 
 def test_route_files_are_checked(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     place.write("routes.lot", SERVER_ROUTE.replace("POST", "POTS"))
-    assert not configuration.is_sound(Settings("routes.lot"), at_its_plugin)
+    assert not configuration.is_sound(of_plugin(Settings("routes.lot")))
     assert "routes.lot:7:21: error: " in caplog.messages[0]
 
 

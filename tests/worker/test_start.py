@@ -94,7 +94,8 @@ def test_a_brokers_file_is_named_with_the_command_that_runs_it(tmp_path: Path) -
 
 def test_routes_of_an_option_that_are_not_there_are_named_with_the_option(tmp_path: Path) -> None:
     ended = run(tmp_path, "--check", "--routes", "nowhere")
-    assert ended.stdout.startswith("--routes or REST_BRIDGE_ROUTES: error: cannot read nowhere: No such file")
+    assert "worker.yaml:1:1: error: cannot read nowhere: No such file" in ended.stdout
+    assert ended.stdout.endswith("hint: it is set by --routes or REST_BRIDGE_ROUTES\n")
 
 
 def test_check_lists_all_faults_of_the_settings_with_their_places(tmp_path: Path) -> None:
