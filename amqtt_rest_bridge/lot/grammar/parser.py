@@ -1,4 +1,4 @@
-"""What the rules of `route_parser` run on: TatSu's parser without what they do not need. For any thread.
+"""What the rules of `route_parser` run on: TatSu's parser without its memory, and text that is skipped faster. Any thread.
 
 It replaces private parts of TatSu. The rules are not repeated here, but for what is skipped between tokens.
 """
@@ -6,9 +6,10 @@ It replaces private parts of TatSu. The rules are not repeated here, but for wha
 import re
 from typing import Any
 
+from tatsu.ast import AST
 from tatsu.buffering import Buffer
-from tatsu.exceptions import FailedParse, OptionSucceeded
-from tatsu.infos import ParseInfo, ParseState
+from tatsu.exceptions import FailedParse
+from tatsu.infos import ParseState
 
 from amqtt_rest_bridge.lot.grammar.route_parser import COMMENTS, WHITESPACE, RouteParser
 
@@ -17,129 +18,32 @@ _SKIPPED_COMMENT = r"(?<!\S)\/\*[\s\S]*?\*\/|"  # of the rule SKIPPED
 _SKIPPED_REST = r"(?>(?:[^\n]+|\n(?![^\S\n]*(?i:DEFINE)(?![\w-])))*)"
 
 
-class _Ast(dict[str, Any]):
-    """The named parts of what a rule has read; None for others. TatSu's own looks for attributes of each name."""
-
-    __slots__ = ("parseinfo",)
-
-    def __missing__(self, _: str) -> None:
-        return None
-
-
-class _Failed(FailedParse):  # type: ignore[misc]
-    """What a rule, token or pattern raises that does not fit; it says nothing, since another option will."""
-
-    __init__ = Exception.__init__
-
-
 class Parser(RouteParser):
-    """Does without what costs TatSu (5.14 to 5.15) two thirds of all time and no rule of ours needs.
+    """Calls a rule without what costs TatSu (5.14 to 5.15) a third of all time and no rule of ours needs.
 
-    That is its memory of what it tried (none is tried twice in one place but at a fault), left recursion, its trace and
-    messages, names that are read twice in one rule, and a generator for each choice and option.
+    That is its memory of what it tried (none is tried twice in one place but at a fault), left recursion and its trace.
     """
 
     def _call(self, ruleinfo: Any) -> Any:
         tokenizer, name = self._tokenizer, ruleinfo.name
-        begin = tokenizer._pos  # its property `pos` costs a call
-        if not name[0].isupper():
-            tokenizer.next_token()
-        first, self._last_node = tokenizer._pos, None
-        state = ParseState(first, _Ast())
+        begin = tokenizer.pos
+        self._next_token(ruleinfo)
+        first, self._last_node = tokenizer.pos, None
+        state = ParseState(ast=AST(), pos=first)
         self._statestack.append(state)
         try:
             ruleinfo.impl(self)
-            node: Any = state.ast
-            if not node:
-                node = tuple(state.cst) if type(state.cst) is list else state.cst
-            elif "@" in node:
-                node = node["@"]
-            else:
-                node.parseinfo = ParseInfo(tokenizer, name, first, tokenizer._pos, 0, 0)
+            node = self._get_node(first, ruleinfo)
             action = getattr(self._semantics, name, None)
             if action is not None:
                 node = action(node)
         except FailedParse:
-            tokenizer._pos = begin
+            tokenizer.goto(begin)
             raise
         finally:
             self._statestack.pop()
         self._append_cst(node)
         return node
-
-    def _push_ast(self, copyast: bool = False) -> None:
-        state, begin = self._statestack[-1], self._tokenizer._pos
-        state.pos = begin
-        self._statestack.append(ParseState(begin, _Ast(state.ast) if copyast else _Ast()))
-
-    def _define(self, keys: list[str], list_keys: object = None) -> None:  # noqa: ARG002  # TatSu's signature
-        ast = self._statestack[-1].ast
-        for key in keys:
-            ast.setdefault(key)
-
-    def name_last_node(self, name: str) -> None:
-        """Name what was read last."""
-        self._statestack[-1].ast[name] = self._last_node
-
-    def _error(self, item: Any, exclass: Any = None) -> None:  # noqa: ARG002  # TatSu's signature
-        raise _Failed
-
-    def _option(self) -> "_Option":
-        return _Option(self)
-
-    def _choice(self) -> "_Choice":
-        return _Choice(self)
-
-    def _optional(self) -> "_Optional":
-        return _Optional(self)
-
-
-class _Choice:
-    """Options in turn, until one has succeeded."""
-
-    __slots__ = ("_parser",)
-
-    def __init__(self, parser: Parser) -> None:
-        self._parser = parser
-
-    def __enter__(self) -> None:
-        self._parser._last_node = None
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        return kind is OptionSucceeded
-
-
-class _Optional(_Choice):
-    """What may be left out."""
-
-    __slots__ = ()
-
-    def __enter__(self) -> None:
-        parser = self._parser
-        parser._last_node = None
-        parser._cut_stack.append(False)
-        parser._push_ast(copyast=True)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        parser = self._parser
-        is_cut = parser._cut_stack.pop()
-        if kind is None:
-            parser._merge_ast()
-            return True
-        parser._pop_ast()
-        return not is_cut and issubclass(kind, FailedParse)
-
-
-class _Option(_Optional):
-    """One of a choice, which ends it when it succeeds."""
-
-    __slots__ = ()
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        is_failed = super().__exit__(kind)
-        if kind is None:
-            raise OptionSucceeded
-        return is_failed
 
 
 class Text(Buffer):  # type: ignore[misc]
