@@ -5,30 +5,28 @@ what a mistake explains, so that it is not many faults.
 """
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, takewhile
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot import hints
 from amqtt_rest_bridge.lot.grammar.parsing import (
-    BlockNode,
     ConditionTree,
-    HeadersNode,
     Junk,
-    Line,
+    Level,
+    Node,
     OpenComment,
     Piece,
-    SettingNode,
+    StatementNode,
     parse_condition,
 )
-from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
+from amqtt_rest_bridge.lot.parameters import BLOCK_NAMES, HEADERS, IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, did_you_mean, question
 
-HEADERS = Kind.HEADERS.name
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _BETWEEN = ("=", ":", ":=", "=>")
-_BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
 _FIRST_WORD = re.compile(r"\s*([A-Za-z_]+)[:=]?(?=\s|\Z)")
 _MARK = re.compile(r"\A\s*[:=]\s*")
 _HEADER_LINE = re.compile(r"\s*(?P<name>\"[^\"]+\"|'[^']+'|[\w-]+)[ \t]+\S")
@@ -48,8 +46,8 @@ class Block:
     kind: BlockKind
     offset: int
     name: str = ""
-    settings: dict[str, SettingNode] = field(default_factory=dict)
-    headers: list[SettingNode] = field(default_factory=list)
+    settings: dict[str, StatementNode] = field(default_factory=dict)
+    headers: list[StatementNode] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     guessed: set[str] = field(default_factory=set)
     condition: ConditionTree | None = None
@@ -74,11 +72,11 @@ def is_name(text: str) -> bool:
     return _NAME.fullmatch(text) is not None
 
 
-def read_blocks(body: Iterable[BlockNode | Line], definition: Definition, report: Report) -> None:
+def read_blocks(body: Sequence[Node], definition: Definition, report: Report) -> None:
     """Put the blocks of a route into its definition, and report what fits nowhere."""
     reader = _BlockReader(definition, report)
-    for node in body:
-        reader.read(node)
+    for number, node in enumerate(body, start=1):
+        reader.read(node, islice(body, number, None))
 
 
 def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
@@ -96,44 +94,42 @@ class _BlockReader:
     """Reads the nodes of one definition in order.
 
     `block` is the one that is open, None before the first; `last` the statement before, None after text that is none.
-    `skipping`: inside a block that is not known, or known twice. `loose_headers`: WITH HEADERS is where it does not
-    belong; what follows are headers all the same. `rest_is_known`: the next text that is not a statement belongs to a
-    fault that is reported. `event_is_missing`: the setting before belongs in an event, which is reported.
+    `skipping`: inside a block that is not known, or known twice. `in_headers`: what is added are headers.
+    `rest_is_known`: the next text that is not a statement belongs to a fault that is reported. `event_is_missing`: the
+    setting before belongs in an event, which is reported.
     """
 
     def __init__(self, definition: Definition, report: Report) -> None:
         self.definition = definition
         self.report = report
         self.block: Block | None = None
-        self.last: BlockNode | SettingNode | None = None
+        self.last: StatementNode | None = None
         self.events: dict[str, Block] = {}  # by name
-        self.skipping = self.in_headers = self.loose_headers = False
+        self.skipping = self.in_headers = False
         self.rest_is_known = self.event_is_missing = self.outside_is_reported = False
 
-    def read(self, node: BlockNode | Line) -> None:
-        if isinstance(node, Junk):
+    def read(self, node: Node, following: Iterator[Node]) -> None:
+        if isinstance(node, OpenComment):
+            message = "this comment is never closed"
+            self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
+            self.rest_is_known = False
+        elif isinstance(node, Junk):
             if self.skipping:
                 report_open_strings(node.open_strings, self.report)
             else:
                 self._read_junk(node)
             self.last, self.rest_is_known = None, False
-            return
-        self.rest_is_known = False
-        if isinstance(node, BlockNode):
-            report_open_strings(node.pieces, self.report)
-            self._open_block(node)
-            self.last = node
-            for line in node.lines:
-                self.read(line)
-        elif isinstance(node, OpenComment):
-            message = "this comment is never closed"
-            self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
-        elif isinstance(node, HeadersNode):
-            self._read_headers(node)
         else:
             report_open_strings((node.name, *node.pieces), self.report)
-            self._read_setting(node)
+            self.rest_is_known = False
             self.last = node
+            if node.level is not Level.HEADER:
+                self.in_headers = False
+                self._open_block(node) if node.level is Level.BLOCK else self._read_setting(node)
+            elif self.in_headers:
+                self._read_header(node)
+            elif not self.skipping or closest(node.name.text, BLOCK_NAMES):
+                self._read_unknown_block(node, following)
 
     def _refuse(
         self, code: FaultCode, name: str, offset: int, message: str, hint: str | None = None, end: int | None = None
@@ -149,18 +145,14 @@ class _BlockReader:
 
     # Blocks.
 
-    def _open_block(self, node: BlockNode) -> None:
-        if not node.known:
-            if not self.skipping or closest(node.name.text, _BLOCK_NAMES):
-                self._read_unknown_block(node)
-            return
-        self.loose_headers = self.event_is_missing = False
+    def _open_block(self, node: StatementNode) -> None:
+        self.event_is_missing = False
         if node.name.text == BlockKind.EVENT:
             self._open_event(node)
         else:
             self._open_config(node, node.name.text)
 
-    def _open_event(self, node: BlockNode) -> None:
+    def _open_event(self, node: StatementNode) -> None:
         block = self.block = Block(BlockKind.EVENT, node.offset)
         self.skipping = False
         self.definition.blocks.append(block)
@@ -181,7 +173,7 @@ class _BlockReader:
             hint = "leave the comma out" if name.text.endswith(",") else f"leave the {name.text[-1]} out"
         self.report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
 
-    def _open_config(self, node: BlockNode, name: str) -> None:
+    def _open_config(self, node: StatementNode, name: str) -> None:
         first = node.pieces[0] if node.pieces else None
         setting = first.text.upper() if first is not None and name != IGNORED_BLOCK else ""
         broken = {setting} & PARAMETERS.get(BlockKind(name), {}).keys() if setting else set()
@@ -204,33 +196,32 @@ class _BlockReader:
         self.block = Block(BlockKind(name), node.offset, broken=broken)
         self.definition.blocks.append(self.block)
 
-    def _read_unknown_block(self, node: BlockNode) -> None:
+    def _read_unknown_block(self, node: StatementNode, following: Iterator[Node]) -> None:
         """Read ADD and the name of no block: a header, a setting, or a name with a mistake in it."""
         name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
         like_header = node.name.is_string or "-" in name or any(piece.is_string for piece in node.pieces)
-        meant = closest(name, _BLOCK_NAMES)
+        meant = closest(name, BLOCK_NAMES)
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
-            self.loose_headers = self.rest_is_known = True
-        elif self.loose_headers and block is not None and (like_header or meant is None):
-            block.broken.add(HEADERS)
+            self.in_headers = self.rest_is_known = True
         elif block is not None and any(plain in rows for rows in PARAMETERS.values()):
             message = f"{name} is a setting, which begins with WITH"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
             self.skipping = False
-            self._read_setting(SettingNode(node.name, node.pieces, node.offset))
-        elif (known := name.rstrip(":{").upper()) in _BLOCK_NAMES:
+            self._read_setting(node)
+        elif (known := name.rstrip(":{").upper()) in BLOCK_NAMES:
             message, hint = f"unknown block {name}", f"write ADD {known}"
             self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, message, hint)
-            self._open_block(BlockNode(Piece(known, node.name.offset), node.pieces, (), node.offset, known=True))
+            self._open_block(StatementNode(Level.BLOCK, Piece(known, node.name.offset), node.pieces, node.offset))
         elif meant is None and block is not None and block.kind is BlockKind.EVENT and (like_header or node.pieces):
             hint = "header lines follow directly below WITH HEADERS"
             self.report.error(FaultCode.UNKNOWN_BLOCK, node.name.offset, f"unknown block {name}", hint)
         else:
-            settings = [line.name.text.upper() for line in node.lines if isinstance(line, SettingNode)]
+            lines = takewhile(lambda line: isinstance(line, StatementNode) and line.level is Level.SETTING, following)
+            settings = [line.name.text.upper() for line in lines if isinstance(line, StatementNode)]
             home = next((kind for kind in BlockKind if set(settings) & PARAMETERS[kind].keys()), None)
-            hint = did_you_mean(name, _BLOCK_NAMES) or f"known: {', '.join(_BLOCK_NAMES)}"
+            hint = did_you_mean(name, BLOCK_NAMES) or f"known: {', '.join(BLOCK_NAMES)}"
             if home is not None:
                 hint = question(home)
                 self.definition.broken.add(home)
@@ -239,13 +230,13 @@ class _BlockReader:
 
     # Settings.
 
-    def _read_setting(self, written: SettingNode) -> None:
+    def _read_setting(self, written: StatementNode) -> None:
         plain, block = written.name.text.upper(), self.block
-        if plain in _BLOCK_NAMES:
+        if plain in BLOCK_NAMES:
             hint = f"write ADD {' '.join([plain, *(piece.text for piece in written.pieces[:1])])}"
             message = f"{plain} is a block, which begins with ADD"
             self.report.error(FaultCode.MISPLACED, written.offset, message, hint)
-            self._open_block(BlockNode(Piece(plain, written.offset), written.pieces, (), written.offset, known=True))
+            self._open_block(StatementNode(Level.BLOCK, Piece(plain, written.offset), written.pieces, written.offset))
             return
         if self.skipping:
             return
@@ -256,6 +247,7 @@ class _BlockReader:
         if node is None:
             return
         name = node.name
+        self.in_headers = name.text.upper() == HEADERS
         parameter = PARAMETERS[block.kind].get(name.text.strip("'\"").upper())
         if parameter is None:
             self._report_unknown(node, block)
@@ -272,14 +264,19 @@ class _BlockReader:
             if parameter.kind is Kind.CONDITION:
                 block.condition = parse_condition(node.pieces)
 
-    def _can_be_kept(self, node: SettingNode, parameter: Parameter) -> bool:
+    def _can_be_kept(self, node: StatementNode, parameter: Parameter) -> bool:
         first, name = node.pieces[0] if node.pieces else None, parameter.name
-        if parameter.kind is Kind.HEADERS:
-            self.loose_headers = True
-            if first is not None:
+        if parameter.kind is Kind.HEADERS and first is not None:
+            self.rest_is_known = first.text[:1] in "{["
+            if not self.report.line_before(first.offset).strip():
+                self.last = replace(node, pieces=())
+                self._report_missing_add(first.offset, first.text)
+                self.rest_is_known = True
+            else:
                 hint = "each header is a line of its own below: ADD <name> <value>"
                 hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
                 self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
+        if parameter.kind is Kind.HEADERS:
             return True
         if first is None:
             hint = f"allowed: {parameter.allowed}"
@@ -292,7 +289,7 @@ class _BlockReader:
             self._warn_of_comma(node)
         return True
 
-    def _straightened(self, node: SettingNode, verb: str) -> SettingNode | None:
+    def _straightened(self, node: StatementNode, verb: str) -> StatementNode | None:
         """Report an = or : between a name and its value; return the statement without it, None if it has no value."""
         name, pieces = node.name, node.pieces
         plain = re.split("[=:(]", name.text, maxsplit=1)[0]
@@ -303,7 +300,7 @@ class _BlockReader:
             self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
             self.rest_is_known = mark == "("
             if pieces and not value:
-                return SettingNode(Piece(plain, name.offset), pieces, node.offset)
+                return replace(node, name=Piece(plain, name.offset))
         elif pieces and not pieces[0].is_string and pieces[0].text in _BETWEEN:
             message = f"no {pieces[0].text} belongs between {name.text} and its value"
             hint = f"write {verb} {name.text} and the value"
@@ -315,7 +312,7 @@ class _BlockReader:
             self.block.broken.add(HEADERS if verb == "ADD" else plain.upper())
         return None
 
-    def _warn_of_comma(self, node: SettingNode) -> None:
+    def _warn_of_comma(self, node: StatementNode) -> None:
         """Warn of a comma behind a value, which other languages want there."""
         last = node.pieces[-1]
         if last.text.endswith(",") and last.text != ",":
@@ -323,7 +320,7 @@ class _BlockReader:
             message = f"the value of {node.name.text} ends with a comma"
             self.report.warning(FaultCode.OTHER_SYNTAX, last.offset + len(last.text) - 1, message, hint)
 
-    def _report_outside(self, node: SettingNode) -> None:
+    def _report_outside(self, node: StatementNode) -> None:
         """Report the first setting before any block; those that follow have the same cause."""
         home = next((kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]), None)
         if not self.outside_is_reported:
@@ -333,7 +330,7 @@ class _BlockReader:
         self.outside_is_reported = True
         self.definition.broken.add(str(home))
 
-    def _report_unknown(self, node: SettingNode, block: Block) -> None:
+    def _report_unknown(self, node: StatementNode, block: Block) -> None:
         """Report a setting that the block does not have, by what was probably meant."""
         name, kind = node.name, block.kind
         plain = name.text.strip("'\"")
@@ -357,7 +354,6 @@ class _BlockReader:
             if not self.event_is_missing:
                 self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
             self.event_is_missing = elsewhere is BlockKind.EVENT
-            self.loose_headers = plain.upper() == HEADERS
             self.definition.broken.add(elsewhere)
         else:
             guesses, hint = hints.explain_unknown_setting(plain, kind)
@@ -367,33 +363,13 @@ class _BlockReader:
 
     # Headers.
 
-    def _read_headers(self, node: HeadersNode) -> None:
-        first = node.pieces[0] if node.pieces else None
-        self.in_headers = True  # for lines without ADD
-        if first is not None and not self.report.line_before(first.offset).strip():
-            if not self.skipping and self.block is not None:
-                self.last = SettingNode(Piece(HEADERS, node.offset), (), node.offset)
-                self.block.settings.setdefault(HEADERS, self.last)
-            self._report_missing_add(first.offset, first.text)
-            self.rest_is_known = True
-        else:
-            self.last = SettingNode(Piece(HEADERS, node.offset), node.pieces, node.offset)
-            self._read_setting(self.last)
-            self.rest_is_known = first is not None and first.text[:1] in "{["
-        for line in node.lines:
-            if isinstance(line, SettingNode):
-                report_open_strings((line.name, *line.pieces), self.report)
-                self.last = self._straightened(line, "ADD")
-                if not self.skipping and self.block is not None and self.last is not None:
-                    self._read_header(self.last, self.block)
-            else:
-                self.read(line)
-        self.in_headers = self.loose_headers = False
-
-    def _read_header(self, node: SettingNode, block: Block) -> None:
+    def _read_header(self, written: StatementNode) -> None:
+        self.last = node = self._straightened(written, "ADD")
+        if self.skipping or self.block is None or node is None:
+            return
         name = node.name.text
         if not node.pieces:
-            meant = closest(name, _BLOCK_NAMES)
+            meant = closest(name, BLOCK_NAMES)
             hint: str = question(meant, f"ADD {meant}") if meant else f'write ADD {name} "..."'
             if node.name.is_string and ":" in name:
                 key, _, value = name[1:-1].partition(":")
@@ -406,7 +382,7 @@ class _BlockReader:
             self.rest_is_known = True
         else:
             self._warn_of_comma(node)
-            block.headers.append(node)
+            self.block.headers.append(node)
 
     def _report_missing_add(self, offset: int, name: str) -> None:
         hint = f"write ADD {name}: each header begins with ADD"
@@ -435,17 +411,17 @@ class _BlockReader:
         begins_line = not self.report.line_before(offset).strip()
         name = found[1].upper() if found and (begins_line or found[1].isupper()) else ""
         follows = text[found.end() :].strip() if found else ""
-        if name in _BLOCK_NAMES:
+        if name in BLOCK_NAMES:
             message, hint = f"ADD is missing before {name}", f"write ADD {on_one_line(text)}"
             self.report.error(FaultCode.MISSING_KEYWORD, offset, message, hint)
             pieces = tuple(Piece(word, offset) for word in follows.split()[:1])
-            self._open_block(BlockNode(Piece(name, offset), pieces, (), offset, known=True))
+            self._open_block(StatementNode(Level.BLOCK, Piece(name, offset), pieces, offset))
         elif found and block is not None and name in PARAMETERS[block.kind] and (follows or name == HEADERS):
             value = _MARK.sub("", text[found.end(1) :].rstrip(" \t,;"))
             shown = name if PARAMETERS[block.kind][name].secret else on_one_line(f"{name} {value.strip()}".strip())
             message = f"WITH is missing before {name}"
             self._refuse(FaultCode.MISSING_KEYWORD, name, offset, message, f"write WITH {shown}")
-            self.loose_headers = name == HEADERS
+            self.in_headers = name == HEADERS
         elif self.in_headers and begins_line and (header := _HEADER_LINE.match(text)):
             self._report_missing_add(offset, header["name"])
         else:
@@ -478,7 +454,7 @@ class _BlockReader:
 
     def _forget_value(self) -> None:
         """Forget the value of the statement before, of which only a part could be read."""
-        if self.block is None or not isinstance(self.last, SettingNode):
+        if self.block is None or not isinstance(self.last, StatementNode):
             return
         name = self.last.name.text.upper()
         if self.in_headers and self.block.headers and self.block.headers[-1] is self.last:

@@ -8,7 +8,7 @@ from typing import Final
 
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot.forms import DURATION_FORM
-from amqtt_rest_bridge.lot.grammar.parsing import BlockNode, Junk, Piece, SettingNode
+from amqtt_rest_bridge.lot.grammar.parsing import Junk, Level, Piece, StatementNode
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, Suspect, recognise
 from amqtt_rest_bridge.lot.placeholders.text import Place
@@ -105,7 +105,7 @@ def hint_at(pieces: tuple[Piece, ...], hint: str) -> str:
     return _FIRST_CHARACTERS.get(pieces[0].text[0], hint) if not pieces[0].is_string else hint
 
 
-def explain_junk(text: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | None]:
     """Return message and hint for a text that is not a statement, by what it is and what precedes it."""
     if text.endswith("+"):
         hint = 'a value follows it: "text", GET ENV "X" or GET SECRET "X"'
@@ -124,13 +124,13 @@ def explain_junk(text: str, before: BlockNode | SettingNode | None) -> tuple[str
     return _explain_after(shown, before)
 
 
-def _explain_after(shown: str, before: BlockNode | SettingNode | None) -> tuple[str, str | None]:
+def _explain_after(shown: str, before: StatementNode | None) -> tuple[str, str | None]:
     """Return message and hint for a text by what precedes it."""
     by_character = _FIRST_CHARACTERS.get(shown[0])
     if before is None or not before.pieces:
         hint = by_character or "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>"
         return f"unexpected text: {shown}", hint
-    if isinstance(before, BlockNode) and before.known and before.name.text == "EVENT":
+    if before.level is Level.BLOCK and before.name.text == BlockKind.EVENT:
         return f"unexpected text after ADD EVENT {on_one_line(before.pieces[0].text)}: {shown}", by_character
     first, last = shown.split()[0], before.pieces[-1]
     hint = by_character or (DURATION_FORM if before.name.text.upper() == "EVERY" else SPACES)
@@ -156,7 +156,7 @@ _OTHER = {"'": '"', '"': "'"}
 _Mistake = tuple[FaultCode, int, str, str]  # code, place, message and hint
 
 
-def explain_behind(junk: Junk, before: BlockNode | SettingNode | None) -> _Mistake | None:
+def explain_behind(junk: Junk, before: StatementNode | None) -> _Mistake | None:
     """Explain a text behind a value that lacks a quote, or GET; None for any other text."""
     piece = before.pieces[-1] if before is not None and before.pieces else None
     if before is None or piece is None or piece.source:

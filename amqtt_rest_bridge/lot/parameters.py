@@ -39,6 +39,8 @@ USER_NAMES = ("USERNAME", "SERVER_USERNAME")
 """Settings that are part of a credential, and not shown with it."""
 IGNORED_BLOCK = "MQTT_CONFIG"
 """A block of other brokers: accepted, with a notice."""
+BLOCK_NAMES = (*BlockKind, IGNORED_BLOCK)
+HEADERS = "HEADERS"
 
 
 class Kind(StrEnum):

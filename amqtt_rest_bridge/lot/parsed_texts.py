@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
-from amqtt_rest_bridge.lot.definitions import HEADERS, Block, Definition, is_name, read_blocks, report_open_strings
+from amqtt_rest_bridge.lot.definitions import Block, Definition, is_name, read_blocks, report_open_strings
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, Piece, RouteNode, parse, unescape
 from amqtt_rest_bridge.lot.hints import COMMENT_HINT
-from amqtt_rest_bridge.lot.parameters import ROUTE_TYPE, BlockKind
+from amqtt_rest_bridge.lot.parameters import HEADERS, ROUTE_TYPE, BlockKind
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, question
 

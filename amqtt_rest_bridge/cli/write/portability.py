@@ -12,8 +12,8 @@ from amqtt_rest_bridge.tools.editor.layout import LEVEL, statements_of
 _KEYWORDS = (
     re.compile(r"(DEFINE)\s+(ROUTE)\s+\S+\s+(WITH)\s+(TYPE)\s+[\"']?(\w+)", re.IGNORECASE),
     re.compile(r"(ADD)(?:\s+(EVENT|\w+_CONFIG)(?![\w-]))?", re.IGNORECASE),
-    re.compile(r"(WITH)(?:\s+(HEADERS)(?![\w-]))?", re.IGNORECASE),
-    re.compile(r"(ADD)", re.IGNORECASE),  # the name of a header is its author's
+    re.compile(r"(WITH)", re.IGNORECASE),
+    re.compile(r"(ADD)", re.IGNORECASE),
 )
 """The keywords of a statement, by its level."""
 _GET = re.compile(r"(GET)\s+(ENV|SECRET)", re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""What the rules of `route_parser` run on: TatSu's parser without its memory, and text that is skipped faster. Any thread.
+"""What the rules of `route_parser` run on: TatSu's parser without its memory. For any thread.
 
 It replaces private parts of TatSu. The rules are not repeated here, but for what is skipped between tokens.
 """

@@ -7,11 +7,12 @@ generated from the grammar, which takes TatSu 0.6 s of CPU.
 import functools
 import re
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, TypeAlias, cast
 
 from amqtt_rest_bridge.lot.grammar.parser import Parser, Text
 from amqtt_rest_bridge.lot.grammar.route_parser import DIRECTIVES
-from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
+from amqtt_rest_bridge.lot.parameters import BLOCK_NAMES, HEADERS, PARAMETERS, BlockKind
 
 _ESCAPE = re.compile(r"\\([\"'\\nt])")
 _COMMENT_BEHIND = re.compile(r"[^\S\n]*(?://|--|/\*)[^\n]*")
@@ -36,21 +37,25 @@ class Piece:
     is_string: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SettingNode:
-    """`WITH <name> <value>`, or below WITH HEADERS `ADD <name> <value>`; `pieces` is the value, empty for none."""
+class Level(IntEnum):
+    """What a statement adds to: a route, a block, or the headers of an event."""
 
+    BLOCK = 1
+    SETTING = 2
+    HEADER = 3
+
+
+@dataclass(frozen=True, slots=True)
+class StatementNode:
+    """`ADD <block> <name>`, `WITH <setting> <value>` or `ADD <header> <value>`.
+
+    `pieces` are what follows the name, none for nothing. The name of a block is in capitals. A header may be anything
+    else that is added: a block that does not exist.
+    """
+
+    level: Level
     name: Piece
     pieces: tuple[Piece, ...]
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class HeadersNode:
-    """`WITH HEADERS` and the lines below it; `pieces` is a value that should not be there."""
-
-    pieces: tuple[Piece, ...]
-    lines: "tuple[SettingNode | Junk | OpenComment, ...]"
     offset: int
 
 
@@ -70,23 +75,12 @@ class OpenComment:
     offset: int
 
 
-Line: TypeAlias = SettingNode | HeadersNode | Junk | OpenComment
-
-
-@dataclass(frozen=True, slots=True)
-class BlockNode:
-    """`ADD <name> <value>` and the lines below it; `known`: the name is that of a block."""
-
-    name: Piece
-    pieces: tuple[Piece, ...]
-    lines: tuple[Line, ...]
-    offset: int
-    known: bool
+Node: TypeAlias = StatementNode | Junk | OpenComment
 
 
 @dataclass(frozen=True, slots=True)
 class RouteNode:
-    """A route of our type: its blocks, and lines before the first of them.
+    """A route of our type: its statements in their order, and what is none.
 
     `name` is None when there is none; it may be one that no route can have. `has_type`: it has WITH TYPE;
     `open_strings` are in text that is not read, for want of a first line; `unread` are its words.
@@ -94,7 +88,7 @@ class RouteNode:
 
     name: Piece | None
     has_type: bool
-    body: tuple[BlockNode | Line, ...]
+    body: tuple[Node, ...]
     offset: int
     open_strings: tuple[Piece, ...] = ()
     unread: tuple[str, ...] = ()
@@ -192,6 +186,7 @@ class _Nodes:
 
     def __init__(self) -> None:
         self._unreadable = self._statements = 0
+        self._before = ""  # the name of the statement before
         self._stopped_at: int | None = None
 
     def _count(self, ast: Any, *, unreadable: bool) -> None:
@@ -207,14 +202,16 @@ class _Nodes:
     def outside(self, ast: Any) -> Junk:
         return Junk(ast["text"], (), _offset(ast))
 
+    def DEFINE(self, ast: Any) -> Any:  # noqa: N802  # the rule's name
+        self._statements, self._before = 0, ""
+        return ast
+
     def route(self, ast: Any) -> RouteNode:
-        self._statements = 0
-        has_config = any(isinstance(node, BlockNode) and node.name.text == BlockKind.CONFIG for node in ast["body"])
+        has_config = any(isinstance(node, StatementNode) and node.name.text == BlockKind.CONFIG for node in ast["body"])
         self._count(ast, unreadable=not has_config)
         return RouteNode(ast["name"], has_type=True, body=tuple(ast["body"]), offset=_define(ast))
 
     def headless_route(self, ast: Any) -> RouteNode:
-        self._statements = 0
         self._count(ast, unreadable=True)
         open_strings = tuple(word for word in ast["unread"] if isinstance(word, Piece) and word.open_at is not None)
         words = [word.text if isinstance(word, Piece) else str(word) for word in ast["unread"]]
@@ -225,29 +222,28 @@ class _Nodes:
         name, route_type = ast["name"], ast["type"]
         return OtherNode(ast["kind"], name and name.text, route_type, _define(ast))
 
-    def event(self, ast: Any) -> BlockNode:
-        self._count(ast, unreadable=not ast["lines"])
-        return BlockNode(Piece("EVENT", _offset(ast)), _pieces(ast), tuple(ast["lines"]), _offset(ast), known=True)
+    def block(self, ast: Any) -> StatementNode:
+        return self._statement(Level.BLOCK, Piece(ast["kind"], _offset(ast)), ast)
 
-    def config(self, ast: Any) -> BlockNode:
-        return BlockNode(Piece(ast["kind"], _offset(ast)), _pieces(ast), tuple(ast["lines"]), _offset(ast), known=True)
+    def setting(self, ast: Any) -> StatementNode:
+        return self._statement(Level.SETTING, ast["name"], ast)
 
-    def unknown_block(self, ast: Any) -> BlockNode:
-        self._count(ast, unreadable=True)
-        return BlockNode(ast["name"], _pieces(ast), tuple(ast["lines"]), _offset(ast), known=False)
+    def header(self, ast: Any) -> StatementNode:
+        return self._statement(Level.HEADER, ast["name"], ast)
 
-    def setting(self, ast: Any) -> SettingNode:
-        self._count(ast, unreadable=ast["name"].text.upper() not in _SETTINGS)
-        return SettingNode(ast["name"], _pieces(ast), _offset(ast))
-
-    def header(self, ast: Any) -> SettingNode:
-        pieces = _pieces(ast)
-        self._count(ast, unreadable=not pieces)
-        return SettingNode(ast["name"], pieces, _offset(ast))
-
-    def headers(self, ast: Any) -> HeadersNode:
-        self._count(ast, unreadable=not ast["lines"])
-        return HeadersNode(_pieces(ast), tuple(ast["lines"]), _offset(ast))
+    def _statement(self, level: Level, name: Piece, ast: Any) -> StatementNode:
+        node = StatementNode(level, name, tuple(ast["pieces"] or ()), _offset(ast))
+        plain = name.text.upper()
+        match level:
+            case Level.BLOCK:
+                unreadable = self._before in BLOCK_NAMES
+            case Level.SETTING:
+                unreadable = plain not in _SETTINGS or plain == HEADERS == self._before
+            case Level.HEADER:
+                unreadable = not node.pieces
+        self._count(ast, unreadable=unreadable)
+        self._before = plain
+        return node
 
     def fault(self, ast: Any) -> Junk | OpenComment:
         if isinstance(ast, OpenComment):
@@ -342,7 +338,3 @@ def _offset(ast: Any) -> int:
 def _define(ast: Any) -> int:
     offset: int = ast.parseinfo.pos + len(ast["define"]) - len("DEFINE") - 1
     return offset
-
-
-def _pieces(ast: Any) -> tuple[Piece, ...]:
-    return tuple(ast["pieces"] or ())

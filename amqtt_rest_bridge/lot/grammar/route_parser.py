@@ -56,9 +56,7 @@ class RouteParser(Parser):
         def block0():
             with self._choice():
                 with self._option():
-                    self._block_()
-                with self._option():
-                    self._setting_()
+                    self._statement_()
                 with self._option():
                     self._fault_()
                 self._fail()
@@ -104,46 +102,20 @@ class RouteParser(Parser):
         self.name_last_node('@')
 
     @rule
-    def _block_(self):
+    def _statement_(self):
         with self._choice():
             with self._option():
-                self._event_()
+                self._block_()
             with self._option():
-                self._config_()
+                self._setting_()
             with self._option():
-                self._unknown_block_()
+                self._header_()
             self._fail()
 
     @rule
-    def _event_(self):
+    def _block_(self):
         self._token('ADD')
-        self._token('EVENT')
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                    self.name_last_node('pieces')
-                with self._option():
-                    self._no_value_()
-                self._fail()
-
-        def block0():
-            with self._choice():
-                with self._option():
-                    self._headers_()
-                with self._option():
-                    self._setting_()
-                with self._option():
-                    self._fault_()
-                self._fail()
-        self._closure(block0)
-        self.name_last_node('lines')
-        self._define(['lines', 'pieces'], [])
-
-    @rule
-    def _config_(self):
-        self._token('ADD')
-        self._config_name_()
+        self._block_name_()
         self.name_last_node('kind')
         with self._group():
             with self._choice():
@@ -153,21 +125,13 @@ class RouteParser(Parser):
                 with self._option():
                     self._no_value_()
                 self._fail()
-
-        def block0():
-            with self._choice():
-                with self._option():
-                    self._setting_()
-                with self._option():
-                    self._fault_()
-                self._fail()
-        self._closure(block0)
-        self.name_last_node('lines')
-        self._define(['kind', 'lines', 'pieces'], [])
+        self._define(['kind', 'pieces'], [])
 
     @rule
-    def _config_name_(self):
+    def _block_name_(self):
         with self._choice():
+            with self._option():
+                self._token('EVENT')
             with self._option():
                 self._token('REST_API_CONFIG')
             with self._option():
@@ -192,34 +156,8 @@ class RouteParser(Parser):
         self._define(['name', 'pieces'], [])
 
     @rule
-    def _headers_(self):
-        self._token('WITH')
-        self._token('HEADERS')
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                    self.name_last_node('pieces')
-                with self._option():
-                    self._no_value_()
-                self._fail()
-
-        def block0():
-            with self._choice():
-                with self._option():
-                    self._header_()
-                with self._option():
-                    self._fault_()
-                self._fail()
-        self._closure(block0)
-        self.name_last_node('lines')
-        self._define(['lines', 'pieces'], [])
-
-    @rule
     def _header_(self):
         self._token('ADD')
-        with self._ifnot():
-            self._block_name_()
         self._name_()
         self.name_last_node('name')
         with self._group():
@@ -231,15 +169,6 @@ class RouteParser(Parser):
                     self._no_value_()
                 self._fail()
         self._define(['name', 'pieces'], [])
-
-    @rule
-    def _block_name_(self):
-        with self._choice():
-            with self._option():
-                self._token('EVENT')
-            with self._option():
-                self._config_name_()
-            self._fail()
 
     @rule
     def _name_(self):
@@ -598,9 +527,7 @@ class RouteParser(Parser):
         def block1():
             with self._choice():
                 with self._option():
-                    self._block_()
-                with self._option():
-                    self._setting_()
+                    self._statement_()
                 with self._option():
                     self._fault_()
                 self._fail()
@@ -631,31 +558,6 @@ class RouteParser(Parser):
         self.name_last_node('@')
 
     @rule
-    def _unknown_block_(self):
-        self._token('ADD')
-        self._name_()
-        self.name_last_node('name')
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                    self.name_last_node('pieces')
-                with self._option():
-                    self._no_value_()
-                self._fail()
-
-        def block0():
-            with self._choice():
-                with self._option():
-                    self._setting_()
-                with self._option():
-                    self._fault_()
-                self._fail()
-        self._closure(block0)
-        self.name_last_node('lines')
-        self._define(['lines', 'name', 'pieces'], [])
-
-    @rule
     def _fault_(self):
         with self._choice():
             with self._option():
@@ -666,7 +568,7 @@ class RouteParser(Parser):
                 self.name_last_node('words')
             with self._option():
                 with self._ifnot():
-                    self._statement_()
+                    self._begun_()
                 with self._group():
                     with self._choice():
                         with self._option():
@@ -686,7 +588,7 @@ class RouteParser(Parser):
             self._fail()
 
     @rule
-    def _statement_(self):
+    def _begun_(self):
         with self._group():
             with self._choice():
                 with self._option():

@@ -15,7 +15,7 @@ from lsprotocol import types
 
 from amqtt_rest_bridge.errors import Severity
 from amqtt_rest_bridge.lot.definitions import Block
-from amqtt_rest_bridge.lot.grammar.parsing import SettingNode, unescape
+from amqtt_rest_bridge.lot.grammar.parsing import StatementNode, unescape
 from amqtt_rest_bridge.lot.loops import may_match, topic_pattern
 from amqtt_rest_bridge.lot.parameters import IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.placeholders.kinds import PLACEHOLDERS, Mode, PlaceholderKind, recognise
@@ -287,7 +287,7 @@ def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
                     yield TopicEnd(path, place, pattern, is_published=False)
 
 
-def _written(node: SettingNode | None) -> str | None:
+def _written(node: StatementNode | None) -> str | None:
     """Return the text of a setting that reads nothing from elsewhere."""
     if node is None or not node.pieces or any(piece.source for piece in node.pieces):
         return None

@@ -6,20 +6,10 @@ aligned ones in their column. Strings, one of several blank lines, and what is n
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from amqtt_rest_bridge.lot.grammar.parsing import (
-    BlockNode,
-    HeadersNode,
-    Junk,
-    Line,
-    OpenComment,
-    OtherNode,
-    Piece,
-    RouteNode,
-    parse,
-)
+from amqtt_rest_bridge.lot.grammar.parsing import Level, OtherNode, Piece, RouteNode, StatementNode, parse
 from amqtt_rest_bridge.lot.parameters import BlockKind
 from amqtt_rest_bridge.lot.sources import is_notebook
 from amqtt_rest_bridge.tools.editor.places import cells_of, with_texts
@@ -106,23 +96,10 @@ def statements_of(definition: RouteNode | OtherNode, text: str) -> Iterator[Stat
     name = (definition.name,) if definition.name else ()
     yield Statement(definition.offset, 0, (0, 1, 3, 4, 5), 6, name)
     for node in definition.body:
-        if isinstance(node, BlockNode):
-            is_event = node.name.text == BlockKind.EVENT
-            yield Statement(node.offset, 1, (0, 1), 2 + is_event, node.pieces, node.name)
-            yield from _lines(node.lines, 2)
-        else:
-            yield from _lines((node,), 2)
-
-
-def _lines(lines: Iterable[Line], level: int) -> Iterator[Statement]:
-    for line in lines:
-        if isinstance(line, Junk | OpenComment):  # of a block that is skipped: it goes on the line before
-            continue
-        keywords = (0,) if level == 3 else (0, 1)  # the name of a header is its author's
-        name = None if isinstance(line, HeadersNode) else line.name
-        yield Statement(line.offset, level, keywords, 2, line.pieces, name)
-        if isinstance(line, HeadersNode):
-            yield from _lines(line.lines, 3)
+        if isinstance(node, StatementNode):  # any other is of a block that is skipped: it goes on the line before
+            is_event = node.level is Level.BLOCK and node.name.text == BlockKind.EVENT
+            keywords = (0,) if node.level is Level.HEADER else (0, 1)  # the name of a header is its author's
+            yield Statement(node.offset, node.level, keywords, 2 + is_event, node.pieces, node.name)
 
 
 def _tokens(text: str, statement: Statement, end: int) -> Iterator[_Token]:
