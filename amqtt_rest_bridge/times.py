@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakKeyDictionary
 
 if TYPE_CHECKING:
     import asyncio
@@ -18,6 +19,7 @@ SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 _QUIET_ITERATION: Final = 15e-6  # seconds; one that does something takes longer ...
 _QUIET_ITERATIONS: Final = 4  # ... and so many in a row are a lull
+LONGEST_LULL: Final = 0.003  # seconds
 _SUSPENDED: Final = getattr(time, "CLOCK_BOOTTIME", None)
 lease_time: Final[Callable[[], float]] = (
     time.monotonic if _SUSPENDED is None else partial(time.clock_gettime, _SUSPENDED)
@@ -90,45 +92,52 @@ class LineLimit:
             return count
 
 
-class Lull:
-    """Waits until the running loop has nothing else to do, for some milliseconds at most.
+def in_lull(action: Callable[[], object]) -> None:
+    """Call an action once the running loop has nothing else to do, after `LONGEST_LULL` at most.
 
-    What is sent then goes together: while the loop is busy each call of the system costs more than what it sends.
-
-    Args:
-        most: Seconds that it takes at most.
-        action: Called then.
+    All actions of a loop are called then, each once. What they send goes together: while the loop is busy each call of
+    the system costs more than what it sends.
     """
+    import asyncio
 
-    def __init__(self, most: float, action: Callable[[], object]) -> None:
-        self._most = most
-        self._action = action
+    loop = asyncio.get_running_loop()
+    lull = _lulls.get(loop)
+    if lull is None:
+        lull = _lulls[loop] = _Lull(loop)
+    lull.add(action)
+
+
+class _Lull:
+    """The actions that wait for a lull of a loop."""
+
+    def __init__(self, loop: "asyncio.AbstractEventLoop") -> None:
+        self._time, self._call_soon = loop.time, loop.call_soon
+        self._actions: dict[Callable[[], object], None] = {}
         self._until = self._looked = 0.0
         self._quiet = 0  # iterations in a row
-        self._is_waiting = False
 
-    def begin(self) -> None:
-        """Wait, from now on; a wait that goes on begins again."""
-        import asyncio
-
-        self._loop = asyncio.get_running_loop()
-        self._looked = self._loop.time()
-        self._until = self._looked + self._most
-        self._quiet = 0
-        if not self._is_waiting:
-            self._is_waiting = True
-            self._loop.call_soon(self._look)
+    def add(self, action: Callable[[], object]) -> None:
+        if not self._actions:
+            self._looked = self._time()
+            self._until = self._looked + LONGEST_LULL
+            self._quiet = 0
+            self._call_soon(self._look)
+        self._actions[action] = None
 
     def _look(self) -> None:
         """Look how long the last iteration of the loop took."""
-        now = self._loop.time()
+        now = self._time()
         self._quiet = self._quiet + 1 if now - self._looked < _QUIET_ITERATION else 0
         if self._quiet < _QUIET_ITERATIONS and now < self._until:
             self._looked = now
-            self._loop.call_soon(self._look)
-        else:
-            self._is_waiting = False
-            self._action()
+            self._call_soon(self._look)
+            return
+        actions, self._actions = self._actions, {}
+        for action in actions:
+            action()
+
+
+_lulls: "WeakKeyDictionary[asyncio.AbstractEventLoop, _Lull]" = WeakKeyDictionary()
 
 
 class LoopClock:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from amqtt_rest_bridge.times import Backoff, LineLimit, Lull
+from amqtt_rest_bridge.times import Backoff, LineLimit, in_lull
 from tests.support.clock import Clock
 
 
@@ -34,13 +34,16 @@ def test_a_limit_writes_the_first_line_at_once_and_counts_the_others_until_the_n
 def test_what_waits_for_a_lull_again_before_it_came_is_done_once() -> None:
     async def use() -> None:
         done = list[int]()
-        lull = Lull(10.0, lambda: done.append(1))
-        lull.begin()
-        lull.begin()
+
+        def action() -> None:
+            done.append(1)
+
+        in_lull(action)
+        in_lull(action)
         for _ in range(100):
             await asyncio.sleep(0)
         assert done == [1]
-        lull.begin()
+        in_lull(action)
         for _ in range(100):
             await asyncio.sleep(0)
         assert done == [1, 1]

@@ -4,9 +4,8 @@ A session holds the bridge's subscriptions, the messages that wait, and those in
 connection: unacknowledged messages are sent again, with DUP, on the next one. The messages of lossless events are on
 disk (`lossless`): a session holds their keys in order, and reads each message when its turn comes.
 
-A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop,
-after three milliseconds at most. The socket is not read while the bridge publishes faster than amqtt can take it, and
-messages wait while its buffer is full.
+A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop. The
+socket is not read while the bridge publishes faster than amqtt can take it, and messages wait while its buffer is full.
 """
 
 import asyncio
@@ -25,10 +24,10 @@ from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.lot.model import EventName, Message
 from amqtt_rest_bridge.mqtt import packets, private
 from amqtt_rest_bridge.mqtt.packets import Disconnect, PacketError, write_properties
-from amqtt_rest_bridge.mqtt.private import AGAIN, GATHERED_SECONDS, KEY, REFUSED, TIME
+from amqtt_rest_bridge.mqtt.private import AGAIN, KEY, REFUSED, TIME
 from amqtt_rest_bridge.mqtt.publisher import HOPS
 from amqtt_rest_bridge.mqtt.standard import Property
-from amqtt_rest_bridge.times import Lull
+from amqtt_rest_bridge.times import in_lull
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.broker.endpoint import Endpoint
@@ -355,7 +354,6 @@ class BridgeConnection(asyncio.Protocol):
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._is_due = False  # to be written at the end of this iteration
-        self._lull = Lull(GATHERED_SECONDS, self._flush)
         self._is_full = False
         self._is_reading = True
         self._take_due = False
@@ -374,7 +372,7 @@ class BridgeConnection(asyncio.Protocol):
     def write(self, packet: bytes) -> None:
         """Send a packet in the next lull of the loop."""
         if not self._unsent:
-            self._lull.begin()
+            in_lull(self._flush)
         self._unsent.append(packet)
         self._unsent_bytes += len(packet)
         if not (self._is_due or self.takes_more):

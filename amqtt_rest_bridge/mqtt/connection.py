@@ -20,7 +20,6 @@ from typing import Any, Final, cast
 from amqtt_rest_bridge.errors import on_one_line
 from amqtt_rest_bridge.mqtt import packets, standard, values
 from amqtt_rest_bridge.mqtt.packets import PacketError, Publish, protocol_error
-from amqtt_rest_bridge.mqtt.private import GATHERED_SECONDS
 from amqtt_rest_bridge.mqtt.standard import MQTT_5, REASONS, Code, Properties, Property
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError, ClientSession, NoAnswerError, Subscription
 from amqtt_rest_bridge.topics import loggable
@@ -38,6 +37,9 @@ _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux h
 _PUBACK: Final = b"\x40\x02"
 _MOST_ASKED: Final = 64  # SUBSCRIBE or UNSUBSCRIBE that wait for their answers
 _MOST_PACKETS: Final = 64  # handed out in one iteration of the loop, which has others to serve
+# To the plugin's endpoint PUBACK is written at most so often, as each write wakes the other process. Measured in turns
+# with 64 messages under way: 190 us of processor time a message of both processes, 241 without.
+_GATHERED_SECONDS: Final = 0.003
 
 Published = Callable[[str | None], None]
 """Called with None once the broker has acknowledged a publication, or with why it refuses it."""
@@ -360,7 +362,7 @@ class MqttConnection(asyncio.Protocol):
                 self._is_due = True
                 self._loop.call_soon(self._flush)
         elif is_first:
-            self._loop.call_later(self._flushed_at + GATHERED_SECONDS - self._loop.time(), self._flush)
+            self._loop.call_later(self._flushed_at + _GATHERED_SECONDS - self._loop.time(), self._flush)
 
     def _flush(self) -> None:
         self._is_due = False

@@ -135,14 +135,6 @@ class BrokerState(Struct, frozen=True):
     trouble: str | None = None
 
 
-GATHERED_SECONDS: Final = 0.003
-"""Packets that are not urgent are written at most so often, since each write wakes the other process.
-
-These are messages to a bridge that has many, its PUBACK of them, and the PUBACK of a publication that others wait
-behind. Measured in turns with 64 messages under way: 190 us of processor time a message of both processes, 241 without.
-"""
-
-
 @dataclass(frozen=True, slots=True)
 class PrivateAddress:
     """Where the endpoint listens: a Unix socket in a folder of its own, or a port of this host and a password."""

@@ -25,7 +25,6 @@ from amqtt_rest_bridge.mqtt.private import (
     BROKER_TOPIC,
     ENDS,
     EVENT,
-    GATHERED_SECONDS,
     LOSSLESS,
     OWN,
     QOS,
@@ -35,6 +34,7 @@ from amqtt_rest_bridge.mqtt.private import (
     UNMATCHED_TOPIC,
 )
 from amqtt_rest_bridge.mqtt.standard import Property
+from amqtt_rest_bridge.times import LONGEST_LULL
 
 
 class Client:
@@ -371,13 +371,13 @@ async def test_packets_are_written_together_in_a_lull_of_the_loop_or_after_some_
     transport = SimpleNamespace(write=sent.append, is_closing=lambda: False, set_write_buffer_limits=lambda _: None)
     connection = BridgeConnection(cast("Endpoint", Accepting()))
     connection.connection_made(cast("asyncio.Transport", transport))
-    end = time.monotonic() + GATHERED_SECONDS / 2
+    end = time.monotonic() + LONGEST_LULL / 2
     for packet in (b"1", b"2", b"3"):
         connection.write(packet)
         time.sleep(0.0002)  # it is busy
         await asyncio.sleep(0)
     assert sent == [] or time.monotonic() > end
-    while time.monotonic() < end + GATHERED_SECONDS:
+    while time.monotonic() < end + LONGEST_LULL:
         time.sleep(0.0002)
         await asyncio.sleep(0)
     assert b"".join(sent) == b"123"

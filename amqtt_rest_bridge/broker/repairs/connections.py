@@ -41,7 +41,7 @@ from amqtt.session import ApplicationMessage, Session
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.repairs.permissions import send_will
-from amqtt_rest_bridge.times import LineLimit, Lull
+from amqtt_rest_bridge.times import LineLimit, in_lull
 from amqtt_rest_bridge.topics import loggable
 
 log = logging.getLogger(__name__)
@@ -56,10 +56,9 @@ _LOOK_SECONDS: Final = 1.0
 # was suspended for a minute has lost one look.
 _LOOKS: Final = 10
 # A connection is busy while so many packets are written within so many seconds. Its packets are written in a lull of
-# the loop, after so many seconds at most, or when they have so many bytes.
+# the loop, or when they have so many bytes.
 _MANY: Final = 8
 _BUSY_SECONDS: Final = 0.01
-_GATHERED_SECONDS: Final = 0.002
 _GATHERED_BYTES: Final = 16 << 10
 # The attributes that a session takes from its present connection.
 _OF_THE_CONNECTION: Final = (
@@ -250,7 +249,6 @@ class _Writer(WriterAdapter):
         self._gathered: list[bytes] = []
         self.gathered_bytes = 0
         """How many bytes have not been given to the transport."""
-        self._lull = Lull(_GATHERED_SECONDS, self._flush)
         self._is_busy = False
         self._count = 0  # packets since ...
         self._since = 0.0
@@ -271,7 +269,7 @@ class _Writer(WriterAdapter):
             if not self._is_busy or self._loop.time() - self._since > _BUSY_SECONDS:
                 self._transport.write(data)
                 return
-            self._lull.begin()
+            in_lull(self._flush)
         self._gathered.append(data)
         self.gathered_bytes += len(data)
         if self.gathered_bytes > _GATHERED_BYTES:
