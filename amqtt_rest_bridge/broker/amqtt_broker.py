@@ -26,13 +26,13 @@ from amqtt.contexts import Action, ListenerConfig
 from amqtt.errors import MQTTError, PluginInitError
 from amqtt.events import MQTTEvents
 from amqtt.mqtt.disconnect import DisconnectPacket
-from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, Subscription, UnSubscription
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
 from amqtt.mqtt.puback import PubackPacket
 from amqtt.mqtt.pubcomp import PubcompPacket
 from amqtt.mqtt.pubrec import PubrecPacket
 from amqtt.plugins.authentication import AnonymousAuthPlugin
 from amqtt.plugins.manager import PluginManager
-from amqtt.session import ApplicationMessage, Session
+from amqtt.session import Session
 
 Step = Callable[..., Coroutine[Any, Any, Any]]
 """A coroutine function of the broker, with amqtt's own parameters."""
@@ -53,6 +53,12 @@ class Steps(StrEnum):
     """Return whether a client may connect: session, listener."""
     SERVE_PACKETS = "_client_message_loop"
     """Do what the packets of a client ask, until its connection ends: session, handler."""
+    SUBSCRIBE_ALL = "_handle_subscription"
+    """Subscribe what a SUBSCRIBE asks, and acknowledge it: session, handler, its future."""
+    UNSUBSCRIBE_ALL = "_handle_unsubscription"
+    """Do the same for an UNSUBSCRIBE."""
+    END_CONNECTION = "_handle_disconnect"
+    """End a connection, and send its will: session, handler, future of the packet that ended it."""
     STOP_HANDLER = "_stop_handler"
     """Stop the handler of a connection: handler."""
     BROADCAST = "_broadcast_message"
@@ -93,9 +99,14 @@ REFUSED: Final = 0x80
 
 def replace(broker: Any, step: Steps, make: Callable[[Step], Step]) -> Step:
     """Replace a step by the result of `make`, which is given the present one; return the present one."""
-    own: Step = getattr(broker, step)
+    own = present(broker, step)
     setattr(broker, step, make(own))
     return own
+
+
+def present(broker: Any, step: Steps) -> Step:
+    """Return what a step is by now."""
+    return cast("Step", getattr(broker, step))
 
 
 # The broker that a plugin runs in.
@@ -140,37 +151,6 @@ def plugins_before(error: Exception) -> list[Any]:
         if isinstance(manager, PluginManager):
             return list(manager.plugins)
     return []
-
-
-# What a client has sent.
-
-
-async def pass_on(broker: Any, publisher: Session | None, handler: Any, message: ApplicationMessage) -> bool:
-    """Ask the ACL about a client's message, and broadcast it; return False if the connection has to end for it."""
-    return bool(await getattr(broker, Steps.DELIVER)(publisher, handler, _Done(message)))
-
-
-async def subscribe(broker: Any, handler: Any, wanted: Subscription | UnSubscription) -> None:
-    """Do what a SUBSCRIBE or UNSUBSCRIBE asks, and acknowledge it."""
-    step = broker._handle_subscription if isinstance(wanted, Subscription) else broker._handle_unsubscription
-    await step(handler.session, handler, _Done(wanted))
-
-
-async def end_connection(broker: Any, session: Session, handler: Any, ended: "asyncio.Future[Any]") -> None:
-    """End a connection, and send its will; `ended` is the future of the packet that ended it."""
-    await broker._handle_disconnect(session, handler, ended)
-
-
-class _Done:
-    """A future with a result, which is all that amqtt asks for."""
-
-    __slots__ = ("_result",)
-
-    def __init__(self, result: Any) -> None:
-        self._result = result
-
-    def result(self) -> Any:
-        return self._result
 
 
 # Messages on their way to the subscribers.

@@ -32,7 +32,7 @@ from amqtt.errors import ProtocolHandlerError
 from amqtt.mqtt.connect import ConnectPacket
 from amqtt.mqtt.disconnect import DisconnectPacket
 from amqtt.mqtt.pingreq import PingReqPacket
-from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler
+from amqtt.mqtt.protocol.broker_handler import BrokerProtocolHandler, Subscription
 from amqtt.mqtt.publish import PublishPacket
 from amqtt.mqtt.subscribe import SubscribePacket
 from amqtt.mqtt.unsubscribe import UnsubscribePacket
@@ -164,11 +164,12 @@ class ClientHandler(BrokerProtocolHandler):
             broker: The broker.
             failed: Limits the log of topic plugins that fail.
         """
+        deliver = amqtt_broker.present(broker, Steps.DELIVER)
         while not self._is_finished and (one := await self._unpassed.get()) is not None:
             self._in_hand = 1
             if isinstance(one, ApplicationMessage):
                 try:
-                    goes_on = await amqtt_broker.pass_on(broker, self.publisher, self, one)
+                    goes_on = await deliver(self.publisher, self, _Done(one))
                 except Exception:  # of a topic plugin
                     goes_on = True
                     if count := failed.count():
@@ -177,7 +178,8 @@ class ClientHandler(BrokerProtocolHandler):
                 if not goes_on:
                     await self.handle_connection_closed()
             else:
-                await amqtt_broker.subscribe(broker, self, one)
+                step = Steps.SUBSCRIBE_ALL if isinstance(one, Subscription) else Steps.UNSUBSCRIBE_ALL
+                await amqtt_broker.present(broker, step)(self.session, self, _Done(one))
                 self._subscriptions -= 1
             self._in_hand = 0
             self._unpassed.task_done()
@@ -207,6 +209,18 @@ class ClientHandler(BrokerProtocolHandler):
         self._is_given_up = True
         if self._waiting is not None:
             self._waiting.cancel()
+
+
+class _Done:
+    """A future with a result, which is all that amqtt asks for."""
+
+    __slots__ = ("_result",)
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def result(self) -> Any:
+        return self._result
 
 
 class _PatientReader(ReaderAdapter):
@@ -315,6 +329,7 @@ class _Connections:
         amqtt_broker.read_connects_as_of_newcomers(broker, ClientHandler)
         self._serve = amqtt_broker.replace(broker, Steps.SERVE_CLIENT, lambda _: self._receive)
         self._authenticate = amqtt_broker.replace(broker, Steps.AUTHENTICATE, lambda _: self._is_admitted)
+        self._end_as_amqtt = amqtt_broker.present(broker, Steps.END_CONNECTION)
         amqtt_broker.replace(broker, Steps.SERVE_PACKETS, lambda _: self._pass_on)
         self._end_forwarding = amqtt_broker.replace(broker, Steps.END_FORWARDING, lambda _: self._give_up)
 
@@ -406,7 +421,7 @@ class _Connections:
             log.warning("%s: %d acknowledged message(s) are dropped: %s", client, left, reason)
         if not self._is_taken_over(session, handler):
             session.will_flag = False
-            await amqtt_broker.end_connection(self._broker, session, handler, handler.ended)
+            await self._end_as_amqtt(session, handler, handler.ended)
         publisher = handler.publisher
         if publisher is not None and publisher.will_flag and not isinstance(handler.ended.result(), DisconnectPacket):
             await send_will(self._broker, publisher)
