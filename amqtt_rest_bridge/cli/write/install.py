@@ -25,7 +25,6 @@ from amqtt_rest_bridge.lot.model import RestApiConfig
 from amqtt_rest_bridge.lot.parameters import PARAMETERS
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Report
-from amqtt_rest_bridge.system import own_version
 
 DEFAULT_LIBRARY = "http://127.0.0.1:8000"
 DEFAULT_FOLDER = "conf/routes"
@@ -130,7 +129,7 @@ def run(
     secrets_dir: SecretsDir = SECRETS_DIR,
 ) -> int:
     """Fetch, check, show and write the route files of a template; return the exit status."""
-    files = _contents(Library(library, f"amqtt-rest-bridge/{own_version()}").template(slug).notebooks)
+    files = _contents(Library(library).template(slug).notebooks)
     checked = _check(files, into, secrets_dir)
     shown, others = listed(checked.faults)
     for line in (*shown, *([others] if others is not None else ())):

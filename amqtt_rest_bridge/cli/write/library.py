@@ -26,6 +26,7 @@ from amqtt_rest_bridge.cli import CommandError
 from amqtt_rest_bridge.errors import ConfigurationError, on_one_line, visible
 from amqtt_rest_bridge.http.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
 from amqtt_rest_bridge.spelling import question
+from amqtt_rest_bridge.system import own_version
 
 MAX_BYTES: Final = 16 * 1024 * 1024
 TOTAL_SECONDS: Final = 60.0
@@ -106,17 +107,13 @@ class _Session(requests.Session):
 
 
 class Library:
-    """A template library at the address of its API.
-
-    Args:
-        address: An http or https URL; may hold a path and credentials.
-        user_agent: The User-Agent of requests.
+    """A template library at the address of its API: an http or https URL, which may hold a path and credentials.
 
     Raises:
         ConfigurationError: the address cannot be used.
     """
 
-    def __init__(self, address: str, user_agent: str) -> None:
+    def __init__(self, address: str) -> None:
         try:
             parts = urlsplit(address)
             origin = origin_of(parts)
@@ -131,9 +128,8 @@ class Library:
             self._session.proxies = get_environ_proxies(self.name)
         authorities = ssl.get_default_verify_paths()
         self._session.verify = os.environ.get("SSL_CERT_FILE") or authorities.cafile or authorities.capath or True
-        self._session.headers.update(
-            {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": user_agent}
-        )
+        accepted = {"Accept": "application/json", "Accept-Encoding": "identity"}
+        self._session.headers.update(accepted | {"User-Agent": f"amqtt-rest-bridge/{own_version()}"})
         if parts.username is not None:
             self._session.auth = unquote(parts.username), unquote(parts.password or "")
 
@@ -147,7 +143,25 @@ class Library:
         # Only dots would be another path of the API.
         if not id_or_slug.strip(".") or not id_or_slug.isprintable() or "/" in id_or_slug or "\\" in id_or_slug:
             raise ConfigurationError(f"{visible(id_or_slug)!r} is not the slug or id of a template")
-        self._deadline = time.monotonic() + TOTAL_SECONDS
+        future: Future[Template] = Future()
+
+        def fetch() -> None:
+            try:
+                future.set_result(self._template(id_or_slug))
+            except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits
+                future.set_exception(error)
+
+        threading.Thread(target=fetch, name="install", daemon=True).start()
+        try:
+            return future.result(TOTAL_SECONDS)
+        except TimeoutError as error:
+            raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:g} s", "try again later") from error
+        except OSError as error:  # requests' own are such, too
+            reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
+            cause = _cause(error)
+            raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
+
+    def _template(self, id_or_slug: str) -> Template:
         status, content = self._get(f"/api/templates/{quote(id_or_slug, safe='')}")
         if status != HTTPStatus.OK:
             raise self._refusal(status, content, id_or_slug)
@@ -158,29 +172,10 @@ class Library:
             raise InstallError(message, _OTHER_ADDRESS) from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
-        """Return the status and the body that a path is answered with, by the deadline."""
-        future: Future[tuple[int, bytes]] = Future()
-
-        def ask() -> None:
-            try:
-                future.set_result(self._ask(f"{self.name}{path}"))
-            except BaseException as error:  # noqa: BLE001  # it is raised by the thread that waits
-                future.set_exception(error)
-
-        threading.Thread(target=ask, name="install", daemon=True).start()
-        try:
-            return future.result(max(0.0, self._deadline - time.monotonic()))
-        except TimeoutError as error:
-            raise InstallError(f"{self.name} has not answered in {TOTAL_SECONDS:g} s", "try again later") from error
-        except OSError as error:  # requests' own are such, too
-            reason, hint = next((text, hint) for kind, text, hint in _FAILURES if isinstance(error, kind))
-            cause = _cause(error)
-            raise InstallError(f"{self.name}: {reason}{f': {cause}' if cause else ''}", hint) from error
-
-    def _ask(self, url: str) -> tuple[int, bytes]:
+        """Return the status and the body that a path is answered with; asks again where that may help."""
         for pause in (*_PAUSES, None):
             try:
-                status, content = self._follow(url)
+                status, content = self._follow(f"{self.name}{path}")
             except _AGAIN as error:
                 if pause is None or isinstance(error, _FINAL):
                     raise
@@ -248,7 +243,7 @@ class Library:
 
     def _slugs(self, path: str) -> list[str]:
         """Return the slugs of a list or search; none where the library does not answer with one."""
-        with contextlib.suppress(InstallError, msgspec.MsgspecError, ValueError, RecursionError):
+        with contextlib.suppress(InstallError, OSError, msgspec.MsgspecError, ValueError, RecursionError):
             listed = msgspec.json.decode(self._get(f"/api/{path}")[1], type=_Listed)
             slugs = [each.slug for each in listed.results if each.slug]
             return [each for each in slugs if each.isprintable() and len(each) <= _SHOWN]
