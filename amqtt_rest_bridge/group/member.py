@@ -16,7 +16,7 @@ import secrets
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from functools import partial
 from typing import Final, Protocol
 
@@ -99,8 +99,7 @@ class Member:
         self._look = asyncio.Event()
         self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._look.set)
         """The connection that publishes."""
-        self._slots: dict[int, Slot] = {}
-        self._leaving: dict[int, Slot] = {}  # they are handed over, or were taken by another worker
+        self._slots: dict[int, Slot] = {}  # those that are being left, too
         self._plan = plan((), settings.group)
         self._routes: list[str] = []  # names
         self._capacities = Capacities(int(settings.queue_bytes))
@@ -117,7 +116,8 @@ class Member:
     @property
     def slots(self) -> list[bool]:
         """Return for each slot whether it is served here; False while it is handed over."""
-        return [slot in self._slots for slot in range(self._settings.slots)]
+        served = {slot.number for slot in self._served()}
+        return [number in served for number in range(self._settings.slots)]
 
     @property
     def group_numbers(self) -> GroupNumbers:
@@ -137,7 +137,7 @@ class Member:
     def troubles(self) -> list[str]:
         """Return which connections are missing, and why."""
         lost = self.own.client.trouble
-        return ([] if lost is None else [lost]) + [why for slot in self._slots.values() for why in slot.troubles]
+        return ([] if lost is None else [lost]) + [why for slot in self._served() for why in slot.troubles]
 
     def leads(self, event: EventName) -> bool:
         """Return whether this worker runs an event with EVERY."""
@@ -205,7 +205,7 @@ class Member:
             await self.own.subscribe()
         except BrokerError as error:  # when the connection is back all is subscribed
             log.error("not all routes receive messages: %s", error)  # noqa: TRY400
-        await asyncio.gather(*(slot.use(self._plan) for slot in list(self._slots.values())))
+        await asyncio.gather(*(slot.use(self._plan) for slot in self._served()))
 
     async def follow(self) -> None:
         """Follow the leases until cancelled: publish notices, open and leave slots."""
@@ -215,9 +215,9 @@ class Member:
             for intent in [] if self._stopping else self.leases.intents(now, time.time()):
                 if isinstance(intent, Notice):
                     self._publish(intent)
-                elif intent.slot in self._slots:
+                elif (slot := self._slots.get(intent.slot)) is not None and not slot.is_leaving:
                     log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)
-                    self._begin_leaving(intent.slot, self._hand_over)
+                    self._begin_leaving(slot, hands_over=True)
             if not self._stopping:
                 self._follow_leases(now)
             if self._ordered_until != self.leases.ordered_until:  # before it no other worker takes the slots held here
@@ -233,7 +233,7 @@ class Member:
         self._stopping = True
         if self.own.client.was_open:  # so that others may know of this worker
             self._publish(self.leases.stop(time.time()))
-        slots = [*self._slots.values(), *self._leaving.values()]
+        slots = list(self._slots.values())
         for slot in slots:
             slot.drop(shared=False)
         self._calls.withdraw()
@@ -245,7 +245,7 @@ class Member:
 
     async def leave(self) -> None:
         """Leave all slots."""
-        await asyncio.gather(*(self._leave(slot) for slot in [*self._slots.values(), *self._leaving.values()]))
+        await asyncio.gather(*(self._leave(slot) for slot in list(self._slots.values())))
 
     async def close(self) -> None:
         """Remove the presence of this worker and the statuses of its routes, and disconnect."""
@@ -278,25 +278,26 @@ class Member:
             self._lost_at = now
         if not is_heard or now - self._lost_at >= self._settings.adopt_seconds * _LEASE_LEFT:
             self._lost_at = math.inf
-            if self._slots:
+            if served := self._served():
                 log.warning("group %s does not hear this worker: its slots are left to others", self._settings.group)
-            for number in list(self._slots):
-                self._begin_leaving(number, self._abandon)
+            for slot in served:
+                self._begin_leaving(slot, hands_over=False)
 
     def _follow_leases(self, now: float) -> None:
         held = self.leases.held
-        for number in sorted(set(self._slots) - held):
-            if self._changes["lost", number].count():
-                log.warning("slot %d of group %s was taken by another worker", number, self._settings.group)
-            self._begin_leaving(number, self._abandon)
+        for slot in self._served():
+            if slot.number not in held:
+                if self._changes["lost", slot.number].count():
+                    log.warning("slot %d of group %s was taken by another worker", slot.number, self._settings.group)
+                self._begin_leaving(slot, hands_over=False)
         if self.connected.is_set():
-            for number in sorted(held - set(self._slots) - set(self._leaving)):
+            for number in sorted(held - self._slots.keys()):
                 self._open(number)
             view, self.view = self.view, self.leases.view(now)
             self._warnings.look(self.view, self.leases.beyond, now)
             if view != self.view:
                 self._group_changed()
-            if not self.leases.share_comes(now) and all(slot.is_tried for slot in self._slots.values()):
+            if not self.leases.share_comes(now) and all(slot.is_tried for slot in self._served()):
                 self.settled.set()
 
     def _group_changed(self) -> None:
@@ -319,7 +320,7 @@ class Member:
             intake.look_again()
 
     def _intakes(self) -> Iterator[Intake]:
-        return (intake for slot in (*self._slots.values(), *self._leaving.values()) for intake in slot.intakes)
+        return (intake for slot in self._slots.values() for intake in slot.intakes)
 
     def _publish(self, notice: Notice) -> None:
         """Publish a notice. A presence expires by the broker's clock, so readers need no clock of their own."""
@@ -351,11 +352,16 @@ class Member:
             await intake.client.tried.wait()
         self._look.set()
 
-    def _begin_leaving(self, number: int, leave: Callable[[Slot], Coroutine[None, None, None]]) -> None:
-        slot = self._leaving[number] = self._slots.pop(number)
-        slot.drop(shared=leave == self._abandon)  # the messages go to another worker then
+    def _served(self) -> list[Slot]:
+        return [slot for slot in self._slots.values() if not slot.is_leaving]
+
+    def _begin_leaving(self, slot: Slot, *, hands_over: bool) -> None:
+        """Leave a slot: hand it over, or drop all at once, as another worker has it or will have it."""
+        slot.is_leaving = True
+        slot.drop(shared=not hands_over)
         self._calls.withdraw()
-        self._supervisor.finish(f"leaving slot {number}", partial(leave, slot))
+        leave = self._hand_over if hands_over else self._abandon
+        self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
         """Leave a slot once its running requests, and all calls of messages for several events, have ended.
@@ -386,7 +392,6 @@ class Member:
             self._closed["reconnects"] += intake.client.reconnects
         await slot.close()
         self._slots.pop(slot.number, None)
-        self._leaving.pop(slot.number, None)
         self._look.set()
 
 

@@ -216,7 +216,6 @@ class PluginMember:
         self._identifiers = Identifiers()
         self._wanted: Mapping[str, EventSession] = {}
         self._intakes: dict[str, EventIntake] = {}
-        self._connecting: dict[str, asyncio.Task[None]] = {}
         self._subscribing = asyncio.Lock()
         self._is_stopping = False
         self._redelivered = self._reconnects = 0  # of sessions that were closed
@@ -376,7 +375,7 @@ class PluginMember:
         intake = self._intakes[client_id] = EventIntake(
             self._broker, session, self._calls, self._identifiers.names, is_lossless=client_id != _MAIN
         )
-        self._connecting[client_id] = self._supervisor.keep(client_id, intake.client.run)
+        intake.client.running = self._supervisor.keep(client_id, intake.client.run)
 
     async def _leave(self, client_id: str, intake: EventIntake, gone: set[EventName]) -> None:
         """Leave the events of a lossless session that are gone; close it if it has no event left.
@@ -393,11 +392,7 @@ class PluginMember:
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _close(self, client_id: str) -> None:
-        if (intake := self._intakes.pop(client_id, None)) is None:
-            return
-        connecting = self._connecting.pop(client_id)
-        connecting.cancel()
-        await asyncio.wait([connecting])
-        self._redelivered += intake.redelivered
-        self._reconnects += intake.client.reconnects
-        await intake.client.close()
+        if (intake := self._intakes.pop(client_id, None)) is not None:
+            await intake.client.close()
+            self._redelivered += intake.redelivered
+            self._reconnects += intake.client.reconnects

@@ -291,6 +291,8 @@ class Slot:
         ordered_from: float,
     ) -> None:
         self.number = number
+        self.is_leaving = False
+        """Whether it is handed over, or was taken by another worker."""
         self._broker = broker
         self._settings = settings
         self._offer = offer
@@ -299,7 +301,6 @@ class Slot:
         self._gate = gate
         self._ordered_from = ordered_from
         self._intakes: dict[str, Intake] = {}
-        self._connecting: dict[str, asyncio.Task[None]] = {}
         self._changing = asyncio.Lock()
         self._used = self._closed = False
 
@@ -353,7 +354,7 @@ class Slot:
         intake.ordered_from = self._ordered_from
         intake.prepare(wanted.feeds, events)
         self._intakes[name] = intake
-        self._connecting[name] = self._supervisor.keep(session.client_id, intake.client.run)
+        intake.client.running = self._supervisor.keep(session.client_id, intake.client.run)
 
     async def _change(self, name: str, gone: list[str], wanted: Plan) -> None:
         try:
@@ -361,7 +362,7 @@ class Slot:
         except BrokerError as error:  # the next connection subscribes
             log.warning("%s: not all routes receive messages: %s", self._intakes[name].client.client_id, error)
         if name not in wanted.sessions:
-            await self._close(name)
+            await self._intakes.pop(name).client.close()
 
     def drop(self, *, shared: bool) -> None:
         """Take no more messages, and drop what is not called yet; messages of several events only with `shared`."""
@@ -383,10 +384,5 @@ class Slot:
         """Disconnect all sessions, which the broker keeps."""
         async with self._changing:
             self._closed = True
-            await asyncio.gather(*(self._close(name) for name in list(self._intakes)))
-
-    async def _close(self, name: str) -> None:
-        connecting = self._connecting.pop(name)
-        connecting.cancel()
-        await asyncio.wait([connecting])
-        await self._intakes.pop(name).client.close()
+            await asyncio.gather(*(intake.client.close() for intake in self.intakes))
+            self._intakes.clear()

@@ -63,6 +63,8 @@ class ReconnectingClient:
         """Set once the first connection is open, or could not be opened."""
         self.reconnects = 0
         """How many connections followed one that was lost."""
+        self.running: asyncio.Task[None] | None = None
+        """The task of `run`, which `close` ends."""
         self._broker = broker
         self._session = session
         self._on_message = on_message
@@ -161,6 +163,9 @@ class ReconnectingClient:
 
     async def close(self) -> None:
         """Disconnect; the session stays at the broker for as long as it was asked to."""
+        if self.running is not None:
+            self.running.cancel()
+            await asyncio.wait([self.running])
         connection, self.connection = self.connection, None
         if connection is not None:
             await connection.disconnect()
