@@ -229,12 +229,11 @@ class Outcomes:
         if route is None or event is None:
             return
         level = logging.WARNING if run.outcome is Outcome.FAILED else logging.INFO
-        if log.isEnabledFor(level):
-            code = "" if run.refusal is None else f" {run.refusal.code}"
-            status, name = run.answer.status[:3], (route.name, event.name)
-            self.quiet.note(
-                level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id, kind=status[0]
-            )
+        code = "" if run.refusal is None else f" {run.refusal.code}"
+        status, name = run.answer.status[:3], (route.name, event.name)
+        self.quiet.note(
+            level, name, "answered %s with %s%s, run %s", run.label, status, code, run.request.id, kind=status[0]
+        )
         statistics = self.statistics.get(route.name)
         if statistics is None:
             return

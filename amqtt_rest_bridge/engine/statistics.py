@@ -5,7 +5,7 @@ After each change `Outcomes.report_health` checks whether the health has changed
 
 from collections import deque
 from collections.abc import Iterable
-from enum import IntEnum, auto
+from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
@@ -44,7 +44,7 @@ class RouteError(NamedTuple):
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
-class _End(IntEnum):
+class _End(Enum):
     """How a message or request has ended."""
 
     WELL = auto()
@@ -71,36 +71,33 @@ class _Window:
 
     def __init__(self) -> None:
         self._last: deque[_Ended] = deque(maxlen=HEALTH_WINDOW)
-        self._counts = dict.fromkeys(_End, 0)
-        self.streak = 0
+        self.failed = self.streak = 0
+        self.refused = 0
+        """Those whose callers are at fault."""
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._last)
 
-    @property
-    def failed(self) -> int:
-        """Return how many have failed."""
-        return self._counts[_End.FAILED]
-
-    @property
-    def refused(self) -> int:
-        """Return how many were refused since their callers are at fault."""
-        return self._counts[_End.REFUSED]
-
     def add(self, end: _End, run: str | None = None, retry_of: str | None = None) -> None:
         """Note how a run has ended; `run` is its id if it has failed, `retry_of` that of the run it repeats."""
         self.streak = self.streak + 1 if end is _End.FAILED else 0
-        self._counts[end] += 1
+        self._count(end, 1)
         before = None if retry_of is None else next((one for one in self._last if retry_of in one.runs), None)
         if before is not None:
-            self._counts[before.end] -= 1
+            self._count(before.end, -1)
             before.end = end
             before.runs = [*before.runs, *([] if run is None else [run])][-_MOST_RUNS:]
             return
         if len(self._last) == HEALTH_WINDOW:
-            self._counts[self._last[0].end] -= 1
+            self._count(self._last[0].end, -1)
         self._last.append(_WELL if run is None and end is _End.WELL else _Ended(end, [] if run is None else [run]))
+
+    def _count(self, end: _End, change: int) -> None:
+        if end is _End.FAILED:
+            self.failed += change
+        elif end is _End.REFUSED:
+            self.refused += change
 
 
 class _When(Struct):

@@ -244,29 +244,26 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def take_turn(self) -> None:
         """Parse received bytes up to the end of one request, and answer it; called when its turn comes."""
         self._is_queued = False
-        if self.transport is None or self.transport.is_closing():
+        transport, reader = self.transport, self._reader
+        if transport is None or transport.is_closing():
             return
+        if not reader.has_begun:
+            self.began = self.active
         try:
-            self._read_on(self.transport)
+            self._unread = reader.read(self._unread)
+            if reader.is_complete:
+                if self._unread:
+                    self._pause()  # until the next request is parsed
+                self._serve()
+            elif self.has_left:
+                transport.close()
+            else:
+                if reader.wants_to_continue():
+                    transport.write(_CONTINUE)
+                self._resume()
         except Exception:
             log.exception("A connection is closed because serving it failed")
             self.abandon()
-
-    def _read_on(self, transport: asyncio.Transport) -> None:
-        reader = self._reader
-        if not reader.has_begun:
-            self.began = self.active
-        self._unread = reader.read(self._unread)
-        if reader.is_complete:
-            if self._unread:
-                self._pause()  # until the next request is parsed
-            self._serve()
-        elif self.has_left:
-            transport.close()
-        else:
-            if reader.wants_to_continue():
-                transport.write(_CONTINUE)
-            self._resume()
 
     def _refuse(self, refusal: Refusal) -> None:
         """Answer an incomplete request with a refusal."""
@@ -542,12 +539,7 @@ class RequestReader:
         self.is_complete = self.is_understood = self.is_last = False
         self._held = b""  # of a head that has not come to its end
         self._body = bytearray()
-        self._left = 0  # bytes of the body, or of the chunk that is being read
-        self._is_chunked = False
         self._expected = ""  # what Expect asks for
-        self._at_size = True  # a line that begins now has the size of a chunk
-        self._line = b""  # such a line, as far as it has come
-        self._lines = 0  # bytes of lines between chunks since there was content
 
     @property
     def has_begun(self) -> bool:
@@ -650,8 +642,12 @@ class RequestReader:
         """Check what was read of the head."""
         headers = self.headers
         coding, host = headers.get("transfer-encoding"), headers.get("host")
+        self._left = int(headers.get("content-length", 0))  # bytes of the body, or of the chunk that is being read
         self._is_chunked = coding is not None
-        self._left = int(headers.get("content-length", 0))
+        if self._is_chunked:
+            self._at_size = True  # a line that begins now has the size of a chunk
+            self._line = b""  # such a line, as far as it has come
+            self._lines = 0  # bytes of lines between chunks since there was content
         if not _IS_HOST.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
             self.refuse(_invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
         elif not self.target.startswith("/") and not _IS_TARGET.fullmatch(self.target):

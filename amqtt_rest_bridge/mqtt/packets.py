@@ -518,7 +518,8 @@ def publish(
     number = b"" if packet_id is None else packet_id.to_bytes(2, "big")
     first = standard.PUBLISH << 4 | duplicate << 3 | qos << 1 | retain
     written = properties if isinstance(properties, bytes) else _maybe(properties)
-    return _packet(first, of_text(topic), number, written, payload)
+    head = of_text(topic) + number + written
+    return b"".join((bytes((first,)), of_variable(len(head) + len(payload)), head, payload))
 
 
 def acknowledgement(kind: int, packet_id: int, code: int = 0) -> bytes:

@@ -246,10 +246,11 @@ class ServerEndpoint:
         if topic is None:
             largest = shared.host.limits.max_response_bytes
             self._reading = ReadEvent(route, event, shared.reads, largest, shared.host.clock.monotonic)
+        self._constant_topic = topic.source if topic is not None and topic.is_constant else None
         self._answer: Response | None = None
         """The answer to every request, None if it depends on the request."""
-        if topic is not None and topic.is_constant and event.response is None:
-            self._answer = replace(self._published(topic.source), labels=self._labels)
+        if self._constant_topic is not None and event.response is None:
+            self._answer = replace(self._published(self._constant_topic), labels=self._labels)
 
     def answer(self, request: EventRequest) -> Answer:
         """Answer a request, or return what does."""
@@ -313,8 +314,10 @@ class ServerEndpoint:
     def _publication(self, request: EventRequest) -> Publication:
         event, headers = self._event, request.http.headers
         trace = () if TRACE_NAMES.isdisjoint(headers) else trace_of(headers.items())
-        assert self._topic is not None  # noqa: S101  # the event publishes
-        topic = self._topic.source if self._topic.is_constant else request.fill(self._topic)
+        topic = self._constant_topic
+        if topic is None:
+            assert self._topic is not None  # noqa: S101  # the event publishes
+            topic = request.fill(self._topic)
         payload = request.content() if event.payload is None else request.fill_bytes(event.payload)
         if len(payload) > self._shared.host.limits.max_body_bytes:
             raise RequestRefusedError(too_large(self._shared.host.limits.max_body_bytes))
