@@ -7,7 +7,7 @@ import logging
 import os
 import ssl
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -25,7 +25,6 @@ from amqtt_rest_bridge.settings import (
     PASSWORD_VARIABLE,
     SettingFault,
     WorkerSettings,
-    check_settings,
     read_secret,
     row_of,
     variable_of,
@@ -163,7 +162,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", lis
         if one.name in read.values and one not in _ROWS
     ]
     if section is not None:
-        faults += [*section.setting_faults(), *section.faults_of(_address_faults(section.settings))]
+        faults += [*section.setting_faults(), *section.faults_of(broker_address(section.settings)[1])]
     return section, faults
 
 
@@ -182,9 +181,10 @@ def _check(path: Path, options: Mapping[str, Any]) -> int:
 def _usable(path: Path, options: Mapping[str, Any]) -> tuple[WorkerSettings, Address]:
     """Return the settings and the broker's address; raises `ConfigurationError` for what is wrong with them."""
     section, faults = _read(path, options)
-    if faults or section is None:
+    address = None if section is None else broker_address(section.settings)[0]
+    if section is None or address is None or faults:
         raise ConfigurationError(in_one_line(faults))
-    return section.settings, broker_address(section.settings)
+    return section.settings, address
 
 
 def _run(path: Path, options: Mapping[str, Any], signals: Signals, logs: Handler) -> int:
@@ -228,23 +228,22 @@ def _probe(path: Path, options: Mapping[str, Any], *, as_json: bool) -> int:
     return 1 if lacking else 0
 
 
-def _address_faults(settings: WorkerSettings) -> Iterator[SettingFault]:
-    """Return what is wrong with the address, the password and the certificates; reads them."""
-    for names, read in ((("broker",), _url), (("password_secret",), _password), (_TLS_FILES, _tls)):
-        try:
-            read(settings)
-        except ConfigurationError as error:
-            yield names, str(error)
+def broker_address(settings: WorkerSettings) -> tuple[Address | None, list[SettingFault]]:
+    """Return the broker's address, None if it cannot be used, and what is wrong with it; reads certificates and secret.
 
-
-def broker_address(settings: WorkerSettings) -> Address:
-    """Check the settings and return the broker's address; reads certificates and the password.
-
-    Raises:
-        ConfigurationError: The first setting that cannot be used; the message holds no password.
+    No message holds the password.
     """
-    check_settings(settings)
-    return replace(_url(settings), password=_password(settings), tls=_tls(settings))
+    read: list[Any] = []
+    faults: list[SettingFault] = []
+    for names, part in ((("broker",), _url), (("password_secret",), _password), (_TLS_FILES, _tls)):
+        try:
+            read.append(part(settings))
+        except ConfigurationError as error:
+            faults.append((names, str(error)))
+    if faults:
+        return None, faults
+    url, password, tls = read
+    return replace(url, password=password, tls=tls), []
 
 
 def _url(settings: WorkerSettings) -> Address:

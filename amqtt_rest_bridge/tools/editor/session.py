@@ -63,13 +63,13 @@ class Session:
 
     def open(self, uri: str, path: str, text: str, version: int | None) -> None:
         """Take the text of a document that has been opened."""
-        self._take(Document(uri, path, text, version))
+        self._read(Document(uri, path, text, version))
 
     def open_cell(self, uri: str, notebook: str, text: str, version: int | None) -> None:
         """Take the text of a cell, which is used instead of the file of its notebook."""
         self.project.remove(notebook)
         # Not by its number, which changes with each cell that is inserted.
-        self._take(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
+        self._read(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
 
     def change(self, uri: str, version: int | None, changes: Iterable[types.TextDocumentContentChangeEvent]) -> None:
         """Apply changes to a document, in their order."""
@@ -141,11 +141,8 @@ class Session:
         """Return the URI of a document that is open."""
         return next((one.uri for one in self._documents.values() if one.path == path), None)
 
-    def _take(self, document: Document) -> None:
-        self._documents[document.uri] = document
-        self._read(document)
-
     def _read(self, document: Document) -> None:
+        self._documents[document.uri] = document
         if document.reading is not None:
             document.reading.cancel()
         document.reading = self._begin_task(self._read_steps(document))
