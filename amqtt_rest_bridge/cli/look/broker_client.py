@@ -223,17 +223,19 @@ async def publish(address: Address, publications: Sequence[Publication], seconds
     Raises:
         BrokerUnavailableError: As `collect`; the message says how many were published.
     """
-    count = len(publications)
-    if await _is_mqtt_5(address):
-        async with connected(address, [], level=MQTT_5) as subscriber:
-            for done, publication in enumerate(publications):
-                await _publish(subscriber, publication, f"{done} of {count}", seconds)
-        return
-    for done, publication in enumerate(publications):
-        first = next((float(value) for name, value in _user(publication) if name == TIME), None)
-        client_id = None if first is None else replaying_client_id(first)
-        async with connected(address, [], client_id=client_id) as subscriber:
-            await _publish(subscriber, publication, f"{done} of {count}", seconds)
+    is_mqtt_5, done = await _is_mqtt_5(address), 0
+    for some in [publications] if is_mqtt_5 else [[one] for one in publications]:
+        first = next((float(value) for name, value in _user(some[0]) if name == TIME), None)
+        level = MQTT_5 if is_mqtt_5 else MQTT_3_1_1
+        client_id = None if is_mqtt_5 or first is None else replaying_client_id(first)
+        async with connected(address, [], level=level, client_id=client_id) as subscriber:
+            for publication in some:
+                started = time.monotonic()
+                if not await subscriber.publish(publication):
+                    were = f"{done} of {len(publications)} were published"
+                    raise BrokerUnavailableError(f"{address.shown} did not acknowledge a message; {were}")
+                done += 1
+                await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
 
 
 async def _is_mqtt_5(address: Address) -> bool:
@@ -254,10 +256,3 @@ async def _is_mqtt_5(address: Address) -> bool:
 
 def _user(publication: Publication) -> Pairs:
     return () if publication.properties is None else publication.properties.user
-
-
-async def _publish(subscriber: Subscriber, publication: Publication, done: str, seconds: float) -> None:
-    started = time.monotonic()
-    if not await subscriber.publish(publication):
-        raise BrokerUnavailableError(f"{subscriber.shown} did not acknowledge a message; {done} were published")
-    await asyncio.sleep(max(0.0, started + seconds - time.monotonic()))
