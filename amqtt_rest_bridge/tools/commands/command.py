@@ -31,10 +31,11 @@ NAMES: Final = {name.lower(): name for name in _KNOWN}
 _REQUEST_ID: Final = re.compile(rb"(?:^|\s)--?request-?id\s{1,64}(\S{1,128})\s{0,64}$", re.IGNORECASE)
 _TAIL: Final = 512
 _WORD: Final = re.compile(r"\s*(-{1,2}[A-Za-z][A-Za-z-]{0,63})(?:\s|$)")
-_ROUTE: Final = re.compile(r"DEFINE\s+ROUTE\s+(\S+)", re.IGNORECASE)
-_SPACE: Final = re.compile(r"(?:\s+|//[^\n]*|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
-_DEFINE: Final = re.compile(r"DEFINE\b", re.IGNORECASE)
-_NAMED: Final = re.compile(r"([A-Za-z0-9_.-]+)\s+")
+_DEFINITION: Final = re.compile(
+    r"(?:(?!DEFINE\b)(?P<named>[A-Za-z0-9_.-]++)\s+)?"
+    r"(?P<text>(?:\s++|//[^\n]*+|--[^\n]*+|/\*.*?\*/)*+DEFINE\b(?:\s+ROUTE\s+(?P<name>\S+))?.*)",
+    re.IGNORECASE | re.DOTALL,
+)
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
 _NAME_OF_FILE: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,199}")  # a hidden file is not read; 255 bytes at most
 
@@ -88,17 +89,13 @@ def parse(payload: bytes) -> MqttCommand:
 
 def read_definition(arguments: str) -> AddedRoute:
     """Read `[NAME] DEFINE ROUTE ...`; comments may come before the definition."""
-    at, before, named = _behind_space(arguments, 0), "", ""
-    if not _DEFINE.match(arguments, at) and (word := _NAMED.match(arguments)) is not None:
-        named, before = word[1], word[0]
-        at = _behind_space(arguments, len(before))
-    text = arguments[len(before) :]
-    if not _DEFINE.match(arguments, at):
-        return AddedRoute(None, text, before, "write -addRoute and the whole definition, from DEFINE ROUTE on")
-    found = _ROUTE.match(arguments, at)
-    if found is None or not _NAME.fullmatch(found[1]):
+    found = _DEFINITION.fullmatch(arguments)
+    if found is None:
+        return AddedRoute(None, arguments, "", "write -addRoute and the whole definition, from DEFINE ROUTE on")
+    named, name, text = found["named"] or "", found["name"], found["text"]
+    before = arguments[: found.start("text")]
+    if name is None or not _NAME.fullmatch(name):
         return AddedRoute(None, text, before)
-    name = found[1]
     fault = None
     if named not in ("", name):
         fault = f"-addRoute names {on_one_line(named)}, and the definition {on_one_line(name)}"
@@ -110,12 +107,6 @@ def read_definition(arguments: str) -> AddedRoute:
 def is_name_of_file(name: str) -> bool:
     """Return whether a route of this name can have a file of its own."""
     return _NAME_OF_FILE.fullmatch(name) is not None
-
-
-def _behind_space(text: str, at: int) -> int:
-    """Return where white space and comments end."""
-    found = _SPACE.match(text, at)
-    return at if found is None else found.end()
 
 
 def subject_of(arguments: str) -> str:
