@@ -53,26 +53,6 @@ def test_check_prints_every_fault(place: Workplace) -> None:
 
 
 TEMPLATE_API = "  template_api.plugin.TemplateApiPlugin: {}\n"
-NO_NUMBERS = [
-    pytest.param(
-        BRIDGE, "workers: true, routes: routes.lot", "workers must be a whole number, not true or false", id="workers"
-    ),
-    pytest.param(
-        BRIDGE,
-        "reload_seconds: false, routes: routes.lot",
-        "reload_seconds must be a number, not true or false",
-        id="seconds",
-    ),
-    pytest.param(TEMPLATE_API, "port: true", "port must be a whole number, not true or false", id="port of the API"),
-]
-
-
-@pytest.mark.parametrize(("plugin", "setting", "message"), NO_NUMBERS)
-def test_true_and_false_are_not_numbers(place: Workplace, plugin: str, setting: str, message: str) -> None:
-    place.configure((BRIDGE, plugin.partition("{")[0] + "{" + setting + "}\n"))
-    expected = f"broker.yaml:7:{plugin.index('{') + 2}: "
-    assert f"{expected}error: {message}" in check(place).stdout
-    assert place.refusal() == f"rest-bridge: error: {expected}{message}"
 
 
 def test_check_tells_of_use_ssl_without_a_certificate_and_of_an_empty_host(place: Workplace) -> None:
