@@ -64,7 +64,7 @@ from amqtt_rest_bridge.topics import TopicIndex, loggable
 
 log = logging.getLogger(__name__)
 
-_RECEIVE_MAXIMUM: Final = 128  # publications of the bridge that wait; amqtt takes one in three iterations of the loop
+_RECEIVE_MAXIMUM: Final = 128  # publications of the bridge that wait; amqtt takes one in two iterations of the loop
 _MOST_PUBLISHED_BYTES: Final = 8 << 20  # of those; beyond it the bridge is not read
 _MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
 _LONGEST_KNOWN: Final = 256  # ... and their characters

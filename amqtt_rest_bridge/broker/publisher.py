@@ -12,10 +12,9 @@ from amqtt_rest_bridge.topics import check_topic_name, loggable
 
 log = logging.getLogger(__name__)
 
-# Between two publications, in iterations of the loop: one is forwarded in the first of them and written to its
-# subscribers in the second, and the third is that of everybody else. A client, too, gets one message into the queue in
-# about three, since amqtt takes so many from its packet to the queue.
-_ITERATIONS: Final = 3
+# Between two publications, in iterations of the loop: one is forwarded in the first of them, and written to its
+# subscribers in the second. A client, too, gets one message into the queue in two (`repairs.connections`).
+_ITERATIONS: Final = 2
 
 Delivered = Callable[[Callable[[], int], float], Awaitable[int]]
 """Wait for so many seconds at most until what waits, and what the broker was given, is delivered.
@@ -28,7 +27,7 @@ class Publisher:
     """Publishes in amqtt what the bridge publishes, at a pace that delays no other client.
 
     amqtt's own queue has no bound, and a message waits there for all that came before it. So one task hands a
-    publication to amqtt and waits for three iterations of the loop before it takes the next one. The bridge is sent the
+    publication to amqtt and waits for two iterations of the loop before it takes the next one. The bridge is sent the
     acknowledgement of a publication then, and has only so many unacknowledged.
 
     The queue is bounded by the endpoint, which reads no more of the bridge's publications while many wait here.
