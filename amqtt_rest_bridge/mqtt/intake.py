@@ -40,7 +40,7 @@ _KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespac
 
 log = logging.getLogger(__name__)
 
-_MOST_CHOICES: Final = 4096
+_MOST_KNOWN: Final = 4096  # combinations of subscriptions
 _WARN_SECONDS: Final = 60.0  # between two warnings of a session
 _MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
 
@@ -310,21 +310,6 @@ class Capacity:
             self.within.held_bytes += size
 
 
-@dataclass(frozen=True, slots=True)
-class _Choice:
-    """Which events take the messages that come by the same subscriptions.
-
-    `elsewhere` are events that receive this topic through another subscription, `elsewhere_too` including those of
-    other slots. All other events take the message. So does an event that a reload adds before `prepare` knows it, and
-    misses none. `is_known` is False if a subscription is not of these routes.
-    """
-
-    elsewhere: frozenset[EventName]
-    elsewhere_too: frozenset[EventName]
-    at_once: bool
-    is_known: bool = True
-
-
 class _Delayed(NamedTuple):
     """A message for ORDERED events that has to wait."""
 
@@ -365,7 +350,7 @@ class Intake(MessageSession):
         self._gone: set[str] = set()  # topic filters to unsubscribe
         self._all: frozenset[EventName] = frozenset()
         self._ordered: frozenset[EventName] = frozenset()
-        self._choices: dict[tuple[int, ...], _Choice] = {}
+        self._known: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}  # what `_elsewhere` returns
         self._waiting: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
@@ -385,7 +370,7 @@ class Intake(MessageSession):
         self._wanted = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
         self._all = events
         self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
-        self._choices = {}
+        self._known = {}
         self.look_again()
         return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
 
@@ -472,14 +457,14 @@ class Intake(MessageSession):
         """Offer a message to its events; to ORDERED ones from `ordered_from` on."""
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
-        choice = self._choices.get(identifiers) or self._choose(identifiers)
-        if not choice.is_known and not any(feed.matches(received.topic) for feed in self._feeds.values()):
+        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
+        elsewhere = frozenset[EventName]()
+        if feeds and len(feeds) == len(identifiers):
+            elsewhere = self._elsewhere(identifiers, crc32(received.topic.encode()) % self._slots == self._slot)
+            delivery.at_once = all(feed.at_once for feed in feeds)
+        elif not any(feed.matches(received.topic) for feed in self._feeds.values()):
             self._take_unserved(delivery)
             return
-        elsewhere = choice.elsewhere
-        if choice.elsewhere_too is not elsewhere and crc32(received.topic.encode()) % self._slots != self._slot:
-            elsewhere = choice.elsewhere_too
-        delivery.at_once = choice.at_once
         delivery.hold()
         if not received.retain and elsewhere != self._all:
             hops, properties = hops_of(received.properties), carried(received.properties)
@@ -497,18 +482,18 @@ class Intake(MessageSession):
             self._offer_now(message, hops, elsewhere, delivery)
         delivery.release()
 
-    def _choose(self, identifiers: tuple[int, ...]) -> _Choice:
-        feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
-        if len(feeds) < len(identifiers) or not feeds:  # from a subscription that is gone: for every event that matches
-            return _Choice(frozenset(), frozenset(), at_once=False, is_known=False)
-        mine = frozenset[EventName]().union(*(feed.events for feed in feeds))
-        others = frozenset[EventName]().union(*(feed.events for feed in feeds if not feed.by_slot))
-        at_once = all(feed.at_once for feed in feeds)
-        elsewhere = self._all - mine
-        choice = _Choice(elsewhere, elsewhere if mine == others else self._all - others, at_once)
-        if len(self._choices) < _MOST_CHOICES:
-            self._choices[identifiers] = choice
-        return choice
+    def _elsewhere(self, identifiers: tuple[int, ...], is_own: bool) -> frozenset[EventName]:
+        """Return the events that receive a message by another subscription, or in another slot if it is not `is_own`.
+
+        All other events take the message: so does one that a reload adds before `prepare` knows it, and misses none.
+        """
+        known = self._known.get((identifiers, is_own))
+        if known is None:
+            feeds = [self._feeds[number] for number in identifiers]
+            known = self._all - frozenset().union(*(feed.events for feed in feeds if is_own or not feed.by_slot))
+            if len(self._known) < _MOST_KNOWN:
+                self._known[identifiers, is_own] = known
+        return known
 
     def _take_unserved(self, delivery: MqttDelivery) -> None:
         """Hold a message that no event here takes while another worker may have one; else acknowledge it.
