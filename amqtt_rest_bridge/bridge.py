@@ -249,7 +249,7 @@ class Program:
 
     async def reload(self) -> ReloadFailure | None:
         """Read the route files again now. On an error the present routes stay; the error is logged and returned."""
-        return await self._started.reload(look=True)
+        return await self._started.reload()
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
         """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""

@@ -168,24 +168,18 @@ class Reloader:
                 self._looks -= 1
                 if not self._failures or self._looks > 0:
                     continue
-            beside = self._beside
             try:
-                await self.reload(seen, forced=forced)
+                await self.reload(None if forced else seen)
             except _FilesChangedError:
                 log.info("route files changed while they were read: they are read again")
-                continue
-            self._seen = (seen - beside) | self._beside
 
-    async def reload(
-        self, seen: Fingerprint | None = None, *, forced: bool = False, look: bool = False
-    ) -> ReloadFailure | None:
+    async def reload(self, seen: Fingerprint | None = None) -> ReloadFailure | None:
         """Load now; a set with errors, or one that cannot be used, changes nothing, is logged, and why is returned.
 
-        With `look` the next look compares with the files as they are now. With `seen`, a look of `run`, files that
-        have changed since raise `_FilesChangedError` and change nothing, unless the reload is `forced`.
+        With `seen`, a look of `run`, files that have changed since raise `_FilesChangedError` and change nothing.
         """
         async with self._turn:
-            failure = await self._reload(seen, forced=forced, look=look)
+            failure = await self._reload(seen)
         if self._has_ended:
             return ReloadFailure(time.time(), 0, "the bridge stops")
         self._note(failure)
@@ -212,17 +206,15 @@ class Reloader:
         """Return the routes in use and what was read for them, for another reloader to begin with."""
         return FirstLoad(self._routes, self._loader.parsed, self._seen, self._beside)
 
-    async def _reload(self, seen: Fingerprint | None, *, forced: bool, look: bool) -> ReloadFailure | None:
+    async def _reload(self, seen: Fingerprint | None) -> ReloadFailure | None:
         try:
-            if look:
-                self._seen = await asyncio.to_thread(fingerprint, self._paths)
+            beside = self._beside
+            self._seen = await asyncio.to_thread(fingerprint, self._paths, beside) if seen is None else seen
             loaded = await self._loader.load()
-            if seen is not None:
-                if not forced and seen != await asyncio.to_thread(fingerprint, self._paths, self._beside):
-                    raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
-                self._seen = seen - self._beside
+            if seen is not None and seen != await asyncio.to_thread(fingerprint, self._paths, beside):
+                raise _FilesChangedError  # noqa: TRY301  # for the one that has looked
             self._beside = loaded.files
-            self._seen |= loaded.files
+            self._seen = (self._seen - beside) | loaded.files
             await asyncio.to_thread(self._check, loaded.routes)
             known, self._faults = self._faults, loaded.faults
             if loaded.faults == known and not loaded.has_errors:

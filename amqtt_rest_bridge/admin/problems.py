@@ -14,7 +14,7 @@ from typing import Final
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.admin.runs import MOST_NAMED, Problem, Run
 from amqtt_rest_bridge.lot.masking import masker_of
-from amqtt_rest_bridge.lot.model import EventName, Route
+from amqtt_rest_bridge.lot.model import Route
 from amqtt_rest_bridge.lot.route_set import shown_endpoint
 
 LISTED_SECONDS: Final = 600.0
@@ -81,23 +81,13 @@ class Problems:
             if not counted.routes:
                 del self._counted[kind]
 
-    def call(self, run: Run) -> None:
-        """Count a message that has failed or was refused."""
-        if run.code is not None and run.route is not None and run.event is not None:
-            self._add(
-                (run.route, run.event), run.code, run.status, 1, run.time,
-                (run.message, run.hint, run.id),
-            )  # fmt: skip
+    def add_failure(self, run: Run) -> None:
+        """Count a message that has failed or was refused, or a request that was answered with an error."""
+        self._add(run, 1, run.id)
 
     def try_failed(self, call: int, run: Run) -> None:
         """Count a message once a try of its call has failed that another one follows; `run` is of that try."""
-        if run.code is None or run.route is None or run.event is None:
-            return
-        before = self.retrying.get(call)
-        counted = self._add(
-            (run.route, run.event), run.code, run.status, 0, run.time,
-            (run.message, run.hint, None),
-        )  # fmt: skip
+        before, counted = self.retrying.get(call), self._add(run, 0, None)
         if counted is not before:
             self.no_more_tries(call)
         if counted is not None:
@@ -141,13 +131,8 @@ class Problems:
         """Count an error of a route that ended no message."""
         event = next((event for name, event in self._targets if name == route), None)
         if event is not None:
-            self._add((route, event), code, None, 1, now, (message, hint_of(code, None), None))
-
-    def request(
-        self, name: EventName, code: str, status: int, message: str | None, run: str | None, now: float, count: int = 1
-    ) -> None:
-        """Count a request that was answered with an error; `run` is its id. With `count` several, answered alike."""
-        self._add(name, code, status, count, now, (message, hint_of(code, status), run))
+            hint = hint_of(code, None)
+            self._add(Run(now, "call", None, route, event, code=code, message=message, hint=hint), 1, None)
 
     def listed(self, now: float, last_successes: Mapping[str, float | None]) -> list[Problem]:
         """Return what is wrong now, or was until a while ago, most messages first.
@@ -172,31 +157,22 @@ class Problems:
         ]  # fmt: skip
         return sorted(found, key=lambda one: one.count, reverse=True)
 
-    def _add(
-        self,
-        name: tuple[str, str],
-        code: str,
-        status: int | None,
-        count: int,
-        now: float,
-        about: tuple[str | None, str | None, str | None],
-    ) -> _Counted | None:
-        """Count, and return what was counted; `about` are message, hint and run. None for an event that is gone."""
-        target = self._targets.get(name)
-        if target is None:
+    def _add(self, run: Run, count: int, ended: str | None) -> _Counted | None:
+        """Count a run, and return what it counts as; None for an event that is gone. `ended` is its id if it has."""
+        target = self._targets.get((run.route or "", run.event or ""))
+        if target is None or run.code is None:
             return None
-        kind = code, target, status
+        kind = run.code, target, run.status
         counted = self._counted.get(kind)
         if counted is None or counted.is_resolved:  # what fails after that begins another one
             if len(self._counted) >= _MOST:
                 del self._counted[min(self._counted, key=lambda one: self._counted[one].last)]
-            counted = self._counted[kind] = _Counted(kind, now, now)
+            counted = self._counted[kind] = _Counted(kind, run.time, run.time)
         counted.count += count
-        counted.last = now
-        counted.message, counted.hint, run = about
-        counted.run = run or counted.run
+        counted.last = run.time
+        counted.message, counted.hint, counted.run = run.message, run.hint, ended or counted.run
         if len(counted.routes) < _MOST_ROUTES:
-            counted.routes[name[0]] = None
+            counted.routes[run.route or ""] = None
         return counted
 
 

@@ -25,14 +25,13 @@ MOST_PAGE_RUNS: Final = 500
 _NAMES: Final = ("route", "outcome", "code", "topic", "since", "limit")
 
 
-@dataclass(frozen=True, slots=True)
-class RetryQuery:
+class RetryQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Failures whose messages are to be sent again: those of these ids, or without `ids` those that match the others.
 
     At most `MOST_RUNS`, the oldest first.
     """
 
-    ids: list[str] | None
+    ids: list[str] | None = None
     route: str | None = None
     code: str | None = None
 
@@ -132,16 +131,10 @@ def _count(text: str | None) -> int | None:
     return int(text) if text is not None and re.fullmatch("[0-9]{1,4}", text, re.ASCII) else None
 
 
-class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
-    route: str | None = None
-    code: str | None = None
-    ids: list[str] | None = None
-
-
 def retry_of(body: bytes) -> RetryQuery:
     """Read the body of `/api/failures/retry`; raises `BadQueryError`."""
     try:
-        wanted = msgspec.json.decode(body or b"{}", type=_Wanted)
+        wanted = msgspec.json.decode(body or b"{}", type=RetryQuery)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadQueryError(f"The body cannot be read: {error}") from None
     if wanted.ids is None and wanted.route is None and wanted.code is None:
@@ -150,7 +143,7 @@ def retry_of(body: bytes) -> RetryQuery:
         raise BadQueryError("The body names ids, and a route or code beside them")
     if wanted.ids is not None and len(wanted.ids) > MOST_RUNS:
         raise BadQueryError(f"The body names {len(wanted.ids)} ids; at most {MOST_RUNS} are retried at once")
-    return RetryQuery(wanted.ids, wanted.route, wanted.code)
+    return wanted
 
 
 def retry_form_of(body: bytes) -> RetryQuery:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from amqtt_rest_bridge.admin.evidence import call_evidence, request_evidence
 from amqtt_rest_bridge.admin.kept_runs import KeptRun, KeptRuns
 from amqtt_rest_bridge.admin.live import Followers
-from amqtt_rest_bridge.admin.problems import Problems
+from amqtt_rest_bridge.admin.problems import Problems, hint_of
 from amqtt_rest_bridge.admin.runs import (
     LONGEST_URL,
     NOT_SERVED_CODES,
@@ -194,7 +194,7 @@ class RunRecorder:
             if evidence is not None:
                 shown = replace(shown, url=evidence.url)  # without what the message brought, too
             if failure is not None:
-                self.problems.call(shown)
+                self.problems.add_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
             self.kept.add(KeptRun(shown, message.topic, message.timestamp, payload, evidence, message.properties))
         self._note_retry(run.retry_of, run.outcome, run.time)
@@ -228,8 +228,7 @@ class RunRecorder:
             return
         counts.add_request(run)
         if refusal is not None:
-            name = route.name, event.name
-            self.problems.request(name, refusal.code, int(status), refusal.message, run.request.id, run.time)
+            self.problems.add_failure(replace(noted.run, hint=hint_of(refusal.code, int(status))))
         if run.retry_of is not None:
             self._keep_request(noted, run)
             self._note_retry(run.retry_of, run.outcome, run.time)

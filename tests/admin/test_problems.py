@@ -57,7 +57,7 @@ def test_a_message_counts_once_from_its_first_failed_try_to_its_end(problems: Pr
     for time in (100.0, 101.0):
         problems.try_failed(1, replace(BUSY, time=time))
         assert counts(problems) == {("http_status", 503): (1, 1, "run-1")}
-    problems.call(replace(BUSY, time=102.0, kind="call"))
+    problems.add_failure(replace(BUSY, time=102.0, kind="call"))
     problems.no_more_tries(1)
     (problem,) = listed(problems)
     assert (problem.count, problem.retrying, problem.first, problem.last) == (1, 0, 100.0, 102.0)
@@ -78,7 +78,7 @@ def test_a_problem_is_resolved_for_ten_minutes_once_all_its_messages_were_sent_a
 ) -> None:
     failed = [replace(BUSY, id=f"run-{number}", kind="call", time=100.0 + number) for number in range(2)]
     for record in failed:
-        problems.call(record)
+        problems.add_failure(record)
     problems.sent_again(replace(failed[0], time=99.0), 103.0)  # of an earlier problem
     problems.sent_again(failed[0], 103.0)
     (problem,) = listed(problems)
@@ -90,9 +90,9 @@ def test_a_problem_is_resolved_for_ten_minutes_once_all_its_messages_were_sent_a
 
 
 def test_a_failure_after_a_problem_was_resolved_begins_another_one(problems: Problems) -> None:
-    problems.call(replace(BUSY, kind="call"))
+    problems.add_failure(replace(BUSY, kind="call"))
     problems.sent_again(BUSY, 103.0)
-    problems.call(replace(BUSY, kind="call", time=106.0))
+    problems.add_failure(replace(BUSY, kind="call", time=106.0))
     (problem,) = problems.listed(110.0, {"R": 105.0})
     assert (problem.state, problem.count, problem.first) == ("open", 1, 106.0)
 
@@ -102,13 +102,13 @@ def test_a_message_counts_where_its_last_try_has_failed(problems: Problems) -> N
     problems.try_failed(1, BUSY)
     problems.try_failed(1, timeout)
     assert counts(problems) == {("timeout", None): (1, 1, "run-1")}
-    problems.call(replace(BUSY, kind="call", status=500))
+    problems.add_failure(replace(BUSY, kind="call", status=500))
     problems.no_more_tries(1)
     assert counts(problems) == {("http_status", 500): (1, 0, "run-1")}
 
 
 def test_a_problem_leads_to_a_run_that_has_ended_before_one_that_is_tried_again(problems: Problems) -> None:
-    problems.call(replace(BUSY, id="ended", kind="call"))
+    problems.add_failure(replace(BUSY, id="ended", kind="call"))
     problems.try_failed(1, BUSY)
     assert counts(problems) == {("http_status", 503): (2, 1, "ended")}
     assert list(problems.open_tries()) == [BUSY]
