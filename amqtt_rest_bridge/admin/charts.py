@@ -27,7 +27,6 @@ RANGES: Final = {"10m": (0, 60), "1h": (0, 360), "24h": (1, 1440), "7d": (2, 201
 """The resolution, and the most values, of what can be asked for."""
 _MOST: Final = (1 << 32) - 1
 _NONE: Final = 255
-_UNANSWERED: Final = bytes((_NONE, _NONE))
 
 
 class Sample(NamedTuple):
@@ -70,64 +69,60 @@ class _Values:
 
 
 @dataclass(slots=True, eq=False)
-class _Latencies:
-    """The buckets of p50 and p99 of each sample, a byte each; `before` are the counts up to the last sample."""
+class _RouteHistory:
+    """What one route has counted: up to the last sample, and in the samples before.
 
-    before: list[int]
-    buckets: bytearray = field(default_factory=bytearray)
+    `latencies` are the buckets of p50 and p99 of each sample, a byte each.
+    """
 
-    def add(self, counted: list[int]) -> None:
-        if counted == self.before:
-            self.buckets += _UNANSWERED
-        else:
-            counts = list(map(sub, counted, self.before))
-            self.before = counted
-            since = list(accumulate(counts))
-            total = since[-1] if min(counts) >= 0 else 0  # counters may have started again
-            places = (bisect_left(since, math.ceil(total * part)) if total else _NONE for part in (0.5, 0.99))
-            self.buckets += bytes(places)
-        del self.buckets[: -2 * _RESOLUTIONS[0][1]]
+    succeeded: int
+    failed: int
+    took: list[int]
+    values: list[_Values] = field(default_factory=lambda: [_Values(*resolution) for resolution in _RESOLUTIONS])
+    latencies: bytearray = field(default_factory=bytearray)
+
+    def add(self, succeeded: int, failed: int, took: list[int]) -> None:
+        """Add a sample; counters may have started again."""
+        sample = Sample(max(0, succeeded - self.succeeded), max(0, failed - self.failed))
+        for values in self.values:
+            values.add(sample)
+        counts = list(map(sub, took, self.took))
+        since = list(accumulate(counts))
+        total = since[-1] if min(counts) >= 0 else 0
+        self.latencies += bytes(bisect_left(since, math.ceil(total * part)) if total else _NONE for part in (0.5, 0.99))
+        del self.latencies[: -2 * _RESOLUTIONS[0][1]]
+        self.succeeded, self.failed, self.took = succeeded, failed, took
 
 
 class History:
     """The samples of all routes."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[int, int]] = {}
-        self._values: dict[str, list[_Values]] = {}
-        self._latencies: dict[str, _Latencies] = {}
+        self._routes: dict[str, _RouteHistory] = {}
 
     def add(self, numbers: Numbers) -> None:
         """Add a sample: what has been counted since the one before, for as many seconds as have passed."""
-        kept: dict[str, list[_Values]] = {}
-        before: dict[str, tuple[int, int]] = {}
-        latencies: dict[str, _Latencies] = {}
+        before, self._routes = self._routes, {}
         for name, route in numbers.routes.items():
-            failed = route.failed + route.refused
-            last = self._before.get(name)
-            own = kept[name] = self._values.get(name) or [_Values(*resolution) for resolution in _RESOLUTIONS]
-            took = _took(route)
-            latencies[name] = self._latencies.get(name) or _Latencies(took)
-            if last is not None:
-                latencies[name].add(took)
-                sample = Sample(max(0, route.succeeded - last[0]), max(0, failed - last[1]))
-                for values in own:
-                    values.add(sample)
-            before[name] = (route.succeeded, failed)
-        self._before, self._values, self._latencies = before, kept, latencies
+            counted = route.succeeded, route.failed + route.refused, _took(route)
+            if (own := before.get(name)) is None:
+                own = _RouteHistory(*counted)
+            else:
+                own.add(*counted)
+            self._routes[name] = own
 
     def of(self, route: str, span: str = "10m") -> list[Sample]:
         """Return the values of a route within one of `RANGES`, the oldest first; the last one may not be complete."""
         resolution, most = RANGES[span]
-        values = self._values.get(route)
-        return [] if values is None else values[resolution].last(most)
+        own = self._routes.get(route)
+        return [] if own is None else own.values[resolution].last(most)
 
     def latencies(self, route: str, span: str = "10m") -> list[Latency | None]:
         """Return the latencies of a route within `10m` or `1h`, the oldest first, None where nothing was answered."""
-        values = self._latencies.get(route)
-        if values is None or RANGES[span][0] > 0:
+        own, (resolution, most) = self._routes.get(route), RANGES[span]
+        if own is None or resolution > 0:
             return []
-        pairs = zip(*[iter(values.buckets[-2 * RANGES[span][1] :])] * 2, strict=True)
+        pairs = zip(*[iter(own.latencies[-2 * most :])] * 2, strict=True)
         return [None if p50 == _NONE else Latency(_milliseconds(p50), _milliseconds(p99)) for p50, p99 in pairs]
 
     def rate(self, route: str) -> float | None:

@@ -39,8 +39,8 @@ def test_each_range_has_all_that_was_counted_within_it() -> None:
         samples = step_seconds(span) // 10
         assert {(one.succeeded, one.failed) for one in values[:-1]} == {(2 * samples, 2 * samples)}
     assert [RANGES[span][1] * step_seconds(span) for span in RANGES] == [600, 3600, 86_400, 604_800]
-    kept = [values for one in history._values["R"] for values in (one.succeeded, one.failed)]
-    latencies = history._latencies["R"].buckets
+    kept = [values for one in history._routes["R"].values for values in (one.succeeded, one.failed)]
+    latencies = history._routes["R"].latencies
     assert sum(len(values) * values.itemsize for values in kept) + len(latencies) <= 32_768
     assert (len(history.latencies("R", "1h")), history.latencies("R", "24h")) == (360, [])
 
