@@ -1,8 +1,8 @@
 """The SQLite file in which kept runs survive a restart. The loop says what has changed; one thread writes.
 
-The queue holds each kept run that has changed once, and the ids of runs to remove. So it is bounded, however long
-nothing can be written. If the disk is full or the file is damaged, the log and `/readyz` report it, and the queue is
-written later. A file that was removed or emptied is written again with all kept runs.
+What waits to be written are the ids of kept runs that have changed, and of runs that the file has and that are kept no
+more. So they are bounded, however long nothing can be written. If the disk is full or the file is damaged, the log and
+`/readyz` report it, and they are written later. A file that was removed or emptied is written again with all kept runs.
 
 A lock on the file (`flock`) keeps other brokers away, each of which would remove the runs of the others.
 """
@@ -13,7 +13,7 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
@@ -56,15 +56,15 @@ class FailureFile(Generic[T]):
         self.trouble: str | None
         """Why the last write failed, None if it did not."""
         self._lock: int | None = None  # a descriptor
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards these
         self._kept: dict[str, T] = {}
-        self._waiting: dict[str, T | None] = {}
-        self._being_written: Collection[str] = ()
+        self._stored: set[str] = set()  # ids of runs that the file has
+        self._waiting: dict[str, None] = {}  # ids of those to write or remove, in order
         self._closing = False
         self._lines = LineLimit(_LOG_SECONDS)
         self._thread: threading.Thread | None = None
         self._kept = self._load()
-        self._written = set(self._kept)
+        self._stored = set(self._kept)
         self.loaded: list[T] = list(self._kept.values())
         """The runs that the file held when it was opened."""
         if self.trouble is not None:
@@ -84,10 +84,10 @@ class FailureFile(Generic[T]):
                 self._kept[name] = run
             else:
                 self._kept.pop(name, None)
-            if run is None and name not in self._written and name not in self._being_written:
-                self._waiting.pop(name, None)  # the file never had it
+            if run is None and name not in self._stored:
+                self._waiting.pop(name, None)
                 return
-            self._waiting[name] = run
+            self._waiting[name] = None
             if self._thread is None:
                 self._begin()
             self._changed.notify()
@@ -156,7 +156,7 @@ class FailureFile(Generic[T]):
                     database.execute(_TABLE)
                     database.execute(f"PRAGMA user_version = {_VERSION}")
                 with self._changed:  # all that is kept is written again
-                    self._written, self._waiting = set(), dict(self._kept)
+                    self._stored, self._waiting = set(), dict.fromkeys(self._kept)
             yield database
 
     def _take_lock(self) -> None:
@@ -216,38 +216,36 @@ class FailureFile(Generic[T]):
         with self._open() as database:
             while True:
                 with self._changed:
-                    waiting, self._waiting = self._waiting, {}
-                    self._being_written = waiting
-                if not waiting:
+                    runs = {name: self._kept.get(name) for name in self._waiting}
+                    self._waiting = {}
+                if not runs:
                     self.trouble = None
                     return
                 try:
-                    written = self._write(database, waiting)
+                    stored = _write(database, runs)
                 except BaseException:
                     with self._changed:
-                        later = waiting | self._waiting  # what came meanwhile is newer
-                        self._waiting = {
-                            name: run for name, run in later.items() if run is not None or name in self._written
-                        }
-                        self._being_written = ()
+                        again = [name for name in runs if name in self._kept or name in self._stored]
+                        self._waiting = dict.fromkeys(again) | self._waiting
                     raise
                 with self._changed:
-                    self._written, self._being_written = written, ()
+                    self._stored = (self._stored - runs.keys()) | stored
+                    self._waiting |= dict.fromkeys(stored - self._kept.keys())  # dropped meanwhile
                 self.trouble = None
 
-    def _write(self, database: sqlite3.Connection, runs: Mapping[str, T | None]) -> set[str]:
-        """Write or remove runs in one transaction; return the ids of those that the file has then."""
-        written = set(self._written)
-        with database:
-            for name, run in runs.items():
-                row = None if run is None else _encoded(name, run)
-                if row is None:
-                    database.execute("DELETE FROM runs WHERE id = ?", (name,))
-                    written.discard(name)
-                else:
-                    database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
-                    written.add(name)
-        return written
+
+def _write(database: sqlite3.Connection, runs: Mapping[str, object]) -> set[str]:
+    """Write runs, or (None) remove them, in one transaction; return the ids of those that were written."""
+    written = set()
+    with database:
+        for name, run in runs.items():
+            row = None if run is None else _encoded(name, run)
+            if row is None:
+                database.execute("DELETE FROM runs WHERE id = ?", (name,))
+            else:
+                database.execute("INSERT OR REPLACE INTO runs VALUES (?, ?)", (name, row))
+                written.add(name)
+    return written
 
 
 def _encoded(name: str, run: object) -> bytes | None:
