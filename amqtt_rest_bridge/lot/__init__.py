@@ -1,11 +1,11 @@
 """The route language: text, tree, route; every fault of every file is reported at once, with line and column.
 
 - *Text* (`Source`): a file or the cell of a notebook, which `sources` reads.
-- *Tree* (`Definition`, of `Block`s with their settings as written): `grammar` parses a text by `route.tatsu`,
-  `parsed_texts` and `definitions` check the place of each statement, and read on after a mistake. The tree depends on
-  the text only, so that a reload keeps it.
-- *Route*: `evaluation` joins and converts settings, `texts` parses texts with placeholders and conditions, `blocks`
-  makes the model, `loader` compares the routes of all files, `loops` warns of events that lead back.
+- *Tree* (`Definition`, of `Block`s with their settings as written): `grammar` parses a text to statements by
+  `route.tatsu`, `parsed_texts` and `definitions` put each in its place, and read on after a mistake. The tree depends
+  on the text only, so that a reload keeps it.
+- *Route*: `evaluation` joins and converts settings, `texts` parses texts with placeholders, `condition_reader` WHEN,
+  `blocks` makes the model, `loader` compares the routes of all files, `loops` warns of events that lead back.
 
 `parameters` has one row for each setting. Faults ask `hints` what was meant.
 """

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 from amqtt_rest_bridge.addresses import is_loopback
 from amqtt_rest_bridge.errors import FaultCode
 from amqtt_rest_bridge.lot import forms
+from amqtt_rest_bridge.lot.condition_reader import read_condition
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.lot.forms import FormError
 from amqtt_rest_bridge.lot.loops import warn_of_own_loop
@@ -34,7 +35,6 @@ from amqtt_rest_bridge.lot.schemas import read as read_schema
 from amqtt_rest_bridge.lot.texts import (
     names_in,
     placeholder_text_of,
-    read_condition,
     read_placeholder_text,
     warn_of_dot_segments,
     warn_of_foreign,

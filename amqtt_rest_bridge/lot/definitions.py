@@ -12,14 +12,12 @@ from itertools import islice, takewhile
 from amqtt_rest_bridge.errors import FaultCode, on_one_line
 from amqtt_rest_bridge.lot import hints
 from amqtt_rest_bridge.lot.grammar.parsing import (
-    ConditionTree,
     Junk,
     Level,
     Node,
     OpenComment,
     Piece,
     StatementNode,
-    parse_condition,
 )
 from amqtt_rest_bridge.lot.parameters import BLOCK_NAMES, HEADERS, IGNORED_BLOCK, PARAMETERS, BlockKind, Kind, Parameter
 from amqtt_rest_bridge.lot.sources import Report
@@ -39,8 +37,7 @@ class Block:
     """A block: `WITH` lines by name, each a setting that the block has, and the lines below WITH HEADERS.
 
     `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
-    they are not missed, and nothing else is concluded from them. `condition` is the tree of WHEN, None where it is not
-    one string, or nested too deeply.
+    they are not missed, and nothing else is concluded from them.
     """
 
     kind: BlockKind
@@ -50,7 +47,6 @@ class Block:
     headers: list[StatementNode] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
     guessed: set[str] = field(default_factory=set)
-    condition: ConditionTree | None = None
 
 
 @dataclass(slots=True)
@@ -261,8 +257,6 @@ class _BlockReader:
         elif self._can_be_kept(node, parameter):
             self.event_is_missing = False
             block.settings[parameter.name] = node
-            if parameter.kind is Kind.CONDITION:
-                block.condition = parse_condition(node.pieces)
 
     def _can_be_kept(self, node: StatementNode, parameter: Parameter) -> bool:
         first, name = node.pieces[0] if node.pieces else None, parameter.name

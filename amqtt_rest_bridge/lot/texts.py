@@ -1,31 +1,23 @@
-"""Texts with placeholders, and conditions (WHEN), parsed and checked for the place that they are used in. Pure.
-
-A fault of a condition has the line and column of the term that it concerns.
-"""
+"""Texts with placeholders, parsed and checked for the place that they are used in. Pure."""
 
 import json
 import re
-from dataclasses import dataclass
 from typing import Final
 
 from amqtt_rest_bridge.errors import CallError, FaultCode, Severity
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.evaluation import BlockSettings, Value, place_in
 from amqtt_rest_bridge.lot.forms import FormError
-from amqtt_rest_bridge.lot.grammar.parsing import ConditionTree, Operation, Term, unescape
 from amqtt_rest_bridge.lot.hints import explain_suspect
 from amqtt_rest_bridge.lot.masking import is_credential, is_credential_parameter
-from amqtt_rest_bridge.lot.placeholders.conditions import Condition, Literal, Operand, Test
-from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise, suspects
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise, suspects
 from amqtt_rest_bridge.lot.placeholders.text import (
-    Fixed,
     LoneBackslashError,
     Place,
     PlaceholderText,
     dot_segments,
     parse,
 )
-from amqtt_rest_bridge.lot.placeholders.values import JsonNumber
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import Question, question
 from amqtt_rest_bridge.topics import check_topic_filter, check_topic_name
@@ -188,198 +180,3 @@ def _is_for_credential(name: str, place: Place, before: str) -> bool:
         parameter, equals, _ = re.split("[?&]", before[-_LONGEST:])[-1].partition("=")
         return bool(equals) and is_credential_parameter(parameter)
     return place is Place.HEADER and is_credential(name.removeprefix("header "))
-
-
-# Conditions.
-
-_NAME: Final = "WHEN"
-_CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
-_CONSTANTS: Final = {"true": True, "false": False, "null": None}
-_FIELD: Final = re.compile(r"(?:\$\.|(?:body|message|payload|value)\.)?(?:json\.)?([A-Za-z_][\w.-]*)")
-_SIGNS: Final = re.compile(r"\{[^{}]*\}|'[^']*'|\"[^\"]*\"|([=<>!~&|]+)")
-# Of other languages, and what they are here.
-_OPERATORS: Final = {
-    **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
-    **{"~=": "!=", "&&": "AND", "&": "AND", "||": "OR", "|": "OR"},
-}
-_NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
-
-
-def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
-    """Read WHEN; None when it is missing or at fault."""
-    value = settings.texts.get(_NAME)
-    if value is None or _NAME in settings.failed:
-        return None
-    try:
-        return _ConditionReader(value, mode).read(settings.block.condition)
-    except _AtError as fault:
-        settings.error(FaultCode.CONDITION, _NAME, f"{_NAME}: {fault.message}", fault.hint, (fault.offset, fault.end))
-        return None
-
-
-class _AtError(FormError):
-    """A fault of the term from `offset` to `end` of the file."""
-
-    def __init__(self, offset: int, message: str, hint: str | None = None, end: int | None = None) -> None:
-        super().__init__(message, hint)
-        self.offset = offset
-        self.end = end
-
-
-@dataclass(frozen=True, slots=True)
-class _Typed:
-    """An operand with the name of its JSON type, None where only the message tells."""
-
-    operand: Operand
-    type: str | None
-    term: Term
-
-    @property
-    def described(self) -> str:
-        return f"{self.term.text} is {'null' if self.type == 'null' else f'a {self.type}'}"
-
-
-class _ConditionReader:
-    """Turn the tree of one condition into tests; raises `_AtError` at the first term that is wrong."""
-
-    def __init__(self, value: Value, mode: Mode) -> None:
-        self._mode = mode
-        self._fixed = {part.label: part.text for part in value.parts if isinstance(part, Fixed)}
-        piece = value.pieces[0]
-        if len(value.pieces) > 1 or not piece.is_string:
-            hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
-            raise _AtError(piece.offset, "is not one string", hint)
-        found = list(_CHARACTER.finditer(piece.text[1:-1]))
-        self._source = "".join([unescape(one[0]) for one in found])
-        # In the file, of each character of the condition.
-        self._offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
-
-    def read(self, tree: ConditionTree | None) -> Condition:
-        try:
-            if tree is not None:
-                self._check_shape(tree)
-                return Condition(self._source, self._test(tree.root))
-        except RecursionError:
-            pass
-        raise _AtError(self._offsets[0] - 1, "is nested too deeply", "write fewer parentheses")
-
-    def _fault(self, term: Term | Operation, message: str, hint: str | None = None) -> _AtError:
-        last = len(self._offsets) - 1
-        begin = self._offsets[min(term.offset, last)]
-        end = self._offsets[min(term.offset + len(term.text if isinstance(term, Term) else term.name), last)]
-        return _AtError(begin, message, hint, max(begin + 1, end))
-
-    def _check_shape(self, tree: ConditionTree) -> None:
-        """Refuse what follows the last term; what is wrong before it is a better reason."""
-        if not tree.leftover.text:
-            return
-        start, hint = tree.leftover.offset, "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
-        # Of `=>` the parser has read the `=` already.
-        foreign = next(
-            (one for one in _SIGNS.finditer(self._source) if one[1] and one.start() <= start < one.end()), None
-        )
-        if not _is_unfinished(tree.root):
-            self._test(tree.root)
-        if foreign is not None and foreign[1] in _OPERATORS:
-            start, hint = foreign.start(), f"write {_OPERATORS[foreign[1]]}"
-        text = self._source[start:].strip()
-        if text.upper().startswith("IN"):
-            hint = "as in IN ('a', 'b')"
-        raise _AtError(self._offsets[start], f"{_shown(text)} cannot follow here", hint)
-
-    def _test(self, node: Operation) -> Test:
-        if node.name == "(":
-            raise self._fault(node, "this ( is never closed", "write ) where it ends")
-        tests = tuple(map(self._test, node.operations))
-        operands = tuple(self._operand(term, is_first=number == 0) for number, term in enumerate(node.terms))
-        match node.name, operands:
-            case "lone", (operand,):
-                text = operand.term.text
-                hint = f"write {text} = true, or EXISTS {text}" if isinstance(operand.operand, Placeholder) else None
-                raise self._fault(operand.term, f"{_shown(text)} alone is not a condition", hint)
-            case "EXISTS", (operand,):
-                self._check_existence(operand)
-            case "LIKE", (operand, pattern):
-                if not isinstance(pattern.operand, Literal) or pattern.type != "text":
-                    raise self._fault(pattern.term, "LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
-                if operand.type not in (None, "text"):
-                    raise self._fault(operand.term, f"{operand.described}, and LIKE compares texts")
-            case name, (left, *others):
-                for other in others:
-                    self._check_types(left, name, other)
-        return Test(node.name, tuple(one.operand for one in operands), tests)
-
-    def _check_existence(self, one: _Typed) -> None:
-        if not isinstance(one.operand, Placeholder):
-            hint = "as in EXISTS {value.json.test}"
-            raise self._fault(one.term, "EXISTS asks for a placeholder of the message", hint)
-        if one.operand.default is not None:
-            hint = f"write EXISTS {{{one.operand.name}}}"
-            raise self._fault(one.term, "a placeholder with a default always exists", hint)
-
-    def _operand(self, node: Term, *, is_first: bool) -> _Typed:
-        text = node.text
-        match node.kind:
-            case "placeholder":
-                return self._placeholder(node)
-            case "number":
-                return _Typed(Literal(JsonNumber(text)), "number", node)
-            case "quoted":
-                return _Typed(Literal(text[1:-1]), "text", node)
-            case "constant":
-                value = _CONSTANTS[text.lower()]
-                return _Typed(Literal(value), "null" if value is None else "boolean", node)
-        if not text:
-            hint = "a placeholder, a number, a text in quotes, true, false or null"
-            raise self._fault(node, "a value is missing here", hint)
-        hint = f"a text is written in quotes: '{text}'"
-        if text[0] in "'\"":
-            hint = "close the quote"
-        elif recognise(text, self._mode):
-            hint = f"a placeholder is written in braces: {{{text}}}"
-        elif is_first and (field := _FIELD.fullmatch(text)):
-            hint = question(f"{{{'body' if self._mode is Mode.SERVER else 'value'}.json.{field[1]}}}")
-        raise self._fault(node, f"{_shown(text)} is not a value", hint)
-
-    def _placeholder(self, term: Term) -> _Typed:
-        name = term.text[1:-1]
-        if (constant := self._fixed.get(term.text)) is not None:
-            return _Typed(Literal(constant), "text", term)
-        found = recognise(name, self._mode)
-        if found is None:
-            explained = explain_suspect(Suspect(0, term.text, name.partition("|")[0]), Place.TEXT, self._mode)
-            raise self._fault(term, f"{term.text} is not a placeholder", explained and explained[1])
-        if found.root == "json":  # of any type
-            return _Typed(found, None, term)
-        return _Typed(found, "number" if found.root in _NUMBERS else "text", term)
-
-    def _check_types(self, left: _Typed, name: str, right: _Typed) -> None:
-        """Refuse what can never be true, whatever the message holds."""
-        for one in (left, right):
-            if one.type in ("boolean", "null") and name not in ("=", "!=", "IN"):
-                raise self._fault(one.term, f"{one.term.text} has no order", "compare it with = or !=")
-        if left.type is None or right.type is None or left.type == right.type:
-            return
-        types, hint = {left.type: left, right.type: right}, None
-        placeholder = left.operand if isinstance(left.operand, Placeholder) else right.operand
-        if isinstance(placeholder, Placeholder) and "null" in types:
-            hint = f"it is missing or a text, never null: write NOT EXISTS {{{placeholder.name}}}"
-        elif isinstance(placeholder, Placeholder) and placeholder.root == "payload":
-            hint = (
-                f"{{{placeholder.name}.json}} is the payload as JSON" if placeholder.name != "body" else "{body.json}"
-            )
-        elif types.keys() == {"number", "text"} and isinstance(types["number"].operand, Literal):
-            hint = f"compare with a text: '{types['number'].term.text}'"
-        raise self._fault(right.term, f"{left.described}, {right.described}: they never compare", hint)
-
-
-def _is_unfinished(node: Operation) -> bool:
-    """Return whether what follows is the rest of a term that could not be read as a whole."""
-    if node.operations:
-        return _is_unfinished(node.operations[-1])
-    last = node.terms[-1]
-    return node.name == "lone" or (last.kind == "missing" and not last.text)
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:37]}..."

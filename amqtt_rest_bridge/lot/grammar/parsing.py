@@ -4,7 +4,6 @@ Parsing never fails: what is wrong comes back as a node of its own. The text is 
 generated from the grammar, which takes TatSu 0.6 s of CPU.
 """
 
-import functools
 import re
 from dataclasses import dataclass
 from enum import IntEnum
@@ -116,36 +115,6 @@ class Tree:
     stopped_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Term:
-    """A term of a condition: `kind` is the rule that it follows, "missing" for what is not a value."""
-
-    kind: str
-    text: str
-    offset: int
-
-
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """An operation of a condition, on others: AND, OR, NOT, "(" (never closed); or on terms: EXISTS, IN, LIKE, =, ...
-
-    "lone" is a term without an operation.
-    """
-
-    name: str
-    offset: int
-    operations: "tuple[Operation, ...]" = ()
-    terms: tuple[Term, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ConditionTree:
-    """The text of a WHEN setting; `leftover` is what follows the last term that can be read."""
-
-    root: Operation
-    leftover: Term
-
-
 def unescape(raw: str) -> str:
     """Resolve the escapes of a string; a line break in it is LF, also in a file with CRLF."""
     if "\r" in raw:
@@ -153,29 +122,19 @@ def unescape(raw: str) -> str:
     return _ESCAPE.sub(lambda found: {"n": "\n", "t": "\t"}.get(found[1], found[1]), raw) if "\\" in raw else raw
 
 
-def parse_condition(pieces: tuple[Piece, ...]) -> ConditionTree | None:
-    """Parse the value of WHEN; None where it is not one string, or has hundreds of parentheses in each other."""
-    if len(pieces) != 1 or not pieces[0].is_string:
-        return None
-    try:
-        return _condition(unescape(pieces[0].text[1:-1]))
-    except RecursionError:
-        return None
-
-
-@functools.lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs half a millisecond
-def _condition(text: str) -> ConditionTree:
-    return cast(ConditionTree, _parse(text, "condition"))
-
-
 def parse(text: str) -> Tree:
     """Parse a text of the route language."""
-    return cast(Tree, _parse(text, "file"))
+    return cast(Tree, _parse(text, "file", _Nodes()))
 
 
-def _parse(text: str, start: str) -> Any:
+def parse_condition(text: str, actions: object) -> Any:
+    """Parse a condition by `actions`, which has a method for each rule; they may raise. Raises RecursionError."""
+    return _parse(text, "condition", actions)
+
+
+def _parse(text: str, start: str, actions: object) -> Any:
     # The line break: the grammar's DEFINE begins with one.
-    return Parser(tokenizercls=Text, **DIRECTIVES).parse("\n" + text, start=start, semantics=_Nodes())
+    return Parser(tokenizercls=Text, **DIRECTIVES).parse("\n" + text, start=start, semantics=actions)
 
 
 class _Nodes:
@@ -193,14 +152,14 @@ class _Nodes:
         self._statements += 1
         self._unreadable += unreadable
         if self._stopped_at is None and (self._unreadable > MOST_UNREADABLE or self._statements > _MOST_STATEMENTS):
-            self._stopped_at = _offset(ast)
+            self._stopped_at = offset_of(ast)
             ast.parseinfo.tokenizer.stop()
 
     def file(self, ast: Any) -> Tree:
         return Tree(ast["outside"], tuple(ast["definitions"]), self._stopped_at)
 
     def outside(self, ast: Any) -> Junk:
-        return Junk(ast["text"], (), _offset(ast))
+        return Junk(ast["text"], (), offset_of(ast))
 
     def DEFINE(self, ast: Any) -> Any:  # noqa: N802  # the rule's name
         self._statements, self._before = 0, ""
@@ -223,7 +182,7 @@ class _Nodes:
         return OtherNode(ast["kind"], name and name.text, route_type, _define(ast))
 
     def block(self, ast: Any) -> StatementNode:
-        return self._statement(Level.BLOCK, Piece(ast["kind"], _offset(ast)), ast)
+        return self._statement(Level.BLOCK, Piece(ast["kind"], offset_of(ast)), ast)
 
     def setting(self, ast: Any) -> StatementNode:
         return self._statement(Level.SETTING, ast["name"], ast)
@@ -232,7 +191,7 @@ class _Nodes:
         return self._statement(Level.HEADER, ast["name"], ast)
 
     def _statement(self, level: Level, name: Piece, ast: Any) -> StatementNode:
-        node = StatementNode(level, name, tuple(ast["pieces"] or ()), _offset(ast))
+        node = StatementNode(level, name, tuple(ast["pieces"] or ()), offset_of(ast))
         plain = name.text.upper()
         match level:
             case Level.BLOCK:
@@ -256,12 +215,12 @@ class _Nodes:
         open_strings = tuple(word for word in ast["words"] if word.open_at is not None)
         if open_strings:
             last = open_strings[0]
-            text = text[: last.offset - _offset(ast)] + last.text
-        return Junk(text, open_strings, _offset(ast))
+            text = text[: last.offset - offset_of(ast)] + last.text
+        return Junk(text, open_strings, offset_of(ast))
 
     def open_comment(self, ast: Any) -> OpenComment:
         self._count(ast, unreadable=True)
-        return OpenComment(_offset(ast))
+        return OpenComment(offset_of(ast))
 
     def string(self, ast: Any) -> Piece:
         if not isinstance(ast, Piece):
@@ -272,18 +231,18 @@ class _Nodes:
         if isinstance(ast, Piece):
             return ast
         text: str = ast["text"]
-        return Piece(text, _offset(ast), is_string=text[:1] in ("'", '"'))
+        return Piece(text, offset_of(ast), is_string=text[:1] in ("'", '"'))
 
     def open_string(self, ast: Any) -> Piece:
         text: str = ast["open"]
-        return Piece(text.rstrip("\r\\") + text[0], _offset(ast), open_at=_offset(ast), is_string=True)
+        return Piece(text.rstrip("\r\\") + text[0], offset_of(ast), open_at=offset_of(ast), is_string=True)
 
     def get(self, ast: Any) -> Piece:
         name: Piece = ast["name"]
-        return Piece(name.text, _offset(ast), ast["source"], name.open_at)
+        return Piece(name.text, offset_of(ast), ast["source"], name.open_at)
 
     def word(self, ast: Any) -> Piece:
-        return Piece(ast["text"], _offset(ast))
+        return Piece(ast["text"], offset_of(ast))
 
     def junk(self, ast: Any) -> Piece:
         if not isinstance(ast, Piece):  # a string, which is counted
@@ -294,43 +253,9 @@ class _Nodes:
     closed_string = string
     bare_name = route_name = title = _piece
 
-    def condition(self, ast: Any) -> ConditionTree:
-        return ConditionTree(ast["test"], ast["leftover"])
 
-    def either(self, ast: Any) -> Operation:
-        return _joined("OR", ast)
-
-    def both(self, ast: Any) -> Operation:
-        return _joined("AND", ast)
-
-    def negation(self, ast: Any) -> Operation:
-        return Operation("NOT", _offset(ast), (ast["of"],))
-
-    def group(self, ast: Any) -> Operation:
-        inner: Operation = ast["of"]
-        return inner if ast["end"] else Operation("(", _offset(ast), (inner,))
-
-    def existence(self, ast: Any) -> Operation:
-        return Operation("EXISTS", _offset(ast), terms=(ast["of"],))
-
-    def comparison(self, ast: Any) -> Operation:
-        name = "IN" if ast["items"] else "LIKE" if ast["pattern"] else ast["operator"] or "lone"
-        others = ast["items"] or [ast["pattern"] or ast["right"]]
-        operation = Operation(name, _offset(ast), terms=(ast["left"], *filter(None, others)))
-        return Operation("NOT", operation.offset, (operation,)) if ast["negated"] else operation
-
-    def placeholder(self, ast: Any) -> Term:
-        return Term(ast.parseinfo.rule, ast["text"], _offset(ast))
-
-    number = quoted = constant = missing = leftover = placeholder
-
-
-def _joined(name: str, operations: Any) -> Operation:
-    first: Operation = operations[0]
-    return first if len(operations) == 1 else Operation(name, first.offset, tuple(operations))
-
-
-def _offset(ast: Any) -> int:
+def offset_of(ast: Any) -> int:
+    """Return where what a rule has read begins."""
     offset: int = ast.parseinfo.pos - 1
     return offset
 

@@ -1,0 +1,247 @@
+"""WHEN to a condition: each rule of the grammar becomes a test, or a fault at the term that it concerns. Pure."""
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+from amqtt_rest_bridge.errors import FaultCode
+from amqtt_rest_bridge.lot.evaluation import BlockSettings
+from amqtt_rest_bridge.lot.forms import FormError
+from amqtt_rest_bridge.lot.grammar.parsing import offset_of, parse_condition, unescape
+from amqtt_rest_bridge.lot.hints import explain_suspect
+from amqtt_rest_bridge.lot.placeholders.conditions import Condition, Literal, Operand, Test
+from amqtt_rest_bridge.lot.placeholders.kinds import Mode, Placeholder, Suspect, recognise
+from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place
+from amqtt_rest_bridge.lot.placeholders.values import JsonNumber
+from amqtt_rest_bridge.spelling import question
+
+_NAME: Final = "WHEN"
+_CHARACTER: Final = re.compile(r"\\[\"'\\nt]|\r\n|.", re.DOTALL)
+_CONSTANTS: Final = {"true": True, "false": False, "null": None}
+_FIELD: Final = re.compile(r"(?:\$\.|(?:body|message|payload|value)\.)?(?:json\.)?([A-Za-z_][\w.-]*)")
+_SIGNS: Final = re.compile(r"\{[^{}]*\}|'[^']*'|\"[^\"]*\"|([=<>!~&|]+)")
+# Of other languages, and what they are here.
+_OPERATORS: Final = {
+    **{"==": "=", "===": "=", "=>": ">=", "=<": "<=", "<>": "!=", "><": "!=", "!==": "!=", "=!": "!="},
+    **{"~=": "!=", "&&": "AND", "&": "AND", "||": "OR", "|": "OR"},
+}
+_NUMBERS: Final = ("timestamp.unix", "timestamp.unix_ms")
+
+
+def read_condition(settings: BlockSettings, mode: Mode) -> Condition | None:
+    """Read WHEN; None when it is missing or at fault."""
+    value = settings.texts.get(_NAME)
+    if value is None or _NAME in settings.failed:
+        return None
+    piece = value.pieces[0]
+    if len(value.pieces) > 1 or not piece.is_string:
+        hint = "write the whole condition in one string; {env.X} and {secret.X} may be in it"
+        settings.error(FaultCode.CONDITION, _NAME, f"{_NAME}: is not one string", hint, (piece.offset, None))
+        return None
+    found = list(_CHARACTER.finditer(piece.text[1:-1]))
+    constants = tuple((part.label, part.text) for part in value.parts if isinstance(part, Fixed))
+    try:
+        return _read("".join([unescape(one[0]) for one in found]), mode, constants)
+    except RecursionError:
+        message, hint = f"{_NAME}: is nested too deeply", "write fewer parentheses"
+        settings.error(FaultCode.CONDITION, _NAME, message, hint, (piece.offset, None))
+    except _TermError as fault:
+        # In the file, of each character of the condition.
+        offsets = [piece.offset + 1 + one.start() for one in found] + [piece.offset + len(piece.text) - 1]
+        begin, end = (offsets[min(one, len(found))] for one in (fault.offset, fault.end))
+        message = f"{_NAME}: {fault.message}"
+        settings.error(FaultCode.CONDITION, _NAME, message, fault.hint, (begin, max(begin + 1, end)))
+    return None
+
+
+@lru_cache(maxsize=1024)  # events that are alike have the same condition; each costs a millisecond
+def _read(text: str, mode: Mode, constants: tuple[tuple[str, str], ...]) -> Condition:
+    return Condition(text, parse_condition(text, _Tests(text, mode, dict(constants))))
+
+
+class _TermError(FormError):
+    """A fault of the term from `offset` to `end` of the condition."""
+
+    def __init__(self, offset: int, end: int, message: str, hint: str | None = None) -> None:
+        super().__init__(message, hint)
+        self.offset = offset
+        self.end = end
+
+
+@dataclass(frozen=True, slots=True)
+class _Term:
+    """An operand as it is written; `type` is the name of its JSON type, None where only the message tells.
+
+    `operand` is None for what is not a value.
+    """
+
+    text: str
+    offset: int
+    operand: Operand | None = None
+    type: str | None = None
+
+    @property
+    def described(self) -> str:
+        return f"{self.text} is {'null' if self.type == 'null' else f'a {self.type}'}"
+
+    def fault(self, message: str, hint: str | None = None) -> _TermError:
+        return _TermError(self.offset, self.offset + len(self.text), message, hint)
+
+
+class _Tests:
+    """Makes tests: one method for each rule of a condition. Raises `_TermError` for the first term that is wrong.
+
+    A fault of the last term is kept in `unfinished`, since text that follows it may be the better reason.
+    """
+
+    def __init__(self, text: str, mode: Mode, constants: dict[str, str]) -> None:
+        self._text = text
+        self._mode = mode
+        self._constants = constants
+        self._unfinished: _TermError | None = None
+
+    def condition(self, ast: Any) -> Test:
+        leftover: _Term = ast["leftover"]
+        if leftover.text:
+            raise self._explain_leftover(leftover.offset)
+        if self._unfinished is not None:
+            raise self._unfinished
+        test: Test = ast["test"]
+        return test
+
+    def _explain_leftover(self, start: int) -> _TermError:
+        hint = "as in {value.json.level} >= 3 AND NOT EXISTS {value.json.test}"
+        # Of `=>` the parser has read the `=` already.
+        signs = (one for one in _SIGNS.finditer(self._text) if one[1] and one.start() <= start < one.end())
+        foreign = next(signs, None)
+        if foreign is not None and foreign[1] in _OPERATORS:
+            start, hint = foreign.start(), f"write {_OPERATORS[foreign[1]]}"
+        text = self._text[start:].strip()
+        if text.upper().startswith("IN"):
+            hint = "as in IN ('a', 'b')"
+        return _TermError(start, start + 1, f"{_shown(text)} cannot follow here", hint)
+
+    def either(self, ast: Any) -> Test:
+        return ast[0] if len(ast) == 1 else Test("OR", tests=tuple(ast))
+
+    def both(self, ast: Any) -> Test:
+        return ast[0] if len(ast) == 1 else Test("AND", tests=tuple(ast))
+
+    def negation(self, ast: Any) -> Test:
+        return Test("NOT", tests=(ast["of"],))
+
+    def group(self, ast: Any) -> Test:
+        if not ast["end"]:
+            fault = _Term("(", offset_of(ast)).fault("this ( is never closed", "write ) where it ends")
+            if self._unfinished is None:
+                raise fault
+            self._unfinished = fault
+        test: Test = ast["of"]
+        return test
+
+    def existence(self, ast: Any) -> Test:
+        term: _Term = ast["of"]
+        test = self._test("EXISTS", term)
+        if not isinstance(term.operand, Placeholder) and term.text:
+            hint = "as in EXISTS {value.json.test}"
+            raise term.fault("EXISTS asks for a placeholder of the message", hint)
+        if isinstance(term.operand, Placeholder) and term.operand.default is not None:
+            raise term.fault("a placeholder with a default always exists", f"write EXISTS {{{term.operand.name}}}")
+        return test
+
+    def comparison(self, ast: Any) -> Test:
+        left: _Term = ast["left"]
+        if ast["items"]:
+            test = self._test("IN", left, *ast["items"])
+            self._check_types("IN", left, ast["items"])
+        elif pattern := ast["pattern"]:
+            test = self._test("LIKE", left, pattern)
+            if pattern.type != "text" or not isinstance(pattern.operand, Literal):
+                raise pattern.fault("LIKE asks for a text in quotes", "as in LIKE 'pump-%'")
+            if left.type not in (None, "text"):
+                raise left.fault(f"{left.described}, and LIKE compares texts")
+        elif name := ast["operator"]:
+            test = self._test(name, left, ast["right"])
+            self._check_types(name, left, [ast["right"]])
+        else:
+            test = self._test("", left)
+            text = left.text
+            hint = f"write {text} = true, or EXISTS {text}" if isinstance(left.operand, Placeholder) else None
+            self._unfinished = self._unfinished or left.fault(f"{_shown(text)} alone is not a condition", hint)
+        return Test("NOT", tests=(test,)) if ast["negated"] else test
+
+    def _test(self, name: str, *terms: _Term) -> Test:
+        """Return a test of terms, the first of which may be the misspelt name of a field."""
+        if self._unfinished is not None:  # this follows: it was not the last one
+            raise self._unfinished
+        for number, term in enumerate(terms):
+            if term.operand is None and term.text:
+                raise self._explain_missing(term, is_first=number == 0)
+            if term.operand is None:
+                hint = "a placeholder, a number, a text in quotes, true, false or null"
+                self._unfinished = term.fault("a value is missing here", hint)
+        return Test(name, tuple(term.operand for term in terms if term.operand is not None))
+
+    def _explain_missing(self, term: _Term, *, is_first: bool) -> _TermError:
+        text = term.text
+        hint = f"a text is written in quotes: '{text}'"
+        if text[0] in "'\"":
+            hint = "close the quote"
+        elif recognise(text, self._mode):
+            hint = f"a placeholder is written in braces: {{{text}}}"
+        elif is_first and (field := _FIELD.fullmatch(text)):
+            hint = question(f"{{{'body' if self._mode is Mode.SERVER else 'value'}.json.{field[1]}}}")
+        return term.fault(f"{_shown(text)} is not a value", hint)
+
+    def _check_types(self, name: str, left: _Term, others: list[_Term]) -> None:
+        """Refuse what can never be true, whatever the message holds."""
+        for one in (left, *others):
+            if one.type in ("boolean", "null") and name not in ("=", "!=", "IN"):
+                raise one.fault(f"{one.text} has no order", "compare it with = or !=")
+        for right in others:
+            if left.type is None or right.type is None or left.type == right.type:
+                continue
+            types, hint = {left.type: left, right.type: right}, None
+            placeholder = left.operand if isinstance(left.operand, Placeholder) else right.operand
+            if isinstance(placeholder, Placeholder) and "null" in types:
+                hint = f"it is missing or a text, never null: write NOT EXISTS {{{placeholder.name}}}"
+            elif isinstance(placeholder, Placeholder) and placeholder.root == "payload":
+                hint = f"{{{placeholder.name}.json}} is the payload as JSON"
+                hint = "{body.json}" if placeholder.name == "body" else hint
+            elif types.keys() == {"number", "text"} and isinstance(types["number"].operand, Literal):
+                hint = f"compare with a text: '{types['number'].text}'"
+            raise right.fault(f"{left.described}, {right.described}: they never compare", hint)
+
+    # Terms.
+
+    def placeholder(self, ast: Any) -> _Term:
+        written, offset = ast["text"], offset_of(ast)
+        if written in self._constants:
+            return _Term(written, offset, Literal(self._constants[written]), "text")
+        name = written[1:-1]
+        found = recognise(name, self._mode)
+        if found is None:
+            explained = explain_suspect(Suspect(0, written, name.partition("|")[0]), Place.TEXT, self._mode)
+            raise _Term(written, offset).fault(f"{written} is not a placeholder", explained and explained[1])
+        kind = "number" if found.root in _NUMBERS else "text"
+        return _Term(written, offset, found, None if found.root == "json" else kind)
+
+    def number(self, ast: Any) -> _Term:
+        return _Term(ast["text"], offset_of(ast), Literal(JsonNumber(ast["text"])), "number")
+
+    def quoted(self, ast: Any) -> _Term:
+        return _Term(ast["text"], offset_of(ast), Literal(ast["text"][1:-1]), "text")
+
+    def constant(self, ast: Any) -> _Term:
+        value = _CONSTANTS[ast["text"].lower()]
+        return _Term(ast["text"], offset_of(ast), Literal(value), "null" if value is None else "boolean")
+
+    def missing(self, ast: Any) -> _Term:
+        return _Term(ast["text"], offset_of(ast))
+
+    leftover = missing
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:37]}..."
