@@ -334,48 +334,36 @@ class BlockSettings:
         applying = {Applies.BOTH, *(Applies(mode) for mode in modes)}
         reported: set[Rule] = set()
         for row in PARAMETERS[self.block.kind].values():
-            if row.name in ignored or not self.has(row.name):
+            if row.name in ignored or row.name not in self.values:
                 continue
-            written = self._written(row.name)
-            requires, excludes = (
-                [rule for rule in rules if rule.applies in applying and rule.having in ("", written)]
-                for rules in (row.requires, row.excludes)
-            )
-            beside = [rule for rule in excludes if self._report_excluded(row.name, rule)]
-            for rule in requires if all(rule.strict for rule in beside) else ():
-                if rule not in reported and self._report_lack(row.name, rule) and rule.strict:
+            written, has_effect = self._written(row.name), True
+            for rule in (rule for rule in row.excludes if rule.applies in applying and self._is_met(rule)):
+                if rule.strict:
+                    other = f"{rule.name} {self._written(rule.name)}" if rule.values else rule.name
+                    self.error(FaultCode.EXCLUDES, row.name, f"{row.name} and {other} are both set", rule.hint)
+                else:
+                    has_effect = False
+                    message = f"{row.name} has no effect with {rule.name}"
+                    self.warning(FaultCode.NO_EFFECT, row.name, message, rule.hint)
+            for rule in row.requires if has_effect else ():
+                is_off = bool(rule.values) and written == "false"
+                counts = rule.applies in applying and rule.having in ("", written) and not is_off
+                if not counts or rule in reported or rule.name in self.failed or self._is_met(rule):
+                    continue
+                if rule.strict:
                     reported.add(rule)
+                    self.error(FaultCode.REQUIRES, row.name, f"{row.name} is set without {rule.name}", rule.hint)
+                else:
+                    lack = f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
+                    self.warning(FaultCode.NO_EFFECT, row.name, f"{row.name} has no effect{lack}", rule.hint)
 
     def _written(self, name: str) -> str:
         """Return a value as its row has it."""
         return str(self.value(name)).lower()
 
-    def _report_excluded(self, name: str, rule: Rule) -> bool:
-        """Report a setting beside what it excludes; return whether it is there."""
-        is_beside, other = self.has(rule.name), rule.name
-        if rule.values:
-            written = self._written(other)
-            is_beside, other = other in self.values and written in rule.values, f"{other} {written}"
-        elif not rule.strict:
-            is_beside = name in self.values and other in self.values
-        if is_beside and rule.strict:
-            self.error(FaultCode.EXCLUDES, name, f"{name} and {other} are both set", rule.hint)
-        elif is_beside:
-            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect with {rule.name}", rule.hint)
-        return is_beside
-
-    def _report_lack(self, name: str, rule: Rule) -> bool:
-        """Report a setting without what it requires; return whether that is missing."""
-        lacks, lack = rule.name not in self and (rule.strict or name in self.values), f" without {rule.name}"
-        if rule.values:
-            is_on = str(self.values.get(name, "")).lower() not in ("", "false")
-            lacks = is_on and rule.name not in self.failed and self._written(rule.name) not in rule.values
-            lack = f": {rule.name} is not {' or '.join(rule.values)}"
-        if lacks and rule.strict:
-            self.error(FaultCode.REQUIRES, name, f"{name} is set without {rule.name}", rule.hint)
-        elif lacks:
-            self.warning(FaultCode.NO_EFFECT, name, f"{name} has no effect{lack}", rule.hint)
-        return lacks
+    def _is_met(self, rule: Rule) -> bool:
+        """Return whether the setting that a rule names is there, or has one of its values."""
+        return self._written(rule.name) in rule.values if rule.values else rule.name in self.values
 
     def warn_of_unused(self, mode: Mode) -> None:
         """Warn of settings that mean nothing in a mode."""
