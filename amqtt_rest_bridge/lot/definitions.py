@@ -91,8 +91,8 @@ class _BlockReader:
 
     `block` is the one that is open, None before the first; `last` the statement before, None after text that is none.
     `skipping`: inside a block that is not known, or known twice. `in_headers`: what is added are headers.
-    `rest_is_known`: the next text that is not a statement belongs to a fault that is reported. `event_is_missing`: the
-    setting before belongs in an event, which is reported.
+    `rest_is_known`: the next text that is not a statement belongs to a fault that is reported. `block_is_missing`: the
+    setting before belongs in a block that is not there, which is reported.
     """
 
     def __init__(self, definition: Definition, report: Report) -> None:
@@ -102,7 +102,7 @@ class _BlockReader:
         self.last: StatementNode | None = None
         self.events: dict[str, Block] = {}  # by name
         self.skipping = self.in_headers = False
-        self.rest_is_known = self.event_is_missing = self.outside_is_reported = False
+        self.rest_is_known = self.block_is_missing = False
 
     def read(self, node: Node, following: Iterator[Node]) -> None:
         if isinstance(node, OpenComment):
@@ -142,7 +142,7 @@ class _BlockReader:
     # Blocks.
 
     def _open_block(self, node: StatementNode) -> None:
-        self.event_is_missing = False
+        self.block_is_missing = False
         if node.name.text == BlockKind.EVENT:
             self._open_event(node)
         else:
@@ -254,34 +254,37 @@ class _BlockReader:
             line = self.report.position(block.settings[parameter.name].offset).line
             message = f"{parameter.name} is set twice in this block"
             self.report.error(FaultCode.DUPLICATE, node.offset, message, f"the first is in line {line}")
-        elif self._can_be_kept(node, parameter):
-            self.event_is_missing = False
+        elif parameter.kind is Kind.HEADERS or self._has_value(node, parameter):
+            self.block_is_missing = False
             block.settings[parameter.name] = node
+            if parameter.kind is Kind.HEADERS and node.pieces:
+                self._report_value_of_headers(node)
 
-    def _can_be_kept(self, node: StatementNode, parameter: Parameter) -> bool:
+    def _report_value_of_headers(self, node: StatementNode) -> None:
+        first = node.pieces[0]
+        self.rest_is_known = first.text[:1] in "{["
+        if not self.report.line_before(first.offset).strip():
+            self.last = replace(node, pieces=())
+            self._report_missing_add(first.offset, first.text)
+            self.rest_is_known = True
+        else:
+            hint = "each header is a line of its own below: ADD <name> <value>"
+            hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
+            self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
+
+    def _has_value(self, node: StatementNode, parameter: Parameter) -> bool:
+        """Return whether a setting has a value that can be read; report what is wrong with it."""
         first, name = node.pieces[0] if node.pieces else None, parameter.name
-        if parameter.kind is Kind.HEADERS and first is not None:
-            self.rest_is_known = first.text[:1] in "{["
-            if not self.report.line_before(first.offset).strip():
-                self.last = replace(node, pieces=())
-                self._report_missing_add(first.offset, first.text)
-                self.rest_is_known = True
-            else:
-                hint = "each header is a line of its own below: ADD <name> <value>"
-                hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
-                self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, first.offset, "WITH HEADERS takes no value", hint)
-        if parameter.kind is Kind.HEADERS:
-            return True
         if first is None:
             hint = f"allowed: {parameter.allowed}"
             self._refuse(FaultCode.MISSING, name, node.offset, f"{name} has no value", hint)
-            return False
-        if first.text[0] in hints.TYPOGRAPHIC_QUOTES:
+        elif first.text[0] in hints.TYPOGRAPHIC_QUOTES:
             self._refuse(FaultCode.QUOTES, name, first.offset, f"{first.text[0]} begins no string", hints.STRAIGHT)
-            return False
-        if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
-            self._warn_of_comma(node)
-        return True
+        else:
+            if parameter.kind not in (Kind.BOOLEAN, Kind.INTEGER, Kind.CHOICE):  # those refuse it themselves
+                self._warn_of_comma(node)
+            return True
+        return False
 
     def _straightened(self, node: StatementNode, verb: str) -> StatementNode | None:
         """Report an = or : between a name and its value; return the statement without it, None if it has no value."""
@@ -317,11 +320,11 @@ class _BlockReader:
     def _report_outside(self, node: StatementNode) -> None:
         """Report the first setting before any block; those that follow have the same cause."""
         home = next((kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]), None)
-        if not self.outside_is_reported:
+        if not self.block_is_missing:
             block = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
             hint = f"write {block.get(home, f'ADD {home}')} before it"
             self.report.error(FaultCode.MISPLACED, node.offset, f"{node.name.text} is outside of a block", hint)
-        self.outside_is_reported = True
+        self.block_is_missing = True
         self.definition.broken.add(str(home))
 
     def _report_unknown(self, node: StatementNode, block: Block) -> None:
@@ -345,9 +348,9 @@ class _BlockReader:
                 hint = hints.HEADERS_IN_AN_EVENT
             elif elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
                 hint += ": write ADD EVENT <name> before it"
-            if not self.event_is_missing:
+            if not self.block_is_missing:
                 self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
-            self.event_is_missing = elsewhere is BlockKind.EVENT
+            self.block_is_missing = elsewhere is BlockKind.EVENT
             self.definition.broken.add(elsewhere)
         else:
             guesses, hint = hints.explain_unknown_setting(plain, kind)
