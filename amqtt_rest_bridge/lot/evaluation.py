@@ -354,7 +354,9 @@ class BlockSettings:
                     reported.add(rule)
                     self.error(FaultCode.REQUIRES, row.name, f"{row.name} is set without {rule.name}", rule.hint)
                 else:
-                    lack = f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
+                    lack = (
+                        f": {rule.name} is not {' or '.join(rule.values)}" if rule.values else f" without {rule.name}"
+                    )
                     self.warning(FaultCode.NO_EFFECT, row.name, f"{row.name} has no effect{lack}", rule.hint)
 
     def _written(self, name: str) -> str:

@@ -12,6 +12,7 @@ from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.lot.placeholders.conditions import Condition
 from amqtt_rest_bridge.lot.placeholders.kinds import Placeholder
 from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
+from amqtt_rest_bridge.lot.schemas import Schema
 from amqtt_rest_bridge.lot.sources import Source
 
 CASES = Path(__file__).parents[1] / "lot" / "cases"
@@ -99,6 +100,8 @@ def plain(value: object) -> Any:
         return f"{value.place}: {''.join(pieces)}"
     if isinstance(value, Condition):
         return value.source
+    if isinstance(value, Schema):
+        return value.path
     if is_dataclass(value) and not isinstance(value, type):
         return {
             field.name: plain(getattr(value, field.name))
