@@ -32,17 +32,17 @@ SERVER_EVENT = {"METHOD": '"POST"', "ENDPOINT": '"/x/{id}"', "DESTINATION_TOPIC"
 @pytest.mark.parametrize("kind", BlockKind)
 def test_every_setting_reaches_the_model_in_a_case_of_the_language(kind: BlockKind) -> None:
     """In each mode that it applies to, with another value than its default."""
-    blocks = {
+    by_kind: dict[BlockKind, dict[str, tuple[Applies, ...]]] = {
         BlockKind.CONFIG: {"config": tuple(Applies)},
         BlockKind.ROUTE_CONFIG: {"route_config": tuple(Applies)},
         BlockKind.EVENT: {
             "client_events": (Applies.CLIENT, Applies.BOTH), "server_events": (Applies.SERVER, Applies.BOTH),
         },
-    }[kind]  # fmt: skip
+    }  # fmt: skip
     routes = [
         route for path in (CASES / "valid").glob("*.json") for route in json.loads(path.read_text("utf-8"))["routes"]
     ]
-    for member, modes in blocks.items():
+    for member, modes in by_kind[kind].items():
         found: set[str] = set()
         for block in (block for route in routes for block in as_list(route.get(member, []))):
             found |= block.keys() | {f"signature_{name}" for name in block.get("signature", ())}
