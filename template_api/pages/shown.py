@@ -23,9 +23,6 @@ _FACETS: Final = {
     "broker_versions": ("Broker versions", "broker_version_ids"),
 }
 
-_BOUNDS: Final = {"minimum": "at least", "maximum": "at most", "maxLength": "longest", "default": "default"}
-_ALWAYS_TRIED: Final = ("q",)  # beside what is required
-
 
 @dataclass(frozen=True, slots=True)
 class FacetValue:
@@ -42,27 +39,23 @@ def facets(
 ) -> dict[str, Sequence[FacetValue]]:
     """Return the facets by their titles, with links from a page that shows the results of `wanted`.
 
-    `counts` are of these results. A facet has its commonest values, and those that are chosen.
-
-    A value that would leave nothing is not offered; one that is chosen is, so that it can be taken out.
+    `counts` are of these results. A facet has its commonest values, and those that are chosen: so that they can be
+    taken out, even where they leave nothing.
     """
     found: dict[str, Sequence[FacetValue]] = {}
     for group, (title, member) in _FACETS.items():
         current = getattr(wanted, member)
-        is_set = isinstance(current, frozenset)
-        values = []
-        for each in known.get(group, ()):
-            chosen = each["id"] in current if is_set else each["id"] == current
-            if (count := counts.get(f"{member}:{each['id']}", 0)) or chosen:
-                values.append((count, chosen, each))
-        values.sort(key=lambda value: -value[0])
+        chosen = current if isinstance(current, frozenset) else {current}
+        counted = [(counts.get(f"{member}:{each['id']}", 0), each) for each in known.get(group, ())]
+        counted.sort(key=lambda value: -value[0])
         shown = []
-        for number, (count, chosen, each) in enumerate(values):
-            if number < _MOST_VALUES or chosen:
-                toggled = current ^ {each["id"]} if is_set else None if chosen else each["id"]
+        for number, (count, each) in enumerate(counted):
+            is_chosen = each["id"] in chosen
+            if is_chosen or (count and number < _MOST_VALUES):
+                toggled = chosen ^ {each["id"]} if chosen is current else None if is_chosen else each["id"]
                 changes: dict[str, Any] = {member: toggled}
                 link = search_link(replace(first_page(wanted), **changes))
-                shown.append(FacetValue(each["name"], count, link, chosen))
+                shown.append(FacetValue(each["name"], count, link, is_chosen))
         if shown:
             found[title] = shown
     return found
@@ -118,13 +111,12 @@ def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mappin
     """Yield the operations of an OpenAPI description, in its order: their members, and what the page makes of them.
 
     These are `method` and `path`; `body`, an example of its JSON body, and `schema` of that, both empty without one;
-    `curl`, the command that makes the request that is tried; `answer`, an example of it. A parameter has `allowed`,
-    `choices` where all that is allowed is a closed set, and `value`, what it is tried with.
+    `curl`, the command that makes the request that is tried; `answer`, an example of it.
     """
     for path, methods in description["paths"].items():
         for method, given in methods.items():
             operation = _resolved(description, given)
-            parameters = list(map(_parameter, operation.get("parameters", ())))
+            parameters = operation.get("parameters", [])
             content = operation.get("requestBody", {}).get("content", {}).get("application/json")
             body = _json(content["example"]) if content else ""
             kind, answered = next(iter(operation["responses"]["200"]["content"].items()))
@@ -140,26 +132,15 @@ def operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mappin
             }
 
 
-def _parameter(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    schema, example = given["schema"], _word(given.get("example", ""))
-    allowed = [schema.get("format") or schema["type"], *([" | ".join(schema["enum"])] if "enum" in schema else [])]
-    allowed += [f"{label} {_word(schema[name])}" for name, label in _BOUNDS.items() if name in schema]
-    return {
-        "required": False,
-        **given,
-        "allowed": ", ".join(allowed),
-        "choices": ["true", "false"] if schema["type"] == "boolean" else schema.get("enum", []),
-        "example": example,
-        "value": example if given.get("required") or given["name"] in _ALWAYS_TRIED else "",
-    }
-
-
 def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
     """Return the command that makes the request that is tried; the page's script writes it alike."""
+    asked = []
     for each in parameters:
-        url = url.replace(f"{{{each['name']}}}", quote(each["value"], safe="")) if each["in"] == "path" else url
-    query = urlencode([(each["name"], each["value"]) for each in parameters if each["in"] == "query" and each["value"]])
-    address = shlex.quote(f"{url}?{query}" if query else url)
+        if each["in"] == "path":
+            url = url.replace(f"{{{each['name']}}}", quote(each["example"], safe=""))
+        elif each.get("required") or each["name"] == "q":
+            asked.append((each["name"], each["example"]))
+    address = shlex.quote(f"{url}?{urlencode(asked)}" if asked else url)
     return f"curl {address}" + (f" -H 'Content-Type: application/json' -d {shlex.quote(body)}" if body else "")
 
 
@@ -179,7 +160,3 @@ def _resolved(description: Mapping[str, Any], value: Any) -> Any:
     for name in value["$ref"].removeprefix("#/").split("/"):
         target = target[name]
     return _resolved(description, target)
-
-
-def _word(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
