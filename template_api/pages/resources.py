@@ -5,28 +5,28 @@ They run on the server's threads and may be entered by several at once. The one 
 
 import json
 import shlex
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from http import HTTPStatus
 from importlib.resources import files
 from itertools import chain
 from typing import Any, Final
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 import falcon
 from jinja2 import ChoiceLoader, Environment, FunctionLoader, PackageLoader, StrictUndefined
 from jinja2 import Template as Compiled
+from markupsafe import Markup
 
 from amqtt_rest_bridge.site import SCRIPT, SITE_FILES, site_file, site_template
 from amqtt_rest_bridge.site.playground import MOST_CHARACTERS, Playground, Trial, Tried, trial_of
 from template_api import query
 from template_api.errors import ApiError, ErrorCode, IndexNotReadyError
 from template_api.library import TemplateLibrary
-from template_api.pages import shown
 from template_api.pages.flows import drawing
-from template_api.pages.markup import rendered
-from template_api.records import TemplateQuery
+from template_api.pages.markup import highlighted, rendered
+from template_api.records import Notebook, TemplateQuery
 from template_api.replies import MAX_BODY_BYTES, Reply, ReplyCache, Resource
 from template_api.snippets import excerpt, marked_text
 from template_api.sources.template import lot_texts
@@ -43,6 +43,25 @@ _SAFE: Final = {
 _PAGES: Final = ("library", "template", "docs", "error", "playground")
 HTML: Final = "text/html; charset=utf-8"
 _ASSETS: Final = {"library.js": SCRIPT, "docs.js": SCRIPT}
+_MOST_VALUES: Final = 30
+_MOST_RENDERED: Final = 500_000  # characters of a page, 1.5 s of CPU; the cells that follow are shown as they are
+_FACETS: Final = {
+    "categories": ("Category", "category_id"),
+    "difficulties": ("Difficulty", "difficulty"),
+    "tags": ("Tags", "tag_ids"),
+    "routes": ("Route types", "route_ids"),
+    "broker_versions": ("Broker versions", "broker_version_ids"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FacetValue:
+    """One value of a facet; `link` adds it to the filters, or takes it out when it is `chosen`."""
+
+    name: str
+    count: int
+    link: str
+    chosen: bool
 
 
 class Pages:
@@ -79,7 +98,7 @@ class Pages:
     def _docs(self) -> Reply:
         """The page of the API's operations, rendered when it is first asked for."""
         description = query.description()
-        about, several = description["info"]["description"], list(shown.operations(description, self._base_url))
+        about, several = description["info"]["description"], list(_operations(description, self._base_url))
         return self._page("docs", about=about, operations=several, base_url=self._base_url)
 
     def _found(self, req: falcon.Request) -> Reply:
@@ -97,13 +116,13 @@ class Pages:
             wanted=wanted,
             page=page,
             begun=begun,
-            facets=shown.facets(known, counts, wanted),
-            as_typed=shown.search_link(replace(shown.first_page(wanted), exact=True)),
-            kept=shown.kept_fields(wanted),
-            next=following and shown.search_link(following),
-            first=begun and shown.search_link(shown.first_page(wanted)),
+            facets=_facets(known, counts, wanted),
+            as_typed=_search_link(replace(_first_page(wanted), exact=True)),
+            kept=_kept_fields(wanted),
+            next=following and _search_link(following),
+            first=begun and _search_link(_first_page(wanted)),
             near=() if page.found or not known else self._library.near(wanted.text),
-            without_filters=wanted.text and shown.search_link(TemplateQuery(wanted.text)),
+            without_filters=wanted.text and _search_link(TemplateQuery(wanted.text)),
         )
         reply.searched, reply.total = wanted.text, page.total
         return reply
@@ -121,7 +140,7 @@ class Pages:
             template=template,
             summary=template.summary,
             drawing=drawing(template.notebooks),
-            notebooks=list(shown.with_cells(template.notebooks)),
+            notebooks=list(_with_cells(template.notebooks)),
             install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}",
         )
 
@@ -165,3 +184,119 @@ def _compiled(root: str, *, playground: bool) -> Mapping[str, Compiled]:
     environment.filters["markdown"] = rendered
     environment.globals |= {"root": root, "has_playground": playground, "marked": marked_text, "excerpt": excerpt}
     return {name: environment.get_template(f"{name}.html") for name in _PAGES}
+
+
+def _facets(
+    known: Mapping[str, Sequence[Mapping[str, Any]]], counts: Mapping[str, int], wanted: TemplateQuery
+) -> dict[str, Sequence[FacetValue]]:
+    """Return the facets of the results of `wanted` by their titles: the commonest values, and those chosen."""
+    found: dict[str, Sequence[FacetValue]] = {}
+    for group, (title, member) in _FACETS.items():
+        current = getattr(wanted, member)
+        chosen = current if isinstance(current, frozenset) else {current}
+        counted = [(counts.get(f"{member}:{each['id']}", 0), each) for each in known.get(group, ())]
+        counted.sort(key=lambda value: -value[0])
+        shown = []
+        for number, (count, each) in enumerate(counted):
+            is_chosen = each["id"] in chosen
+            if is_chosen or (count and number < _MOST_VALUES):
+                toggled = chosen ^ {each["id"]} if chosen is current else None if is_chosen else each["id"]
+                changes: dict[str, Any] = {member: toggled}
+                link = _search_link(replace(_first_page(wanted), **changes))
+                shown.append(FacetValue(each["name"], count, link, is_chosen))
+        if shown:
+            found[title] = shown
+    return found
+
+
+def _search_link(wanted: TemplateQuery) -> str:
+    """Return the query of a link to the page that shows these templates, "?" when it shows all."""
+    return "?" + urlencode([pair for pair in parse_qsl(query.query_string(wanted)) if pair[0] != "limit"])
+
+
+def _kept_fields(wanted: TemplateQuery) -> list[tuple[str, str]]:
+    """Return what a search from this page keeps, as fields of its form: filters and order."""
+    pairs = parse_qsl(query.query_string(replace(_first_page(wanted), text="", exact=False)))
+    return [pair for pair in pairs if pair[0] != "limit"]
+
+
+def _first_page(wanted: TemplateQuery) -> TemplateQuery:
+    """Return the query of the first page of the same search."""
+    return replace(wanted, offset=0, place=None)
+
+
+def _with_cells(notebooks: Iterable[Notebook]) -> Iterator[tuple[Notebook, list[tuple[str, Markup]]]]:
+    """Yield notebooks with their cells: the language, empty for Markdown, and HTML, in which code is highlighted."""
+    left = _MOST_RENDERED
+    for notebook in notebooks:
+        found = []
+        for cell in json.loads(notebook.cells):
+            text, language = _text(cell.get("value")), _text(cell.get("language")) or "text"
+            left -= len(text)
+            if left < 0:
+                found.append((language, Markup.escape(text)))
+            elif language.lower() in ("markdown", "md"):
+                found.append(("", rendered(text)))
+            else:
+                found.append((language, highlighted(text, language)))
+        yield notebook, found
+
+
+def _text(value: object) -> str:
+    """Return a free-form member of a cell as text."""
+    if isinstance(value, list):
+        return "".join(part for part in value if isinstance(part, str))
+    if value is None or isinstance(value, str):
+        return value or ""
+    return json.dumps(value, ensure_ascii=False, indent=2)
+
+
+def _operations(description: Mapping[str, Any], base_url: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the operations of an OpenAPI description with examples: the JSON body, a command for curl, the answer."""
+    for path, methods in description["paths"].items():
+        for method, given in methods.items():
+            operation = _resolved(description, given)
+            parameters = operation.get("parameters", [])
+            content = operation.get("requestBody", {}).get("content", {}).get("application/json")
+            body = _json(content["example"]) if content else ""
+            kind, answered = next(iter(operation["responses"]["200"]["content"].items()))
+            answer = answered["example"]
+            yield operation | {
+                "method": method.upper(),
+                "path": path,
+                "parameters": parameters,
+                "body": body,
+                "schema": _json(content["schema"]) if content else "",
+                "curl": _curl(f"{base_url}{path}", parameters, body),
+                "answer": Markup.escape(answer) if isinstance(answer, str) else highlighted(_json(answer), kind[-4:]),
+            }
+
+
+def _curl(url: str, parameters: Sequence[Mapping[str, Any]], body: str) -> str:
+    """Return the command that makes the request that is tried; the page's script writes it alike."""
+    asked = []
+    for each in parameters:
+        if each["in"] == "path":
+            url = url.replace(f"{{{each['name']}}}", quote(each["example"], safe=""))
+        elif each.get("required") or each["name"] == "q":
+            asked.append((each["name"], each["example"]))
+    address = shlex.quote(f"{url}?{urlencode(asked)}" if asked else url)
+    return f"curl {address}" + (f" -H 'Content-Type: application/json' -d {shlex.quote(body)}" if body else "")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
+def _resolved(description: Mapping[str, Any], value: Any) -> Any:
+    """Return a part of the description with what its references lead to in their place."""
+    if isinstance(value, list):
+        return [_resolved(description, each) for each in value]
+    if not isinstance(value, dict):
+        return value
+    if "$ref" not in value:
+        return {name: _resolved(description, each) for name, each in value.items()}
+    target: Any = description
+    for name in value["$ref"].removeprefix("#/").split("/"):
+        target = target[name]
+    return _resolved(description, target)
