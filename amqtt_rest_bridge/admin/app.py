@@ -39,6 +39,7 @@ from amqtt_rest_bridge.http.exchange import (
     Request,
     Response,
     ResponseStream,
+    overloaded,
     refuse,
     refused,
     takes_gzip,
@@ -137,7 +138,8 @@ class AdminPort:
         path = request.target.partition("?")[0]
         is_retry = path == "/retry" or (path.startswith(("/api/", "/runs/")) and path.endswith("/retry"))
         is_trial = path == "/playground" and request.method == "POST"
-        refusal = request.refusal or self._guard.check(request, is_retry=is_retry, is_trial=is_trial)
+        crowded = None if request.may_wait else overloaded("The admin port answers as many requests as it can")
+        refusal = request.refusal or crowded or self._guard.check(request, is_retry=is_retry, is_trial=is_trial)
         if refusal is None and not is_trial and len(request.body) > _BODY_BYTES:
             refusal = too_large(_BODY_BYTES)
         if refusal is not None:

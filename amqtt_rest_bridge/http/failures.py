@@ -18,8 +18,12 @@ from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import FailureRow
 from amqtt_rest_bridge.errors import CallError, ConfigurationError
 from amqtt_rest_bridge.http.origin import MOST_REDIRECTS, REDIRECTS, may_follow, origin_of, resolve
-from amqtt_rest_bridge.http.response import LONGEST_HEAD, MOST_LINES
 from amqtt_rest_bridge.lot.model import HttpRequest, HttpResponse, Method, values_of
+
+LONGEST_HEAD: Final = 65_536
+"""Bytes of a response's head."""
+MOST_LINES: Final = 100
+"""Lines of a response's head."""
 
 _TLS_RECORDS: Final = (b"\x15\x03", b"\x16\x03")  # a TLS server answers a plain request with an alert or handshake
 _NO_TLS: Final = ("wrong version number", "http request", "record layer failure", "unknown protocol", "packet length")

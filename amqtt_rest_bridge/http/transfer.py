@@ -1,4 +1,4 @@
-"""One attempt of a request on one handle of libcurl, and the connections that handles run on, on the event loop.
+"""One attempt of a request on one handle of libcurl, its response, and the connections that handles run on.
 
 libcurl checks a kept connection once a second. When a kept connection dies, it repeats the request over a new one,
 whatever the method. So each kept connection is checked here just before its request leaves, and the repetition is
@@ -7,6 +7,10 @@ stopped.
 pycurl's `AsyncCurlMulti` runs handles, too, but costs a seventh more processor time a message: it sets the timer twice
 for each request and has the loop watch each socket. It also does not show which responses are incomplete, so that each
 would need `_acknowledge`.
+
+libcurl is lenient with heads. What two programs could read differently is refused here: lines without a proper name,
+both a Content-Length and a Transfer-Encoding, a protocol that was not asked for. Codings are undone by zlib within a
+bound; urllib3's decoders do not report that a compressed body is cut short.
 """
 
 import asyncio
@@ -14,27 +18,20 @@ import re
 import select
 import selectors
 import socket
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import lru_cache
 from math import inf
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pycurl
 
 from amqtt_rest_bridge.http import failures
 from amqtt_rest_bridge.http.failures import Ended, Phase
-from amqtt_rest_bridge.http.response import (
-    ContentTooLargeError,
-    CutHeadError,
-    Head,
-    HeadTooLargeError,
-    MalformedResponseError,
-    decode_content,
-    read_head,
-)
 from amqtt_rest_bridge.http.tls import Settings
-from amqtt_rest_bridge.lot.model import HttpRequest, Method
+from amqtt_rest_bridge.lot.model import HttpRequest, Method, Pairs
 
 # Shorter than the 60 s after which common load balancers and servers close an idle connection, so that a request rarely
 # meets a connection that is just being closed.
@@ -58,6 +55,18 @@ _ALWAYS: Final = (
     (_SUPPRESS_CONNECT_HEADERS, 1),
     (pycurl.HEADEROPT, pycurl.HEADER_SEPARATE),
 )
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+_FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTALL)
+_STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[0-9]|2) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
+_LONGEST_USUAL: Final = 128  # bytes of a header line that is remembered
+_LONGEST_NUMBER: Final = 30  # digits of a Content-Length
+_NO_LINE: Final = (b"\r\n", b"\n")  # the end of a head
+_WITHOUT_BODY: Final = frozenset({204, 304})
+_USED: Final = frozenset({"content-encoding", "content-length", "keep-alive", "transfer-encoding"})
+_GZIP, _ZLIB, _RAW_DEFLATE = 31, 15, -15  # zlib's window bits, which name the format
+_FORMATS: Final = {"gzip": (_GZIP,), "x-gzip": (_GZIP,), "deflate": (_ZLIB, _RAW_DEFLATE)}
+_MOST_CODINGS: Final = 5
+
 STALE: Final = Ended(0, "the kept connection was closed", Phase.CONNECTING, tls=False)
 """How an attempt ends if the kept connection cannot be used: nothing was sent."""
 
@@ -67,6 +76,175 @@ Fault = tuple[int, str]
 
 class ClosedBeforeError(Exception):
     """A server has closed a kept connection and may have seen the request; nothing of a response came."""
+
+
+# The response: its head from lines, its content with the codings undone.
+
+
+class MalformedResponseError(Exception):
+    """The response cannot be read; the message is the reason, without its content."""
+
+
+class ContentTooLargeError(Exception):
+    """The body, decoded or not, is larger than allowed."""
+
+
+class Head(NamedTuple):
+    """Status, reason and header fields in their order; `is_http_1` unless the response came by HTTP/2.
+
+    `used` are the values of the fields that the client itself looks at, by name in lower case.
+    """
+
+    status: int
+    reason: str
+    fields: Pairs
+    is_http_1: bool
+    used: Mapping[str, Sequence[str]]
+
+    @property
+    def has_uncertain_end(self) -> bool:
+        """Return whether a body may follow that must not be there, and would be taken for the next response."""
+        if self.status not in _WITHOUT_BODY:
+            return False
+        # The Content-Length of a 304 is that of the response it replaces.
+        has_length = self.status == 204 and self.used.get("content-length", ["0"]) != ["0"]
+        return has_length or "transfer-encoding" in self.used
+
+
+def _read_head(lines: Sequence[bytes], where: str, *, is_http_1: bool) -> Head:
+    """Return the head of the final response, whose lines are among those of interim responses and trailers.
+
+    `where` is its server. With `is_http_1` its version is HTTP/1, else HTTP/2.
+
+    Raises:
+        CallError: Its end is missing, or there is too much of it.
+        MalformedResponseError: It can be read in two ways, or it is not the head of a response by this version.
+    """
+    first = len(lines) - 1
+    while first > 0 and not lines[first].startswith(b"HTTP/"):
+        first -= 1
+    status = _STATUS_LINE.fullmatch(lines[first]) if lines else None
+    if status is None or (status[1] == b"2") is is_http_1:
+        raise MalformedResponseError("it does not begin with an HTTP/1 status line")
+    fields: list[tuple[str, str]] = []
+    used: dict[str, list[str]] = {}
+    key = ""
+    for line in _lines_of(lines, first + 1, where):
+        if line[0] in b" \t" and fields:  # a fold continues the line before
+            name, value = fields.pop()
+            value = f"{value} {_text(line)}".strip()
+            if key:
+                used[key].pop()
+        else:
+            name, value, key = _usual_field(line) if len(line) <= _LONGEST_USUAL else _field(line)
+        fields.append((name, value))
+        if key:
+            used.setdefault(key, []).append(value)
+    head = Head(int(status[2]), _text(status[3]), tuple(fields), is_http_1, used)
+    if is_http_1:
+        _check_framing(head)
+    return head
+
+
+def _lines_of(lines: Sequence[bytes], first: int, where: str) -> Sequence[bytes]:
+    """Return the header lines of the head whose fields begin at `first`."""
+    end = first
+    while end < len(lines) and lines[end] not in _NO_LINE:
+        end += 1
+    if end - first > failures.MOST_LINES or sum(map(len, lines[first:end])) > failures.LONGEST_HEAD:
+        raise failures.head_too_large(where)
+    if end == len(lines):
+        raise failures.connection_ended(where, Phase.HEAD)
+    return lines[first:end]
+
+
+def _field(line: bytes) -> tuple[str, str, str]:
+    """Return the name and the value of a header line, and its name in lower case where the client looks at it."""
+    field = _FIELD.fullmatch(line.decode("latin-1").rstrip("\r\n"))
+    if field is None:
+        raise MalformedResponseError("one of its header lines has no name that HTTP allows")
+    key = field[1].lower()
+    return field[1], _text(field[2].encode("latin-1")), key if key in _USED else ""
+
+
+_usual_field = lru_cache(maxsize=1024)(_field)  # the responses of a server have most lines in common
+
+
+def _text(value: bytes) -> str:
+    """Return a header as text: as UTF-8 if it is, control characters as spaces (RFC 9110 section 5.5)."""
+    text = value.decode("latin-1")
+    if not text.isascii():
+        with suppress(UnicodeError):  # bytes that are neither ASCII nor UTF-8 stay latin-1
+            text = value.decode()
+    if not text.isprintable():
+        text = _CONTROL.sub(" ", text)
+    return text.strip()
+
+
+def _check_framing(head: Head) -> None:
+    """Refuse a response whose end is uncertain (RFC 9112 section 6.3)."""
+    if head.status == 101:
+        raise MalformedResponseError("it switches to a protocol that was not asked for")
+    if head.status in _WITHOUT_BODY:
+        return
+    codings, lengths = head.used.get("transfer-encoding", ()), head.used.get("content-length", ())
+    if codings and lengths:  # a proxy on the way may have seen another end of it
+        raise MalformedResponseError("it has both a Content-Length and a Transfer-Encoding")
+    if any(coding.lower() != "chunked" for coding in codings):
+        raise MalformedResponseError("its Transfer-Encoding is not chunked")
+    if len(set(lengths)) > 1:
+        raise MalformedResponseError("it has two different Content-Lengths")
+    if lengths and not (lengths[0].isascii() and lengths[0].isdigit() and len(lengths[0]) <= _LONGEST_NUMBER):
+        raise MalformedResponseError("its Content-Length is not a number")
+
+
+def _decode_content(body: bytes, codings: str, limit: int) -> bytes:
+    """Undo the codings gzip and deflate, making `limit` bytes at most at any step.
+
+    A body with any other coding stays as it is: HEADERS must have asked for it.
+
+    Raises:
+        ContentTooLargeError: The decoded body is larger than `limit`.
+        MalformedResponseError: The body does not match its codings.
+    """
+    names = [name.strip() for name in codings.lower().split(",")]
+    names = [name for name in names if name not in ("", "identity")]
+    if not body or not all(name in _FORMATS for name in names):
+        return body
+    if len(names) > _MOST_CODINGS:
+        raise MalformedResponseError(f"it has more than {_MOST_CODINGS} content codings")
+    for name in reversed(names):
+        body = _inflate(body, name, limit)
+    return body
+
+
+def _inflate(body: bytes, name: str, limit: int) -> bytes:
+    for window_bits in _FORMATS[name]:
+        try:
+            return _inflate_members(body, window_bits, limit)
+        except zlib.error:
+            continue  # "deflate" is zlib by RFC 9110 section 8.4.1.2, and raw by widespread mistake
+    raise MalformedResponseError(f"its body is not {name}")
+
+
+def _inflate_members(body: bytes, window_bits: int, limit: int) -> bytes:
+    parts: list[bytes] = []
+    room = limit
+    while True:
+        inflater = zlib.decompressobj(window_bits)
+        part = inflater.decompress(body, room + 1)
+        if len(part) > room:
+            raise ContentTooLargeError
+        if not inflater.eof:
+            raise MalformedResponseError("its compressed body is cut short")
+        parts.append(part)
+        room -= len(part)
+        body = inflater.unused_data.lstrip(b"\0")  # RFC 1952 section 2.2: members follow one another; some pad them
+        if window_bits != _GZIP or not body:
+            return b"".join(parts)
+
+
+# The attempt.
 
 
 class Transfer:
@@ -141,16 +319,12 @@ class Transfer:
             if ended is None or ended.phase is Phase.BODY or self._first_bytes:
                 version = self.easy.getinfo(pycurl.INFO_HTTP_VERSION)
                 # A malformed head says more than how the body ended.
-                head = read_head(self._lines, is_http_1=version != pycurl.CURL_HTTP_VERSION_2_0)
+                head = _read_head(self._lines, where, is_http_1=version != pycurl.CURL_HTTP_VERSION_2_0)
             if ended is not None:
                 raise failures.attempt_failed(where, ended, seconds=seconds, limit=self._limit)
             body = b"".join(self._parts)
             for codings in head.used.get("content-encoding", ()):
-                body = decode_content(body, codings, self._limit)
-        except CutHeadError as error:
-            raise failures.connection_ended(where, Phase.HEAD) from error
-        except HeadTooLargeError as error:
-            raise failures.head_too_large(where) from error
+                body = _decode_content(body, codings, self._limit)
         except ContentTooLargeError as error:
             raise failures.body_too_large(where, self._limit) from error
         except MalformedResponseError as error:

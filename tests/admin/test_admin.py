@@ -16,8 +16,10 @@ from typing import Any, Final
 import pytest
 
 import amqtt_rest_bridge
+from amqtt_rest_bridge.admin import app
 from amqtt_rest_bridge.catalogue import STATUSES
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.http.server import PortLimits
 from tests.support import doors
 from tests.support.admin_client import TOKEN, Admin, admin_of, await_written, client_route, server_route
 from tests.support.asking import ask
@@ -416,6 +418,17 @@ def test_an_open_port_asks_for_its_token_as_bearer_or_as_a_password(hosting: Hos
         assert admin.get("/metrics", Authorization=f"Bearer {TOKEN}", Host="any.example").status == 200
         basic = "Basic YW55Om" + "EtdG9rZW4tb2YtMjQtY2hhcmFjdGVycw=="
         assert admin.get("/metrics", Authorization=basic).status == 200
+
+
+def test_with_too_many_answers_under_way_more_are_refused_and_health_checks_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(app, "_LIMITS", PortLimits(waiting=0))
+    with hosting(server_route(), admin_port=0) as host:
+        admin = admin_of(host)
+        refused = admin.get("/metrics")
+        assert (refused.status, refused.json["error"]["code"]) == (503, "overloaded")
+        assert admin.get("/healthz").status == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[::2]", "@", ""])
