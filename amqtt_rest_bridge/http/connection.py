@@ -21,10 +21,11 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
-from amqtt_rest_bridge.catalogue import NOT_IMPLEMENTED
+from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.exchange import (
-    HEADER_BYTES,
+    FAILED,
+    SHUTTING_DOWN,
     Caller,
     Headers,
     Later,
@@ -32,13 +33,8 @@ from amqtt_rest_bridge.http.exchange import (
     Request,
     Response,
     ResponseStream,
-    headers_too_large,
-    internal_error,
-    invalid_request,
     refuse,
     refused,
-    request_timeout,
-    shutting_down,
     too_large,
 )
 from amqtt_rest_bridge.times import rfc3339
@@ -52,6 +48,13 @@ _LINGER_BYTES: Final = 16 * 1024 * 1024
 _COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
+_HEAD_BYTES: Final = 65_536  # of the request line and headers together
+_HEAD_TOO_LARGE: Final = refuse(
+    catalogue.HEADERS_TOO_LARGE, f"The request line and headers are over the limit of {_HEAD_BYTES} bytes"
+)
+_CHUNK_LINE_TOO_LONG: Final = refuse(
+    catalogue.INVALID_REQUEST, "A chunk's size line or the trailer section is too long"
+)
 _LINE_BYTES: Final = 16_384  # of size lines and trailers, from one content to the next
 _HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  # RFC 9110 section 7.2
 _IS_HOST: Final = re.compile(_HOST, re.ASCII)
@@ -138,7 +141,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
     def end(self) -> None:
         """Close at once; an incomplete request is answered first."""
         if self.state is State.READING and self._reader.has_begun:
-            self._refuse(self._port.closing or shutting_down())
+            self._refuse(self._port.closing or SHUTTING_DOWN)
             if self.transport is not None and not self._is_full:
                 self.transport.close()
                 return
@@ -170,7 +173,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self.abandon()
         elif state is State.READING and self._reader.has_begun:
             if seconds > limits.slow_seconds:
-                self._refuse(request_timeout(limits.slow_seconds))
+                message = f"The request did not arrive within {limits.slow_seconds:g} seconds"
+                self._refuse(refuse(catalogue.REQUEST_TIMEOUT, message))
         elif state is State.READING and now - self.active > limits.idle_seconds:
             transport.close()
         return False
@@ -288,7 +292,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             answer = port.app.answer(request)
         except Exception:
             log.exception("The application failed on request %s", self._request_id)
-            answer = refused(internal_error())
+            answer = refused(FAILED)
         if isinstance(answer, Response):
             self._send(answer)
             return
@@ -311,7 +315,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             response = later.make()
         except Exception:
             log.exception("The application failed on request %s", self._request_id)
-            response = refused(internal_error())
+            response = refused(FAILED)
         self._send(response)
 
     def when_left(self, action: Callable[[], None]) -> None:
@@ -338,7 +342,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         except ValueError:
             log.exception("The application failed on request %s", self._request_id)
             _release_stream(response)
-            self._send(refused(internal_error()))
+            self._send(refused(FAILED))
             return
         if port.access_log is not None:
             self._log_access(port.access_log, response)
@@ -463,7 +467,6 @@ class _StreamSender:
         self._port = port
         self._is_due = False  # its turn comes
         self._timer: asyncio.TimerHandle | None = None
-        self._due_at = 0.0
         stream.begin(self.wake)
         self.wake()
 
@@ -485,7 +488,8 @@ class _StreamSender:
             log.exception("A stream failed and is ended")
             piece = b""
         if not isinstance(piece, bytes):
-            self._wake_in(piece)
+            if self._timer is None:  # else it comes earlier: the stream is asked then, and answers again
+                self._timer = asyncio.get_running_loop().call_later(piece, self._wake_late)
         elif piece:
             self._transport.write(piece)
             self._connection.active = time.monotonic()
@@ -498,16 +502,6 @@ class _StreamSender:
         if self._timer is not None:
             self._timer.cancel()
         self._stream.close()
-
-    def _wake_in(self, seconds: float) -> None:
-        """Wake later, unless an earlier time is set: asked too early, the stream answers again how long to wait."""
-        at = time.monotonic() + seconds
-        if self._timer is not None:
-            if self._due_at <= at:
-                return
-            self._timer.cancel()
-        self._due_at = at
-        self._timer = asyncio.get_running_loop().call_later(seconds, self._wake_late)
 
     def _wake_late(self) -> None:
         self._timer = None
@@ -570,17 +564,17 @@ class RequestReader:
     def _read_head(self, data: bytes) -> bytes:
         held = self._held + data if self._held else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
         end = held.find(b"\r\n\r\n") + 4
-        line = _LINE.match(held, 0, HEADER_BYTES)
+        line = _LINE.match(held, 0, _HEAD_BYTES)
         if end == 3:
             self._held = held
-            if len(held) >= HEADER_BYTES:
-                self.refuse(headers_too_large(HEADER_BYTES))
+            if len(held) >= _HEAD_BYTES:
+                self.refuse(_HEAD_TOO_LARGE)
             elif b"\n\n" in held or (b"\n" in held and line is None):
                 self.refuse(_invalid("its first line is not one of HTTP/1.1"))
             return b""
         self._held = b""
-        if end > HEADER_BYTES:
-            self.refuse(headers_too_large(HEADER_BYTES))
+        if end > _HEAD_BYTES:
+            self.refuse(_HEAD_TOO_LARGE)
         elif line is None:
             self.refuse(_invalid("its first line is not one of HTTP/1.1"))
         else:
@@ -617,7 +611,7 @@ class RequestReader:
             if (size := _SIZE.match(self._line)) and size.end() > 16:  # 64 bits: llhttp would call it invalid
                 self.refuse(too_large(self._limit))
         if self._lines > _LINE_BYTES:
-            self.refuse(invalid_request("A chunk's size line or the trailer section is too long"))
+            self.refuse(_CHUNK_LINE_TOO_LONG)
         if self.refusal is None:
             self._llhttp.feed_data(piece)
         return data[len(piece) :]
@@ -655,7 +649,7 @@ class RequestReader:
         elif coding is not None and self.version == "1.0":
             self.refuse(_invalid("HTTP/1.0 has no Transfer-Encoding"))
         elif coding is not None and coding.lower() != "chunked":
-            self.refuse(refuse(NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported"))
+            self.refuse(refuse(catalogue.NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported"))
         else:
             self.is_understood, self._expected = True, headers.get("expect", "")
             if self._left > self._limit:
@@ -685,4 +679,4 @@ class RequestReader:
 
 
 def _invalid(why: str) -> Refusal:
-    return invalid_request(f"The request is not valid HTTP: {why}")
+    return refuse(catalogue.INVALID_REQUEST, f"The request is not valid HTTP: {why}")

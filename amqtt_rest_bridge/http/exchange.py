@@ -25,9 +25,6 @@ Labels = tuple[tuple[str, str], ...]
 
 RETRY_AFTER: Final[Headers] = (("Retry-After", "1"),)
 
-HEADER_BYTES: Final = 65_536
-"""Of a request's line and headers together."""
-
 HEADERS: Final = (
     ("Content-Type", "text/event-stream"),
     ("Cache-Control", "no-store"),
@@ -198,30 +195,9 @@ def refused(refusal: Refusal, headers: Headers = (), labels: Labels = ()) -> Res
     return Response(refusal.status, (*headers, *refusal.headers, content_type), refusal.body, refusal.code, labels)
 
 
-def invalid_request(message: str) -> Refusal:
-    """Refuse a request that is not HTTP."""
-    return refuse(catalogue.INVALID_REQUEST, message)
-
-
-def request_timeout(seconds: float) -> Refusal:
-    """Refuse a request of which only a part came in time."""
-    return refuse(catalogue.REQUEST_TIMEOUT, f"The request did not arrive within {seconds:g} seconds")
-
-
 def too_large(limit: int) -> Refusal:
     """Refuse a body of more than `limit` bytes."""
     return refuse(catalogue.PAYLOAD_TOO_LARGE, f"The request's body is over the limit of {limit} bytes")
-
-
-def headers_too_large(limit: int) -> Refusal:
-    """Refuse a request line and headers of more than `limit` bytes together."""
-    message = f"The request line and headers are over the limit of {limit} bytes"
-    return refuse(catalogue.HEADERS_TOO_LARGE, message)
-
-
-def internal_error() -> Refusal:
-    """Answer a request on which the server or its application failed, without a word of the cause."""
-    return refuse(catalogue.INTERNAL_ERROR, "The bridge failed on this request")
 
 
 def overloaded(message: str = "The bridge serves as many requests as it can; this one was not published") -> Refusal:
@@ -229,9 +205,12 @@ def overloaded(message: str = "The bridge serves as many requests as it can; thi
     return refuse(catalogue.NO_ROOM, message, RETRY_AFTER)
 
 
-def shutting_down() -> Refusal:
-    """Refuse a request that came while the port closes."""
-    return refuse(catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER)
+FAILED: Final = refuse(catalogue.INTERNAL_ERROR, "The bridge failed on this request")
+"""The server or its application failed; without a word of the cause."""
+SHUTTING_DOWN: Final = refuse(
+    catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER
+)
+"""The request came while the port closes."""
 
 
 def event_of(text: str, number: str | None = None, name: str | None = None) -> bytes:

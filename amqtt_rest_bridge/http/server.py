@@ -26,7 +26,7 @@ from typing import Final, Protocol
 
 from amqtt_rest_bridge.http.access_log import AccessLog
 from amqtt_rest_bridge.http.connection import Connection, write_head
-from amqtt_rest_bridge.http.exchange import Application, Refusal, overloaded, refused, shutting_down
+from amqtt_rest_bridge.http.exchange import SHUTTING_DOWN, Application, Refusal, overloaded, refused
 from amqtt_rest_bridge.http.server_tls import TlsFiles, TlsTransport
 
 log = logging.getLogger(__name__)
@@ -209,7 +209,7 @@ class HttpServer:
     async def stop(self, grace: float, refusal: Refusal | None = None, serve_seconds: float = 0.0) -> None:
         """Shut down gracefully: stop accepting, wait up to `grace` seconds for running requests, close all.
 
-        New requests on open connections are answered with `refusal` (default `shutting_down()`). Before that, for
+        New requests on open connections are answered with `refusal` (default `SHUTTING_DOWN`). Before that, for
         `serve_seconds` of the grace at most, those that have connected are served, by one more answer for each
         connection; for ports that others serve on (SO_REUSEPORT), so that no caller notices.
         The caller's socket stays open, listening unless `serve_seconds` is given.
@@ -217,7 +217,7 @@ class HttpServer:
         port, deadline = self._port, time.monotonic() + grace
         if serve_seconds and grace and self._timer is not None:
             await self._leave(min(deadline, time.monotonic() + serve_seconds))
-        port.leaving, port.closing = True, refusal or shutting_down()
+        port.leaving, port.closing = True, refusal or SHUTTING_DOWN
         self._close_listening()
         while any(each.is_busy for each in port.connections) and time.monotonic() < deadline:
             await asyncio.sleep(_POLL_SECONDS)

@@ -40,6 +40,7 @@ from amqtt_rest_bridge.engine.server.replies import Replies, Turns
 from amqtt_rest_bridge.engine.stages.dedupe import dedupe_key
 from amqtt_rest_bridge.errors import BrokerAwayError, CallError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.http.exchange import (
+    FAILED,
     RETRY_AFTER,
     Answer,
     Headers,
@@ -48,7 +49,6 @@ from amqtt_rest_bridge.http.exchange import (
     Request,
     RequestRefusedError,
     Response,
-    internal_error,
     overloaded,
     refuse,
     refused,
@@ -432,7 +432,7 @@ class ServerEndpoint:
         refusal = noted = _refusal_of(failure)
         if refusal is None:
             log.error("Server mode failed on request %s", request.http.id, exc_info=failure)
-            refusal = internal_error()
+            refusal = FAILED
             noted = refuse(INTERNAL_ERROR, masker_of(self._route).address(str(failure)))
         answer = refused(instead or refusal, request.answer_headers, self._labels)
         return self._noted(request, answer, outcome_of(refusal.code), noted)
