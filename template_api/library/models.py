@@ -8,7 +8,7 @@ import sqlalchemy as sa
 from sqlmodel import Field, SQLModel, col
 
 from template_api.ranking import prepared
-from template_api.sources.fields import time_text
+from template_api.sources.members import time_text
 
 SCHEMA_VERSION: Final = 6
 """Grows with each change of the models, so that older software refuses the database."""

@@ -10,7 +10,6 @@ import re
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from typing import Any
 import yaml
 
 from template_api.errors import SourceError, StartError
-from template_api.sources.fields import Fields
-from template_api.sources.template import TemplateSource, template_source
+from template_api.sources.template import TemplateSource, Written, template_source
 
 TEMPLATE_FILES = ("template.yaml", "template.yml")
 CONTENT_FILE = "README.md"
@@ -59,10 +57,9 @@ def read_templates(path: Path) -> Iterator[Reading]:
         raise StartError(f"{path}: is neither a folder nor a .jsonl file")
     files, unreadable = _template_files(path)
     total, resolved = len(files) + len(unreadable), path.resolve()
-    numbered = enumerate(files, len(unreadable) + 1)
     return chain(
         (Reading(None, (fault,), (), number, total) for number, fault in enumerate(unreadable, 1)),
-        (_reading(partial(_read_folder, resolved, file), number, total) for number, file in numbered),
+        (_reading(number, total, _written, resolved, file) for number, file in enumerate(files, len(unreadable) + 1)),
     )
 
 
@@ -90,24 +87,43 @@ def _template_files(root: Path) -> tuple[list[Path], list[SourceError]]:
     return found, unreadable
 
 
-def _reading(read: Callable[[], tuple[Fields, TemplateSource | None]], done: int, total: int) -> Reading:
+def _reading(done: int, total: int, read: Callable[..., Written], *place: Any) -> Reading:
     try:
-        fields, source = read()
+        written = read(*place)
     except SourceError as exc:
         return Reading(None, (exc,), (), done, total)
-    return Reading(source, fields.faults, tuple(fields.warnings), done, total)
+    source = template_source(written)
+    faults = tuple(fault for _, fault in sorted(written.faults.items(), key=lambda found: found[0]))
+    return Reading(source, faults, tuple(written.warnings), done, total)
 
 
-def _read_folder(root: Path, file: Path) -> tuple[Fields, TemplateSource | None]:
-    fields = _yaml_fields(root, file)
+def _written(root: Path, file: Path) -> Written:
+    """Read a template's folder: its members as YAML with the line of each key, its content and its notebooks."""
+    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
+    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
+        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
     folder, content = file.parent, file.parent / CONTENT_FILE
-    text = fields.checked("", file_text, root, content) if os.path.lexists(content) else ""
-    present = sorted(each.name for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
+    notebooks = sorted(each for each in folder.iterdir() if _is_notebook(each.name) and each.is_file())
+    lines: dict[str, int] = {}
+    written = Written(str(file), members, lines, files={each.name: _cells(root, each) for each in notebooks})
+    for key, _ in node.value:
+        line = key.start_mark.line + 1
+        if lines.setdefault(key.value, line) != line:
+            written.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"), line)
+    try:
+        members["content"] = file_text(root, content) if os.path.lexists(content) else ""
+    except SourceError as exc:
+        members["content"] = ""
+        written.note(exc)
+    return written
 
-    def cells_of(filename: str) -> tuple[str, object]:
-        return str(folder / filename), _parsed_json(folder / filename, file_text(root, folder / filename))
 
-    return fields, template_source(fields, text, folder.absolute().name, present, cells_of)
+def _cells(root: Path, file: Path) -> object:
+    """Return the cells of a notebook, or the error that tells why they cannot be read."""
+    try:
+        return _parsed_json(file, file_text(root, file))
+    except SourceError as exc:
+        return exc
 
 
 def _is_notebook(filename: str) -> bool:
@@ -121,12 +137,12 @@ def _read_lines(file: Path) -> Iterator[Reading]:
         while line := lines.readline(_LARGEST_FILE + 1):
             number, done = number + 1, lines.tell()
             if line.strip():
-                yield _reading(partial(_read_line, file, number, line), done, total)
+                yield _reading(done, total, _written_line, file, number, line)
             while len(line) > _LARGEST_FILE and not line.endswith(b"\n"):  # the rest of one that is too long
                 line = lines.readline(_LARGEST_FILE + 1)
 
 
-def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSource | None]:
+def _written_line(file: Path, number: int, line: bytes) -> Written:
     where = f"{file}:{number}"
     if len(line) > _LARGEST_FILE:
         raise SourceError(where, f"is longer than {_LARGEST_FILE} bytes")
@@ -136,12 +152,7 @@ def _read_line(file: Path, number: int, line: bytes) -> tuple[Fields, TemplateSo
         raise SourceError(where, f"is not UTF-8 at byte {exc.start}") from exc
     if not isinstance(members, dict):
         raise SourceError(where, "must hold a JSON object")
-    fields = Fields(str(file), members, {}, number)
-    content = members.get("content")
-    if content is not None and not isinstance(content, str):
-        fields.fail("content", "must be text")
-        content = ""
-    return fields, template_source(fields, content or "")
+    return Written(str(file), members, line=number)
 
 
 class _Loader(yaml.BaseLoader):
@@ -162,20 +173,6 @@ for _tag in ("map", "seq", "str", "bool", "int", "float", "timestamp"):
     _kind = {"map": "mapping", "seq": "sequence"}.get(_tag, "scalar")
     _Loader.add_constructor(f"{_CORE}{_tag}", getattr(_Loader, f"construct_{_kind}"))
 _Loader.add_constructor(None, _foreign)  # any other tag would be read as text
-
-
-def _yaml_fields(root: Path, file: Path) -> Fields:
-    """Read a YAML mapping, with the line of each key."""
-    node, members = parsed_yaml(file, file_text(root, file, _LARGEST_YAML))
-    if not isinstance(node, yaml.MappingNode) or not isinstance(members, dict):
-        raise SourceError(f"{file}:1", "must hold keys and values such as title: My template")
-    lines: dict[str, int] = {}
-    fields = Fields(str(file), members, lines)
-    for key, _ in node.value:
-        line = key.start_mark.line + 1
-        if lines.setdefault(key.value, line) != line:
-            fields.note(SourceError(f"{file}:{line}", f"key {key.value!r} comes twice"))
-    return fields
 
 
 def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:

