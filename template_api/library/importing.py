@@ -238,7 +238,8 @@ class _Import:
         session.merge(stored)
         session.flush()
         for link, column, named in ((TemplateTag, "tag_id", "tags"), (TemplateRoute, "route_id", "routes")):
-            session.exec(delete(link).where(col(link.template_id) == id_))
+            if row is not None:
+                session.exec(delete(link).where(col(link.template_id) == id_))
             if facets[named]:
                 session.execute(insert(link), [{"template_id": id_, column: each["id"]} for each in facets[named]])
         self._store_notebooks(id_, source.notebooks)
