@@ -71,7 +71,6 @@ class Notebook(msgspec.Struct, frozen=True):
 class Template(msgspec.Struct, frozen=True):
     """What is used of a template; other members are skipped."""
 
-    title: str
     notebooks: list[Notebook]
 
 

@@ -136,7 +136,6 @@ class _Writer:
         self._line: list[str] = []
         self._began = 0  # where the first word of the open line is in the text
         self._breaks = 0  # behind the last token
-        self._level = 0  # of the statement before
 
     def text(self) -> str:
         """Return what is written."""
@@ -164,7 +163,6 @@ class _Writer:
                 self._begin_line(token, LEVEL * (statement.level + 1), blank=False)
             else:
                 self._line += [self._gap(token), token.text]
-        self._level = statement.level
         behind = tokens[-1].offset if tokens else statement.offset
         self._breaks = self._text.count("\n", behind + len(tokens[-1].text) if tokens else behind, end)
 
@@ -174,7 +172,7 @@ class _Writer:
             self._written.append(self._break)
         end = _line_start(self._text, end) if end < len(self._text) else end
         self._written.append(self._text[statement.offset : end])
-        self._breaks = self._level = 0
+        self._breaks = 0
 
     def _begin_line(self, token: _Token, indentation: int, *, blank: bool) -> None:
         self._end_line()
