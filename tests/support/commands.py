@@ -154,10 +154,10 @@ class Workplace:
         return dict(os.environ, PYTHONPATH=os.pathsep.join([str(self.folder), *filter(None, sys.path)]))
 
 
-def overview(url: str, seconds: float = 0.0) -> Overview:
-    """Return the routes as a broker says that they are, after `seconds`."""
+def overview(url: str) -> Overview:
+    """Return the routes as a broker says that they are."""
     seen: list[Overview] = []
-    asyncio.run(watch_broker(broker_address(url), None, seconds, seen.append))
+    asyncio.run(watch_broker(broker_address(url), None, seen.append, once=True))
     return seen[-1]
 
 

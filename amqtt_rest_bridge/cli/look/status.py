@@ -72,7 +72,6 @@ _QUIET_SECONDS: Final = 0.3  # after which no more retained messages are on thei
 _REFRESH_SECONDS: Final = 1.0  # the table is drawn this often when nothing changes, for its clock ...
 _PAUSE_SECONDS: Final = 0.2  # ... and at most this often when much does
 _UNBOUNDED: Final = 10_000  # characters of a line that is not for a terminal
-_DAY: Final = 86_400
 
 Status = dict[str, Any]
 
@@ -92,23 +91,17 @@ class Overview:
 Show = Callable[[Overview], object]
 
 
-def watch_bridge(port: AdminClient, seconds: float | None, show: Show) -> None:
-    """Call `show` every second with the figures of now; blocks.
+def watch_bridge(port: AdminClient, show: Show, *, once: bool) -> None:
+    """Call `show` every second, or once, with the figures of now; blocks, and closes the port at the end.
 
     A bridge that is away for a while is said so below its last figures.
 
-    Args:
-        port: The admin port, which is closed at the end.
-        seconds: When to end, 0: after the first time; None: when interrupted.
-        show: Called in this thread.
-
     Raises:
-        AdminError: The port cannot be asked, or refuses: the first time, or the last time.
+        AdminError: The port cannot be asked, or refuses, the first time.
     """
-    end, statuses = None if seconds is None else time.monotonic() + seconds, None
+    statuses: list[Status] | None = None
     with contextlib.closing(port):
         while True:
-            failure = None
             try:
                 routes = port.get("/api/routes", "routes")["routes"]
                 reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
@@ -117,23 +110,16 @@ def watch_bridge(port: AdminClient, seconds: float | None, show: Show) -> None:
             except AdminError as error:
                 if statuses is None:
                     raise
-                failure = error
                 show(Overview(statuses, [str(error)]))
-            if (left := _until(end)) <= 0:
-                if failure is not None:
-                    raise failure
+            if once:
                 return
-            time.sleep(left)
+            time.sleep(_REFRESH_SECONDS)
 
 
-async def watch_broker(address: Address, group: str | None, seconds: float | None, show: Show) -> None:
-    """Call `show` at each change and every second with what a bridge, or the workers of a group, published last.
+async def watch_broker(address: Address, group: str | None, show: Show, *, once: bool) -> None:
+    """Call `show` with what a bridge, or the workers of a group, published last: at each change and every second.
 
-    Args:
-        address: The broker.
-        group: A group of workers, None: the bridge beside the broker.
-        seconds: When to end, 0: once all that is retained has come; None: when cancelled, also by SIGTERM.
-        show: Called on the event loop.
+    With `once` it is called once, when all that is retained has come. SIGTERM cancels this task.
 
     Raises:
         BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
@@ -150,20 +136,14 @@ async def watch_broker(address: Address, group: str | None, seconds: float | Non
         while (left := quiet - time.monotonic()) > 0 and (is_retained := await feed.receive(left)) is not None:
             if is_retained:  # others may come without a pause
                 quiet = time.monotonic() + _QUIET_SECONDS
-        end = None if seconds is None else time.monotonic() + seconds
         while True:
             show(feed.overview())
-            if (left := _until(end)) <= 0:
+            if once:
                 return
-            if await feed.receive(left) is not None:
+            if await feed.receive(_REFRESH_SECONDS) is not None:
                 settled = time.monotonic() + _PAUSE_SECONDS
                 while await feed.receive(settled - time.monotonic()) is not None:
                     pass
-
-
-def _until(end: float | None) -> float:
-    """Return the seconds until the table is drawn again, 0 and below at the end."""
-    return _REFRESH_SECONDS if end is None else min(_REFRESH_SECONDS, end - time.monotonic())
 
 
 class _Feed:
@@ -218,16 +198,6 @@ def _parse(payload: bytes) -> Status | None:
     return members if isinstance(members, dict) else None
 
 
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds <= _DAY:
-        raise typer.BadParameter(f"{text!r} is not a number of seconds above 0, at most {_DAY}")
-    return seconds
-
-
 def _group(text: str) -> str:
     if not text or set(text) & set("/+#"):
         raise typer.BadParameter(f"{text!r} is not the name of a group of workers")
@@ -244,14 +214,7 @@ def run(
         str | None, typer.Option(metavar="NAME", parser=_group, help="show the workers of this group, with --broker")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the status payloads as JSON, once")] = False,
-    seconds: Annotated[
-        float | None,
-        typer.Option(
-            metavar="N", parser=_seconds,
-            help="end after N seconds (default: on a terminal never, otherwise when all that is there has come)",
-        ),
-    ] = None,
-) -> int:  # fmt: skip
+) -> int:
     """Show the table, or print once."""
     if admin is not None and (broker is not None or group is not None):
         raise typer.BadParameter("--broker and --group read from a broker, --admin from a bridge: give one of them")
@@ -266,12 +229,11 @@ def run(
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     shown: list[Overview] = []
     with _screen(source.shown) if is_screen else contextlib.nullcontext(shown.append) as show:
-        until = seconds if is_screen else seconds or 0
         if isinstance(source, AdminClient):
-            watch_bridge(source, until, show)
+            watch_bridge(source, show, once=not is_screen)
         else:
             try:
-                asyncio.run(watch_broker(source, group, until, show))
+                asyncio.run(watch_broker(source, group, show, once=not is_screen))
             except asyncio.CancelledError:  # by SIGTERM
                 raise KeyboardInterrupt from None
     if not is_screen:
