@@ -24,9 +24,9 @@ from typing import Any, Final
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
-from amqtt_rest_bridge.engine.event import Batch, Call, HeldError, PreparedRoute, Step, Verdict
+from amqtt_rest_bridge.engine.event import Batch, Call, HeldError, PreparedRoute, Verdict
 from amqtt_rest_bridge.engine.failure_queue import FailureQueue
-from amqtt_rest_bridge.engine.needs import Delivery, Host
+from amqtt_rest_bridge.engine.needs import Delivery, Host, Outcome
 from amqtt_rest_bridge.engine.outcome import Outcomes, note_attempt
 from amqtt_rest_bridge.engine.stages.batch import Batches, halve, joined
 from amqtt_rest_bridge.engine.stages.breaker import Breaker
@@ -262,7 +262,7 @@ class RouteCalls:
             if verdict is None:
                 call.has_begun = True
                 verdict = await self._attempt(call)
-            if verdict.is_end:
+            if verdict.outcome is not Outcome.RETRYING:
                 await self._end(call, verdict)
         except HeldError:
             pass  # the stage or source that keeps the call puts it back into the queue
@@ -273,7 +273,7 @@ class RouteCalls:
         finally:
             self._release_place(call)
         if verdict is not None and not call.has_ended and not self._drop(call):
-            if isinstance(call, Batch) and verdict.step is Step.SPLIT:
+            if isinstance(call, Batch) and verdict.is_halved:
                 self._send_halves(call, verdict)
             else:
                 self._try_again(call, verdict)

@@ -6,7 +6,6 @@ I/O: the bridge (`call`), the commands `try` and `test` (`trial`), and tests. Ti
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import Struct
@@ -21,7 +20,7 @@ from amqtt_rest_bridge.engine.failures import (
     masker_for,
     response_without_secrets,
 )
-from amqtt_rest_bridge.engine.needs import Delivery, Sends
+from amqtt_rest_bridge.engine.needs import Delivery, Outcome, Sends
 from amqtt_rest_bridge.engine.requests import RequestBuilder, message_values, result_of
 from amqtt_rest_bridge.errors import BridgeError, CallError, FailureCode
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
@@ -48,26 +47,16 @@ _MOST_MARKS: Final = 250  # MQTT's user properties have a bound
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 
 
-class Step(StrEnum):
-    """What follows an attempt of a call."""
-
-    DONE = "done"
-    SKIPPED = "skipped"
-    FAILED = "failed"
-    AGAIN = "again"
-    SPLIT = "split"
-    """The server refused a batch: its halves are sent instead."""
-
-
 class Verdict(Struct, frozen=True):
-    """What follows an attempt: the end of its call, or with `AGAIN` another attempt, `seconds` from now.
+    """What follows an attempt: the end of its call, or with `RETRYING` another attempt, `seconds` from now.
 
+    With `is_halved` the server has refused a batch, so that its halves are sent instead.
     `status` is the HTTP status, None without a response. `failure` is None unless the attempt failed; like
     `publication` it holds no secrets of the route. `skipped` is the code and sentence of a call that sends nothing.
     `request` and `response` are those of the attempt, with secrets: records mask them.
     """
 
-    step: Step
+    outcome: Outcome
     status: int | None = None
     failure: CallError | None = None
     publication: Publication | None = None
@@ -75,11 +64,7 @@ class Verdict(Struct, frozen=True):
     skipped: tuple[str, str] | None = None
     request: HttpRequest | None = None
     response: HttpResponse | None = None
-
-    @property
-    def is_end(self) -> bool:
-        """Return whether the call has ended."""
-        return self.step is not Step.AGAIN and self.step is not Step.SPLIT
+    is_halved: bool = False
 
 
 class SkippedError(BridgeError):
@@ -216,7 +201,7 @@ class Stage:
         return request
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:  # noqa: ARG002  # of the default
-        """Return the given verdict on a failed attempt, or one by which the call goes on: `AGAIN` or `SPLIT`.
+        """Return the given verdict on a failed attempt, or one of `Outcome.RETRYING`, by which the call goes on.
 
         The last stage to `enter` comes first; once the call goes on, no other one is asked.
         """
@@ -326,7 +311,7 @@ class PreparedEvent:
                 refused = failure_of(request, response) if response.status >= 300 else None
                 if refused is None:
                     publication = result_of(self.event, call.message, call.destination, response)
-                    done = Verdict(Step.DONE, response.status, None, publication, 0.0, None, request, response)
+                    done = Verdict(Outcome.SUCCEEDED, response.status, None, publication, 0.0, None, request, response)
                     return self._ended(call, done)
                 failure = refused
             except CallError as error:
@@ -340,17 +325,17 @@ class PreparedEvent:
         if call.url is not None:
             call.url = masker.address(call.url)  # secrets of the message, too: records mask only the route's
         status = None if response is None else response.status
-        verdict: Verdict = Verdict(Step.FAILED, status, failure, request=request, response=response)
+        verdict: Verdict = Verdict(Outcome.FAILED, status, failure, request=request, response=response)
         for retry in self._retries:
             verdict = retry(call, verdict)
-            if verdict.step is not Step.FAILED:
+            if verdict.outcome is Outcome.RETRYING:
                 return verdict
         return self._ended(call, self._with_publication(call, verdict, masker))
 
     def fail(self, call: Call, failure: CallError) -> Verdict:
         """Return the verdict that ends a call with a failure; no stage can change it."""
         self.forget(call)
-        return self._with_publication(call, Verdict(Step.FAILED, None, failure), self.masker)
+        return self._with_publication(call, Verdict(Outcome.FAILED, None, failure), self.masker)
 
     def fail_unexpectedly(self, call: Call) -> Verdict:
         """Return the verdict that ends a call which met a fault of the bridge itself."""
@@ -388,7 +373,7 @@ class PreparedEvent:
         return values
 
     def _skip(self, call: Call, skipped: SkippedError) -> Verdict:
-        return self._ended(call, Verdict(Step.SKIPPED, skipped=(skipped.code, skipped.message)))
+        return self._ended(call, Verdict(Outcome.SKIPPED, skipped=(skipped.code, skipped.message)))
 
     def _ended(self, call: Call, verdict: Verdict) -> Verdict:
         for after in self._afters:

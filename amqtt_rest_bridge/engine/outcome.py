@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec import Struct
 
-from amqtt_rest_bridge.engine.event import Call, Step, Verdict
+from amqtt_rest_bridge.engine.event import Call, Verdict
 from amqtt_rest_bridge.engine.needs import (
     CallRun,
     Clock,
@@ -34,13 +34,6 @@ log = logging.getLogger(__name__)
 _QUIET_SECONDS: Final = 1.0
 _MOST_ATTEMPTS: Final = 20  # kept of a call; a lossless one may be tried without end
 _NOTHING: Final[Mapping[str, RouteStatistics]] = MappingProxyType({})
-_OUTCOMES: Final = {
-    Step.DONE: Outcome.SUCCEEDED,
-    Step.SKIPPED: Outcome.SKIPPED,
-    Step.FAILED: Outcome.FAILED,
-    Step.AGAIN: Outcome.RETRYING,
-    Step.SPLIT: Outcome.RETRYING,
-}
 
 
 class _Line(Struct, gc=False):
@@ -157,7 +150,7 @@ class Outcomes:
                     event.label, failure.code, loggable(call.message.topic), call.attempted,
                     "try" if call.attempted == 1 else "tries", call.took, waited, event.run_id(call), failure.message,
                 )  # fmt: skip
-        elif verdict.step is Step.SKIPPED:
+        elif verdict.outcome is Outcome.SKIPPED:
             statistics.note_skip()
         else:
             statistics.note_success(waited, call.took, now, call.retry_of)
@@ -297,10 +290,10 @@ class Outcomes:
     def _record(self, call: Call, verdict: Verdict, now: float, waited: float) -> None:
         if self._records is None:
             return
-        event, is_over = call.event, verdict.step is not Step.AGAIN
+        event, is_over = call.event, verdict.outcome is not Outcome.RETRYING
         attempts = () if call.attempts is None else tuple(call.attempts)
         self._records.note_call(CallRun(
-            now, _OUTCOMES[verdict.step], call.number, call.run, event.route, event.event, call.message, call.url,
+            now, verdict.outcome, call.number, call.run, event.route, event.event, call.message, call.url,
             verdict.status, verdict.skipped, verdict.failure, attempts, call.attempted, waited, call.took,
             call.together, verdict.request if is_over else None, verdict.response if is_over else None, call.retry_of,
         ))  # fmt: skip
@@ -308,7 +301,7 @@ class Outcomes:
 
 def note_attempt(call: Call, verdict: Verdict, now: float, took: float) -> None:
     """Keep the result of an attempt that was sent, unless its call succeeds at the first attempt."""
-    if verdict.step is Step.DONE and call.attempts is None:
+    if verdict.outcome is Outcome.SUCCEEDED and call.attempts is None:
         return
     if call.attempts is None:
         call.attempts = deque(maxlen=_MOST_ATTEMPTS)

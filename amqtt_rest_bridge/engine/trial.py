@@ -13,7 +13,7 @@ from typing import Final
 
 from msgspec import structs
 
-from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Step, Verdict
+from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Verdict
 from amqtt_rest_bridge.engine.needs import Host, Limits, RequestRun, Sends
 from amqtt_rest_bridge.engine.outcome import Outcomes
 from amqtt_rest_bridge.engine.requests import scheme_of_sender
@@ -97,7 +97,7 @@ def _call(prepared: PreparedEvent, message: Message, key: str | None) -> Call:
 
 def _try_batch(batch: Batch, send: Send) -> list[Verdict]:
     verdict = _try_once(batch, send)
-    if verdict.step is Step.SPLIT:
+    if verdict.is_halved:
         second = halve(batch)
         return _try_batch(batch, send) + _try_batch(second, send)
     return [own for _, own in batch.event.verdicts(batch, verdict)]

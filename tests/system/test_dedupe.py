@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from amqtt_rest_bridge.engine.event import Step
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.engine.trial import RequestTrial, try_calls, try_request
 from amqtt_rest_bridge.http.exchange import Request
 from amqtt_rest_bridge.lot.model import HttpResponse, Message
@@ -397,17 +397,17 @@ def test_a_message_whose_key_was_seen_sends_nothing_and_one_that_failed_was_not_
     (route,) = load_text(calls()).routes
     answers = [500, 200, 200, 200]
 
-    def steps(*payloads: bytes) -> list[Step]:
+    def outcomes(*payloads: bytes) -> list[Outcome]:
         respond = [HttpResponse(status, "", (), b"", 0.0) for status in answers]
         given = [Message("in/a", payload, 0.0) for payload in payloads]
-        return [one.step for one in try_calls(route, route.client_events[0], given, lambda _: respond.pop(0))]
+        return [one.outcome for one in try_calls(route, route.client_events[0], given, lambda _: respond.pop(0))]
 
     first, other = b'{"id": 1, "at": 1}', b'{"id": 2}'
-    assert steps(first, first, b'{"id": 1, "at": 2}', other, other) == [
-        *(Step.FAILED, Step.DONE, Step.SKIPPED, Step.DONE, Step.SKIPPED)
+    assert outcomes(first, first, b'{"id": 1, "at": 2}', other, other) == [
+        *(Outcome.FAILED, Outcome.SUCCEEDED, Outcome.SKIPPED, Outcome.SUCCEEDED, Outcome.SKIPPED)
     ]
-    assert steps(b"{}") == [Step.FAILED]
-    assert steps(*[b'{"id": ""}'] * 3) == [Step.FAILED, Step.DONE, Step.DONE]
+    assert outcomes(b"{}") == [Outcome.FAILED]
+    assert outcomes(*[b'{"id": ""}'] * 3) == [Outcome.FAILED, Outcome.SUCCEEDED, Outcome.SUCCEEDED]
 
 
 @pytest.mark.parametrize(("policy", "pace"), [("balanced", ""), ("balanced", 'WITH RATE_LIMIT "500/s"')])

@@ -13,8 +13,8 @@ from typing import Final
 from msgspec.structs import replace
 
 from amqtt_rest_bridge.catalogue import NO_LINE_BREAKS
-from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Stage, Step, Verdict
-from amqtt_rest_bridge.engine.needs import Clock
+from amqtt_rest_bridge.engine.event import Batch, Call, PreparedEvent, Stage, Verdict
+from amqtt_rest_bridge.engine.needs import Clock, Outcome
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.lot.placeholders.kinds import BATCH, Mode
 from amqtt_rest_bridge.lot.placeholders.text import Place, PlaceholderText, parse
@@ -172,11 +172,11 @@ class Split(Stage):
         self._refused = refused
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
-        """Return the given verdict, or `SPLIT` if the batch is to be sent in halves."""
+        """Return the given verdict, or one by which the halves of the batch are sent."""
         if len(call.batch) < 2 or verdict.failure is None:
             return verdict
         if verdict.response is None:
             is_split = verdict.failure.code is FailureCode.PAYLOAD_TOO_LARGE
         else:
             is_split = self._refused and verdict.response.status in REFUSED
-        return replace(verdict, step=Step.SPLIT) if is_split else verdict
+        return replace(verdict, outcome=Outcome.RETRYING, is_halved=True) if is_split else verdict

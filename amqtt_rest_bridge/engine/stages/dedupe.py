@@ -6,8 +6,8 @@ it is skipped if the other call has succeeded, else it gets the claim.
 
 from collections import deque
 
-from amqtt_rest_bridge.engine.event import Call, HeldError, SkippedError, Stage, Step, Verdict
-from amqtt_rest_bridge.engine.needs import Keeps
+from amqtt_rest_bridge.engine.event import Call, HeldError, SkippedError, Stage, Verdict
+from amqtt_rest_bridge.engine.needs import Keeps, Outcome
 from amqtt_rest_bridge.engine.stages.on_change import digest
 from amqtt_rest_bridge.lot.model import EventName
 from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
@@ -85,5 +85,5 @@ class Deduplicated(Stage):
         """End the claim of a call, before its result is published: a repeated message is skipped from then on."""
         if call.dedupe_key is not None and call.was_seen is False:
             call.was_seen = None
-            is_done = verdict is not None and verdict.step is Step.DONE
+            is_done = verdict is not None and verdict.outcome is Outcome.SUCCEEDED
             self._claims.end_claim(call.dedupe_key, self._seconds, is_done=is_done)

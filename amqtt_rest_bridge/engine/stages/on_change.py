@@ -8,7 +8,8 @@ from collections.abc import Callable
 from hashlib import blake2b
 from typing import Final
 
-from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage, Step, Verdict
+from amqtt_rest_bridge.engine.event import Call, SkippedError, Stage, Verdict
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.lot.placeholders.text import PlaceholderText
 from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 
@@ -42,7 +43,7 @@ class OnChange(Stage):
 
     def after(self, call: Call, verdict: Verdict | None) -> None:
         """Keep the text of a call that has succeeded. Failed calls change nothing."""
-        if verdict is not None and verdict.step is Step.DONE and call.text is not None:
+        if verdict is not None and verdict.outcome is Outcome.SUCCEEDED and call.text is not None:
             topic = digest(call.message.topic.encode())
             self._last.pop(topic, None)
             self._last[topic] = call.text, self._monotonic()

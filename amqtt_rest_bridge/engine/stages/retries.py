@@ -10,7 +10,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from amqtt_rest_bridge.engine.event import Call, Stage, Step, Verdict
+from amqtt_rest_bridge.engine.event import Call, Stage, Verdict
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import IDEMPOTENT, ClientEvent, HttpResponse, Method, Route, values_of
 from amqtt_rest_bridge.times import Backoff
@@ -43,7 +44,7 @@ class TriedAgain(Stage):
         self._random = random
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:
-        """Return `AGAIN` with the seconds to wait if a call is retried, else the given verdict.
+        """Return `RETRYING` with the seconds to wait if a call is retried, else the given verdict.
 
         A call is not retried if that cannot help, is not safe, or RETRIES is reached.
         """
@@ -55,7 +56,7 @@ class TriedAgain(Stage):
         if not listed and not is_retryable(self._event.method, outcome, lossless=self._lossless):
             return verdict
         seconds = delay(call.attempted, response, now=self._now(), random=self._random)
-        return replace(verdict, step=Step.AGAIN, seconds=seconds)
+        return replace(verdict, outcome=Outcome.RETRYING, seconds=seconds)
 
 
 def is_retryable(method: Method, outcome: CallError | HttpResponse, *, lossless: bool) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from amqtt_rest_bridge.engine.event import Step
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.engine.trial import try_calls, try_request
 from amqtt_rest_bridge.errors import FailureCode
 from amqtt_rest_bridge.http.exchange import Request
@@ -169,7 +169,7 @@ def test_a_message_that_does_not_match_fails_and_sends_nothing(tmp_path: Path) -
         Message("in", payload, 0.0) for payload in (b'{"id": 1, "items": []}', b'{"id": "s3cret", "items": []}')
     ]
     good, bad = try_calls(route, route.client_events[0], messages, send)
-    assert (good.step, len(sent)) == (Step.DONE, 1)
+    assert (good.outcome, len(sent)) == (Outcome.SUCCEEDED, 1)
     assert bad.failure is not None and bad.publication is not None
     assert (bad.failure.code, bad.publication.topic) == (FailureCode.SCHEMA_MISMATCH, "wrong")
     assert bad.failure.message == "the payload does not match SCHEMA_FILE: /id is not of type integer"
