@@ -5,13 +5,13 @@ After each change `Outcomes.report_health` checks whether the health has changed
 
 from collections import deque
 from collections.abc import Iterable
-from enum import Enum, auto
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct, field
 
 from amqtt_rest_bridge import catalogue
 from amqtt_rest_bridge.catalogue import INTERNAL_ERROR
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import CallError, FailureCode
 from amqtt_rest_bridge.lot.model import OverloadPolicy, Route, RouteConfig
 from amqtt_rest_bridge.sizes import size_text
@@ -44,26 +44,21 @@ class RouteError(NamedTuple):
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
-class _End(Enum):
-    """How a message or request has ended."""
-
-    WELL = auto()
-    FAILED = auto()
-    REFUSED = auto()  # its caller is at fault
-
-
 class _Ended(Struct):
-    """A message or request that has ended; `runs` are the ids of its failed runs, by which a retry finds it."""
+    """How a message or request has ended: it succeeded, failed, or was refused, since its caller is at fault.
 
-    end: _End
+    `runs` are the ids of its failed runs, by which a retry finds it.
+    """
+
+    outcome: Outcome
     runs: list[str]
 
 
-_WELL: Final = _Ended(_End.WELL, [])
+_WELL: Final = _Ended(Outcome.SUCCEEDED, [])
 
 
 class _Window:
-    """How the last 20 messages, or requests, of a route have ended, counted: each message asks for it twice.
+    """How the last 20 messages, or requests, of a route have ended.
 
     What was sent again takes the place of its failure, so that a message counts once. `streak` is the number of
     failures in a row.
@@ -71,32 +66,30 @@ class _Window:
 
     def __init__(self) -> None:
         self._last: deque[_Ended] = deque(maxlen=HEALTH_WINDOW)
-        self.failed = self.streak = 0
-        self.refused = 0
-        """Those whose callers are at fault."""
+        self.failed = self.refused = self.streak = 0
 
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self._last)
 
-    def add(self, end: _End, run: str | None = None, retry_of: str | None = None) -> None:
+    def add(self, outcome: Outcome, run: str | None = None, retry_of: str | None = None) -> None:
         """Note how a run has ended; `run` is its id if it has failed, `retry_of` that of the run it repeats."""
-        self.streak = self.streak + 1 if end is _End.FAILED else 0
-        self._count(end, 1)
+        self.streak = self.streak + 1 if outcome is Outcome.FAILED else 0
+        self._count(outcome, 1)
+        runs = [] if run is None else [run]
         before = None if retry_of is None else next((one for one in self._last if retry_of in one.runs), None)
         if before is not None:
-            self._count(before.end, -1)
-            before.end = end
-            before.runs = [*before.runs, *([] if run is None else [run])][-_MOST_RUNS:]
+            self._count(before.outcome, -1)
+            before.outcome, before.runs = outcome, [*before.runs, *runs][-_MOST_RUNS:]
             return
         if len(self._last) == HEALTH_WINDOW:
-            self._count(self._last[0].end, -1)
-        self._last.append(_WELL if run is None and end is _End.WELL else _Ended(end, [] if run is None else [run]))
+            self._count(self._last[0].outcome, -1)
+        self._last.append(_WELL if outcome is Outcome.SUCCEEDED else _Ended(outcome, runs))
 
-    def _count(self, end: _End, change: int) -> None:
-        if end is _End.FAILED:
+    def _count(self, outcome: Outcome, change: int) -> None:
+        if outcome is Outcome.FAILED:
             self.failed += change
-        elif end is _End.REFUSED:
+        elif outcome is Outcome.REFUSED:
             self.refused += change
 
 
@@ -299,7 +292,7 @@ class RouteStatistics:
         self._waited.append(waited)
         self.last_success = now
         self._connection = "connected"
-        self._calls.add(_End.WELL, None, retry_of)
+        self._calls.add(Outcome.SUCCEEDED, None, retry_of)
 
     def note_skip(self) -> None:
         """Note a message, or a request, that WHEN or another setting leaves out; it says nothing about the server."""
@@ -356,13 +349,13 @@ class RouteStatistics:
         self.last_success = now
         if not self._calls_out:
             self._connection = "connected"
-        self._requests.add(_End.WELL, None, retry_of)
+        self._requests.add(Outcome.SUCCEEDED, None, retry_of)
 
     def note_skipped_request(self) -> None:
         """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
         self._others += 1
         self.skipped += 1
-        self._requests.add(_End.WELL)
+        self._requests.add(Outcome.SUCCEEDED)
 
     def note_refused_caller(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
@@ -374,7 +367,7 @@ class RouteStatistics:
         self.refused += 1
         self._refused_callers += 1
         self._refusal = refusal
-        self._requests.add(_End.REFUSED)
+        self._requests.add(Outcome.REFUSED)
 
     def note_failed_request(
         self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
@@ -383,13 +376,13 @@ class RouteStatistics:
         self._others += 1
         self.failed += 1
         self._last_error = RouteError(now, code, message)
-        self._requests.add(_End.FAILED, run, retry_of)
+        self._requests.add(Outcome.FAILED, run, retry_of)
 
     def note_server_error(self, code: str, message: str, now: float) -> None:
         """Note an error of server mode that ended no request."""
         self._other_errors += 1
         self._last_error = RouteError(now, code, message)
-        self._requests.add(_End.FAILED)
+        self._requests.add(Outcome.FAILED)
 
     def note_down(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
@@ -408,7 +401,7 @@ class RouteStatistics:
         return self.open_streams if self._has_stream else None
 
     def _error(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
-        self._calls.add(_End.FAILED, run, retry_of)
+        self._calls.add(Outcome.FAILED, run, retry_of)
         self._note_connection(code)
         self._last_error = RouteError(now, code, message)
 
