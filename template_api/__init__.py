@@ -16,7 +16,7 @@ program serves it with the WSGI server that it has:
     >>> library.close()
 
 The names of `__all__` are the public interface; everything else may move between two versions. They are imported when
-they are first used: SQLAlchemy, Falcon and the rest cost 0.4 s of CPU to import.
+they are first used: that costs 0.4 s of processor time.
 """
 
 from importlib import import_module

@@ -6,7 +6,7 @@ Pure but for `Settings.setting_faults`, which looks at files.
 import re
 from collections.abc import Iterator
 from dataclasses import Field, asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 from template_api.errors import SettingsError
 
@@ -19,12 +19,8 @@ SettingFault = tuple[tuple[str, ...], str]
 """The names of the settings that a fault is about, and what is wrong with them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """What there is to know of a setting beside its name, type and default.
-
-    `absent` is what holds without a value; `high` is the largest number, 0 the least.
-    """
+class Row(NamedTuple):
+    """What there is to know of a setting beside type and default: `absent` holds without a value, `high` at most."""
 
     meaning: str
     example: str
@@ -97,10 +93,7 @@ class Settings:
                 yield (one.name,), f"base_url must be an address such as {row.example}, not {value!r}"
 
     def setting_faults(self) -> Iterator[SettingFault]:
-        """Return what would stop the start, places included; writes nothing, connects to nothing.
-
-        `rest-bridge serve --check` asks this of each plugin that it can ask.
-        """
+        """Return what would stop the start, for `rest-bridge serve --check`; writes nothing, connects to nothing."""
         yield from self.value_faults()
         from template_api.library import place_faults  # brings SQLAlchemy, which only the check needs here
 

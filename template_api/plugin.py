@@ -1,12 +1,6 @@
-"""The template API inside an amqtt broker: `template_api.plugin.TemplateApiPlugin`.
+"""The template API inside an amqtt broker: a process of its own serves it, so that it never holds up the broker's loop.
 
-The API is served by a process of its own, so that HTTP and searches never hold up the broker's loop.
-
-| thread | runs |
-|---|---|
-| broker loop | `__init__`, `close`; nothing of ours in between |
-| template-api-supervisor | waits for the child process, starts it again |
-| the child process | waitress, the application, the library |
+The broker's loop runs `__init__` and `close`, and nothing of ours in between; a thread waits for the process.
 """
 
 import asyncio
@@ -41,8 +35,9 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
         try:
             settings.check()
             listening = listening_socket(settings.host, settings.port)
-            self._bound_port: int = listening.getsockname()[1]
-            self._supervisor = Supervisor(listening, settings.environment(settings.public_url(self._bound_port)))
+            self.bound_port: int = listening.getsockname()[1]
+            """The port that the API listens on."""
+            self._supervisor = Supervisor(listening, settings.environment(settings.public_url(self.bound_port)))
             try:
                 self._supervisor.start()
             except TemplateApiError:
@@ -51,11 +46,6 @@ class TemplateApiPlugin(BasePlugin[BrokerContext]):
         except TemplateApiError as exc:
             log.error("the template API cannot start: %s", exc)  # noqa: TRY400 - the reason is in the text
             raise
-
-    @property
-    def bound_port(self) -> int:
-        """The port that the API listens on."""
-        return self._bound_port
 
     async def close(self) -> None:
         """Shut the API down gracefully, without blocking the broker's loop."""

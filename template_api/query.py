@@ -1,7 +1,7 @@
-"""From a query string or a JSON body to what is asked for: pure functions, run by the thread that serves the request.
+"""From a query string or a JSON body, read by the schema of `parameters`, to what is asked for. Pure.
 
-Requests are read by the schema of `parameters`; what breaks one raises `ApiError`. A cursor is the place where a page
-ended, with a checksum that holds for one search only, so that it cannot be used for another one.
+What breaks the schema raises `ApiError`. A cursor is the place where a page ended, with a checksum that holds for one
+search only, so that it cannot be used for another one. Query strings are as WSGI hands them over (bytes as Latin-1).
 """
 
 import json
@@ -66,7 +66,7 @@ class Asked(NamedTuple):
 
 
 def list_query(query_string: str) -> Asked:
-    """Read the query string of GET /api/templates, as WSGI hands it over (bytes as Latin-1)."""
+    """Read the query string of GET /api/templates."""
     given, ignored = _parameters(ListParameters, query_string)
     if not given.q.strip(_BLANKS):
         # Without q the specification applies neither the tag, nor the route, nor the version filter.
@@ -75,7 +75,7 @@ def list_query(query_string: str) -> Asked:
 
 
 def search_query(query_string: str) -> Asked:
-    """Read the query string of GET /api/search, as WSGI hands it over (bytes as Latin-1)."""
+    """Read the query string of GET /api/search."""
     given, ignored = _parameters(SearchParameters, query_string)
     return _asked(given.q, given, given, ignored)
 

@@ -1,8 +1,4 @@
-"""What callers ask of the library and what it answers: immutable values that any thread may hold.
-
-Only values live here, no I/O. `query` makes a `TemplateQuery` of a request; the tables that store templates are in
-`library.database`, their JSON form is in `resources`.
-"""
+"""What callers ask of the library and what it answers: immutable values that any thread may hold."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -123,7 +119,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a page ended: how many templates were shown before it, and the ids of the last three, none for an offset.
+    """Where a page ended: how many templates were shown, and the ids of the last three, none for an offset.
 
     The next page begins behind the last of these that is still there, whatever is published meanwhile.
     """

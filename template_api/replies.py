@@ -44,13 +44,9 @@ _WORD: Final = re.compile(r"\S+")
 class Reply:
     """One answer with its headers and, from its first use on, its compressed form.
 
-    Args:
-        body: the content.
-        headers: those of this answer only.
-        kept: whether callers may keep it. Its entity tag then depends on the content only: an import that changes
-            nothing changes no tag. The tag is weak, as the compressed form shares it (RFC 9110 section 8.8.1).
-        searched: the text of the search that this answers, which is counted each time; else empty.
-        total: how many templates that found, on all pages.
+    Callers may keep one that is `kept`. Its entity tag depends on the content only, so that an import that changes
+    nothing changes no tag; the tag is weak, as the compressed form shares it (RFC 9110 section 8.8.1). `searched` is
+    the text of the search that this answers, `total` how many templates that found.
     """
 
     def __init__(
@@ -92,14 +88,10 @@ class Reply:
 
 
 class ReplyCache:
-    """The answers of one edition of the library, and how many searches they answered.
+    """The most recent answers of one edition of the library, up to 24 MiB; how many searches they answered.
 
-    The most recently used answers are kept, up to 24 MiB with their keys.
-
-    Args:
-        log_empty: log the searches that found nothing, at INFO, so that synonyms can be added. The text is logged as
-            typed, without control characters, cut at 200 characters, with `***` for what may be a secret: words with
-            an `@`, words of 16 characters or more with letters and digits, words of more than 32 characters.
+    With `log_empty`, searches that found nothing are logged at INFO, without control characters, cut at 200 characters
+    and with `***` for what may be a secret.
     """
 
     def __init__(self, library: TemplateLibrary, *, log_empty: bool = False, max_bytes: int = _CACHED_BYTES) -> None:

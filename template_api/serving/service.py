@@ -1,7 +1,7 @@
-"""One API process from start to stop: first import, library, application, waitress, signals.
+"""One API process from start to stop: first import, library, application, waitress, signals. Main thread.
 
-Runs on the main thread. A process that a broker's plugin has started gets its listening socket and a *link*, a socket
-on which it reports `ready` or why it cannot start. When the other end closes, it stops, an import that runs included.
+A process that a broker's plugin has started gets its listening socket and a *link*, a socket on which it reports
+`ready` or why it cannot start. When the other end closes, it stops, an import that runs included.
 """
 
 import contextlib
@@ -162,7 +162,7 @@ def _open_library(settings: Settings) -> TemplateLibrary:
         if report is not None:
             log.info("library %s imported: %s", settings.library, report)
     library = TemplateLibrary(settings.database_url)
-    cache = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA") or Path("~/.cache").expanduser()
+    cache = os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()
     old_index = Path(settings.index_dir or Path(cache, "template-api"))  # of versions that kept one
     if settings.index_dir or old_index.is_dir():
         ignored = "the search index is in memory: index_dir has no effect, and the folder %s can be deleted"

@@ -1,8 +1,7 @@
-"""The API as a child process: started, watched, restarted, stopped. It knows neither HTTP nor the broker.
+"""The API as a child process: started, watched, restarted, stopped.
 
-The socket is bound before anything else, so that a taken port is known at once. The parent binds it and keeps it, so
-that the port stays open while the child is started again. The *link*, a socket pair, signals to the parent that the
-child is ready, and to the child that the parent has ended.
+The parent binds the socket and keeps it: a taken port is known at once, and the port stays open while the child is
+started again. A socket pair, the *link*, signals that the child is ready, or that the parent has ended.
 """
 
 import contextlib
