@@ -31,13 +31,13 @@ from amqtt_rest_bridge.admin.shown import (
     curl_line,
     groups,
     json_lines,
-    problem_rows,
+    problem_members,
     row,
     rows,
     sort_rows,
     summary,
     try_line,
-    unmatched_rows,
+    unmatched_members,
 )
 from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.http.exchange import Headers, Response
@@ -115,8 +115,8 @@ class StatusPages:
     def _attention(self, numbers: Numbers) -> dict[str, Any]:
         return {
             "reasons": numbers.bridge.reasons,
-            "problems": problem_rows(numbers),
-            "unmatched": unmatched_rows(numbers),
+            "problems": problem_members(numbers),
+            "unmatched": unmatched_members(numbers)["unmatched"],
             "may_retry": self._may_retry,
         }
 

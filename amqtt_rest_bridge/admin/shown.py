@@ -12,7 +12,6 @@ import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -81,30 +80,6 @@ def _error(error: Mapping[str, Any], reason: str) -> str:
 def rows(numbers: Numbers, history: History) -> list[Row]:
     """Return the cells of all routes, by name."""
     return [row(route, history) for route in numbers.routes.values()]
-
-
-def problem_rows(numbers: Numbers) -> list[dict[str, Any]]:
-    """Return the cells of what is wrong now, most messages first."""
-    return [
-        one | {"title": one["code"] if one["status"] is None else f"{one['status']} {one['code']}"}
-        for one in problem_members(numbers)
-    ]
-
-
-def unmatched_rows(numbers: Numbers) -> list[Row]:
-    """Return the cells of the paths that led to no endpoint."""
-    return [
-        {
-            "count": str(one.count),
-            "request": f"{one.method} {one.path}",
-            "port": str(one.port),
-            "status": str(one.status),
-            "nearest": "" if one.nearest is None else f"{one.nearest.method} {one.nearest.path}",
-            "route": "" if one.nearest is None else one.nearest.route,
-            "last": f"{datetime.fromtimestamp(one.last, UTC):%Y-%m-%dT%H:%M:%SZ}",
-        }
-        for one in numbers.bridge.unmatched_paths
-    ]
 
 
 def sort_rows(all_rows: Sequence[Row], by: str) -> list[Row]:
