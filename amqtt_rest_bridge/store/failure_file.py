@@ -8,7 +8,6 @@ A lock on the file (`flock`) keeps other brokers away, each of which would remov
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import sqlite3
@@ -19,8 +18,9 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from amqtt_rest_bridge.errors import ConfigurationError, InUseError
-from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, open_private, regular_file, sqlite_code
+from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.store.lock import lock_file
+from amqtt_rest_bridge.system import NO_BLOCKS, is_lack_of_room, regular_file, sqlite_code
 from amqtt_rest_bridge.times import LineLimit
 
 log = logging.getLogger(__name__)
@@ -171,12 +171,8 @@ class FailureFile(Generic[T]):
         except FileNotFoundError:
             pass
         self._unlock()
-        self._lock = open_private(self._path)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._unlock()
-            raise InUseError(f"the file {self._path} (failures) is used by another broker; give each its own") from None
+        in_use = f"the file {self._path} (failures) is used by another broker; give each its own"
+        self._lock = lock_file(self._path, in_use)
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None

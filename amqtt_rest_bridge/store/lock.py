@@ -1,15 +1,31 @@
-"""The locks that keep other brokers away from a spool."""
+"""The locks that keep other brokers away from a file."""
 
 import fcntl
 import logging
 import os
 from pathlib import Path
 
-from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.errors import ConfigurationError, InUseError
 from amqtt_rest_bridge.store.salvage import salvaged
 from amqtt_rest_bridge.system import open_private, regular_file
 
 log = logging.getLogger(__name__)
+
+
+def lock_file(path: Path, in_use: str) -> int:
+    """Open a file, which is made where there is none, lock it, and return its descriptor, whose end is the lock's.
+
+    Raises:
+        InUseError: Another program has locked it; `in_use` is the message.
+        OSError: It cannot be opened.
+    """
+    file = open_private(path)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(file)
+        raise InUseError(in_use) from None
+    return file
 
 
 class SpoolLock:
@@ -63,10 +79,5 @@ class SpoolLock:
             os.close(self._files.pop())
 
     def _take(self, path: Path) -> None:
-        file = open_private(path)
-        self._files.append(file)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = f"cannot use the spool {self._path}: another broker uses it; give each its own"
-            raise ConfigurationError(text) from None
+        in_use = f"cannot use the spool {self._path}: another broker uses it; give each its own"
+        self._files.append(lock_file(path, in_use))
