@@ -28,8 +28,9 @@ SAMPLE_SECONDS: Final = 10.0
 class RouteNumbers(Struct, frozen=True):
     """The numbers of one route; `status` is what its status topic says, where that was asked for.
 
-    `spooled` is the number of its messages on disk, None for a route that is not lossless; `breaker` is `open` or
-    `closed`, None for a route without one; `readers` are those of its streams, None for a route without STREAM.
+    `spooled` is the number of its messages on disk, without a spool of those that have not ended, None for a route that
+    is not lossless; `breaker` is `open` or `closed`, None for a route without one; `readers` are those of its streams,
+    None for a route without STREAM.
     """
 
     name: str
@@ -150,7 +151,10 @@ class Figures:
         return Numbers(found, self._whole())
 
     def _route(self, statistics: RouteStatistics, events: dict[str, EventCounts], *, statuses: bool) -> RouteNumbers:
-        admission = statistics.admission
+        admission, spooled = statistics.admission, None
+        if admission.policy is OverloadPolicy.LOSSLESS:
+            spool = self._broker().spool
+            spooled = admission.outstanding if spool is None else spool.get(statistics.name, 0)
         return RouteNumbers(
             statistics.name,
             statistics.health if self._reporter.fault_of(statistics) is None else "Red",
@@ -162,18 +166,11 @@ class Figures:
             admission.queued,
             admission.bytes,
             admission.in_flight,
-            self._spooled(statistics),
+            spooled,
             statistics.breaker,
             statistics.readers,
             self._reporter.status(statistics) if statuses else None,
         )
-
-    def _spooled(self, statistics: RouteStatistics) -> int | None:
-        """Return how many messages of a lossless route are on disk; without a spool, how many have not ended."""
-        if statistics.admission.policy is not OverloadPolicy.LOSSLESS:
-            return None
-        spool = self._broker().spool
-        return statistics.admission.outstanding if spool is None else spool.get(statistics.name, 0)
 
     def _whole(self) -> BridgeNumbers:
         reporter, failure, broker = self._reporter, self._reporter.reload_failure, self._broker()

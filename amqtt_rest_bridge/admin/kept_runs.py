@@ -112,18 +112,22 @@ class KeptRuns:
             self._changed(run.run.id or "", run)
 
     def _keep(self, run: KeptRun) -> KeptRun:
-        name = run.run.id or ""
+        name, route = run.run.id or "", run.run.route or ""
         if name in self._runs:
             self._remove(name)
         if (size := run.size) > self._most:
             run = replace(run, payload=None)
             size = run.size
-        part = self._put(name, run, size)
+        part = self._part(run)
+        self._runs[name] = part[name] = run
+        self._sizes[name] = size
+        self._bytes[route] = self._bytes.get(route, 0) + size
+        self.bytes += size
         if len(part) > (MOST_FAILURES if run.is_failure else MOST_OTHERS):
             self._drop(next(iter(part)))
         while self.bytes > self._most:
-            route = max(self._bytes, key=self._bytes.__getitem__)
-            oldest = [next(iter(part)) for (name, _), part in self._parts.items() if name == route]
+            largest = max(self._bytes, key=self._bytes.__getitem__)
+            oldest = [next(iter(own)) for (route, _), own in self._parts.items() if route == largest]
             self._drop(min(oldest, key=lambda one: self._runs[one].run.time))
         return run
 
@@ -203,14 +207,6 @@ class KeptRuns:
 
     def _part(self, run: KeptRun) -> dict[str, KeptRun]:
         return self._parts.setdefault((run.run.route or "", run.outcome), {})
-
-    def _put(self, name: str, run: KeptRun, size: int) -> dict[str, KeptRun]:
-        route, part = run.run.route or "", self._part(run)
-        self._runs[name] = part[name] = run
-        self._sizes[name] = size
-        self._bytes[route] = self._bytes.get(route, 0) + size
-        self.bytes += size
-        return part
 
     def _drop(self, name: str) -> None:
         run = self._runs[name]

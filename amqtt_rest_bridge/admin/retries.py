@@ -107,7 +107,10 @@ class Retries:
         """Begin the retries that are asked for; return once all have begun, or been refused."""
         self._recorder.keep_waiting()
         is_search, kept, done = wanted.ids is None, self._recorder.kept, Retried([], [])
-        names = self._matching(wanted) if wanted.ids is None else list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
+        if wanted.ids is None:  # the oldest first
+            names = [run.run.id or "" for run in kept.unsent(wanted.route, wanted.code)[MOST_RUNS - 1 :: -1]]
+        else:
+            names = list(dict.fromkeys(wanted.ids))[:MOST_RUNS]
         # Failures that were asked for by id are held: retries that fail at once may push them out before their turn.
         held = {} if is_search else {name: kept.get(name) for name in names}
         for number, name in enumerate(names, 1):
@@ -121,11 +124,6 @@ class Retries:
             if number % _AT_ONCE == 0:
                 await asyncio.sleep(0)
         return done
-
-    def _matching(self, wanted: RetryQuery) -> list[str]:
-        """Return the failures that are asked for, the oldest first, without those that have been sent again."""
-        found = self._recorder.kept.unsent(wanted.route, wanted.code)
-        return [kept.run.id or "" for kept in found[:MOST_RUNS]][::-1]
 
     def _retry(self, name: str, kept: KeptRun | None) -> str:
         """Send a message again and return the id of the new run; raises `_RefusedError`."""
