@@ -151,7 +151,7 @@ class Answers:
         body = _json_body(req)
 
         def make() -> Reply:
-            return self._found(query.body_query(query.json_body(body)), query.SEARCH_PATH, kept=False)
+            return self._found(query.body_query(body), query.SEARCH_PATH, kept=False)
 
         return self._cache.reply(req.path, body, make)
 

@@ -119,8 +119,14 @@ def query_string(wanted: TemplateQuery, view: View = View()) -> str:  # noqa: B0
     return urlencode({name: "true" if value is True else value for name, value in given.items() if value})
 
 
-def body_query(document: Any) -> Asked:
+def body_query(body: bytes) -> Asked:
     """Read the body of POST /api/search."""
+    try:
+        document = msgspec.json.decode(body)
+    except RecursionError as exc:
+        raise ApiError(ErrorCode.INVALID_BODY, "the body is nested too deeply") from exc
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise ApiError(ErrorCode.INVALID_BODY, f"the body is not JSON: {exc}") from exc
     if not isinstance(document, dict):
         raise ApiError(ErrorCode.INVALID_BODY, "the body must be an object")
     filters = document.get("filters")
@@ -138,16 +144,6 @@ def body_query(document: Any) -> Asked:
     given = _read(SearchBody, whole, ErrorCode.INVALID_BODY)
     ignored = tuple(name for name in document if name not in SearchBody.__struct_fields__)
     return _asked(given.query, given, given.filters or Filters(), ignored)
-
-
-def json_body(body: bytes) -> Any:
-    """Parse a body."""
-    try:
-        return msgspec.json.decode(body)
-    except RecursionError as exc:
-        raise ApiError(ErrorCode.INVALID_BODY, "the body is nested too deeply") from exc
-    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-        raise ApiError(ErrorCode.INVALID_BODY, f"the body is not JSON: {exc}") from exc
 
 
 def header_list(items: Iterable[str]) -> str:
