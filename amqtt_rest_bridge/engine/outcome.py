@@ -22,7 +22,7 @@ from amqtt_rest_bridge.engine.needs import (
     Outcome,
     RequestRun,
 )
-from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, QueueBytes, RouteStatistics
+from amqtt_rest_bridge.engine.statistics import WHEN_SECONDS, QueueBytes, RouteError, RouteStatistics
 from amqtt_rest_bridge.errors import CallError, PublicationRefusedError
 from amqtt_rest_bridge.lot.masking import Masker, masker_of
 from amqtt_rest_bridge.lot.model import EventName, Message, Route, RunIds, RunKey, Try
@@ -143,7 +143,9 @@ class Outcomes:
         if event.event.when is not None:
             self._note_when(event.event.name, verdict.skipped, event.masker, statistics)
         if failure is not None:
-            statistics.note_failure(failure.code.value, failure.message, now, event.run_id(call), call.retry_of)
+            statistics.note_failure(
+                RouteError(now, failure.code.value, failure.message), event.run_id(call), call.retry_of
+            )
             if log.isEnabledFor(logging.WARNING):
                 log.warning(
                     "%s: %s on %s after %d %s in %.3f s, waited %.3f s, run %s: %s",
@@ -178,7 +180,7 @@ class Outcomes:
             self._record(one, verdict, now, one.waited(now))
         statistics.note_retry(failure.code.value)
         if event.is_lossless:
-            statistics.note_error(failure.code.value, failure.message, now, event.run_id(call))
+            statistics.note_error(RouteError(now, failure.code.value, failure.message), event.run_id(call))
         self.quiet.note(
             logging.INFO, event.name, "%s, %s: %s", failure.code, when, failure.message,
             topic=call.message.topic, run=call.run, kind="retry",
@@ -188,7 +190,9 @@ class Outcomes:
     def note_refusal(self, call: Call, failure: CallError, statistics: RouteStatistics) -> None:
         """Note a message that was not admitted."""
         now = self._clock.time()
-        statistics.note_refusal(failure.code.value, failure.message, now, call.event.run_id(call), call.retry_of)
+        statistics.note_refusal(
+            RouteError(now, failure.code.value, failure.message), call.event.run_id(call), call.retry_of
+        )
         self.quiet.note(
             logging.WARNING, call.name, "refused a message on %s: %s", loggable(call.message.topic), failure.message,
             run=call.run,
@@ -237,9 +241,8 @@ class Outcomes:
         elif run.outcome is Outcome.SKIPPED:
             statistics.note_skipped_request()
         elif run.outcome is Outcome.FAILED and run.refusal is not None:
-            statistics.note_failed_request(
-                run.refusal.code, run.refusal.message, run.time, run.request.id, run.retry_of
-            )
+            error = RouteError(run.time, run.refusal.code, run.refusal.message)
+            statistics.note_failed_request(error, run.request.id, run.retry_of)
         elif run.outcome is Outcome.REFUSED and run.refusal is not None:
             statistics.note_refused_caller(f"{run.answer.status[:3]} {run.refusal.code}")
         self.report_health(statistics)
@@ -261,7 +264,7 @@ class Outcomes:
         if statistics is None:
             return
         note, now = statistics.note_server_error if of_server else statistics.note_error, self._clock.time()
-        note(code, message, now)
+        note(RouteError(now, code, message))
         if self._records is not None and not of_server:
             self._records.note_error(route, code, message, now)
         self.report_health(statistics)

@@ -274,13 +274,11 @@ class RouteStatistics:
         before, self._known_health = self._known_health, self.health
         return self._known_health != before
 
-    def note_refusal(
-        self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
-    ) -> None:
+    def note_refusal(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Note a message that was not admitted."""
         self._others += 1
         self.refused += 1
-        self._error(code, message, now, run, retry_of)
+        self._note_call_error(error, run, retry_of)
 
     def note_success(self, waited: float, took: float, now: float, retry_of: str | None = None) -> None:
         """Note a call that ended well: it waited, and its requests took, so many seconds.
@@ -315,12 +313,10 @@ class RouteStatistics:
         """Find each WHEN that could not be used for any message of the last minute."""
         self.broken_whens = {event: when.fault for event, when in self._whens.items() if when.is_broken(now)}
 
-    def note_failure(
-        self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
-    ) -> None:
+    def note_failure(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Note a call that failed."""
         self.failed += 1
-        self._error(code, message, now, run, retry_of)
+        self._note_call_error(error, run, retry_of)
 
     def note_retry(self, code: str) -> None:
         """Note why an attempt has failed that is followed by another one.
@@ -332,14 +328,14 @@ class RouteStatistics:
         self._retry_code = code
         self._note_connection(code)
 
-    def note_error(self, code: str, message: str, now: float, run: str | None = None) -> None:
+    def note_error(self, error: RouteError, run: str | None = None) -> None:
         """Note an error that ended no message, such as a failed attempt of a lossless call.
 
         Each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
         so a route whose server is down for a week would be Green all the while.
         """
         self._other_errors += 1
-        self._error(code, message, now, run)
+        self._note_call_error(error, run)
 
     def note_served_request(self, seconds: float, now: float, retry_of: str | None = None) -> None:
         """Count a request of server mode that was answered well."""
@@ -369,19 +365,17 @@ class RouteStatistics:
         self._refusal = refusal
         self._requests.add(Outcome.REFUSED)
 
-    def note_failed_request(
-        self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None
-    ) -> None:
+    def note_failed_request(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Count a request that the route could not serve."""
         self._others += 1
         self.failed += 1
-        self._last_error = RouteError(now, code, message)
+        self._last_error = error
         self._requests.add(Outcome.FAILED, run, retry_of)
 
-    def note_server_error(self, code: str, message: str, now: float) -> None:
+    def note_server_error(self, error: RouteError) -> None:
         """Note an error of server mode that ended no request."""
         self._other_errors += 1
-        self._last_error = RouteError(now, code, message)
+        self._last_error = error
         self._requests.add(Outcome.FAILED)
 
     def note_down(self, reason: str | None, now: float) -> None:
@@ -400,10 +394,10 @@ class RouteStatistics:
         """Return how many streams of the route are open, None for a route without STREAM."""
         return self.open_streams if self._has_stream else None
 
-    def _error(self, code: str, message: str, now: float, run: str | None = None, retry_of: str | None = None) -> None:
+    def _note_call_error(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         self._calls.add(Outcome.FAILED, run, retry_of)
-        self._note_connection(code)
-        self._last_error = RouteError(now, code, message)
+        self._note_connection(error.code)
+        self._last_error = error
 
     def _note_connection(self, code: str) -> None:
         if code in _DISCONNECTED:

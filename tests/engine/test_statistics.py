@@ -2,7 +2,7 @@
 
 import pytest
 
-from amqtt_rest_bridge.engine.statistics import QueueBytes, RouteStatistics
+from amqtt_rest_bridge.engine.statistics import QueueBytes, RouteError, RouteStatistics
 from amqtt_rest_bridge.lot.model import OverloadPolicy, RestApiConfig, Route, RouteConfig
 
 
@@ -19,7 +19,7 @@ def run(one: RouteStatistics, outcomes: str) -> str:
         if outcome == "+":
             one.note_success(10.0, 0.01, 101.0)
         else:
-            one.note_failure("timeout", "too slow", 102.0)
+            one.note_failure(RouteError(102.0, "timeout", "too slow"))
     return one.health
 
 
@@ -43,9 +43,9 @@ def test_health_follows_the_last_calls(outcomes: str, health: str) -> None:
 def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> None:
     one = statistics()
     for name in "abc":
-        one.note_failure("timeout", "too slow", 102.0, name)
+        one.note_failure(RouteError(102.0, "timeout", "too slow"), name)
     assert one.health == "Red"
-    one.note_failure("timeout", "too slow", 103.0, "d", retry_of="a")
+    one.note_failure(RouteError(103.0, "timeout", "too slow"), "d", retry_of="a")
     for retried in "bcd":
         assert one.health_reason is not None
         one.note_success(0.0, 0.1, 104.0, retry_of=retried)
@@ -53,7 +53,7 @@ def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> Non
     one.note_success(0.0, 0.1, 104.0, retry_of="gone")
     assert one.health == "Green"
     for name in "xyz":
-        one.note_failed_request("internal_error", "why", 106.0, name)
+        one.note_failed_request(RouteError(106.0, "internal_error", "why"), name)
     assert one.health == "Red"
     for name in "xyz":
         one.note_served_request(0.0, 107.0, retry_of=name)
@@ -77,7 +77,7 @@ def test_a_message_that_was_sent_again_with_success_counts_as_a_success() -> Non
 def test_the_connection_is_failing_only_while_no_server_answers(codes: tuple[str, ...], connection: str) -> None:
     one = statistics()
     for code in codes:
-        one.note_failure(code, "why", 101.0)
+        one.note_failure(RouteError(101.0, code, "why"))
     assert one.status(102.0)["connection"] == connection
 
 
@@ -88,7 +88,7 @@ def test_the_status_counts_every_message() -> None:
         assert one.admission.admit(0) is None
     refusal = one.admission.admit(0)
     assert refusal is not None
-    one.note_refusal(refusal.code, refusal.message, 103.0)
+    one.note_refusal(RouteError(103.0, refusal.code, refusal.message))
     one.admission.in_flight = 2
     one.note_retry("timeout")
     status = one.status(110.5)
@@ -118,7 +118,7 @@ def test_a_call_that_is_tried_until_it_succeeds_shows_its_failed_tries() -> None
     assert one.admission.admit(0) is None
     changed = []
     for _ in range(3):
-        one.note_error("connection_failed", "refused", 102.0)
+        one.note_error(RouteError(102.0, "connection_failed", "refused"))
         changed.append(one.health_changed())
     assert changed == [True, False, True]
     status = one.status(103.0)

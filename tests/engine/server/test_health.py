@@ -6,7 +6,7 @@ import pytest
 
 from amqtt_rest_bridge.engine.needs import Outcome, RequestRun
 from amqtt_rest_bridge.engine.server.endpoint import outcome_of
-from amqtt_rest_bridge.engine.statistics import RouteStatistics
+from amqtt_rest_bridge.engine.statistics import RouteError, RouteStatistics
 from amqtt_rest_bridge.http.exchange import Refusal, Request, Response
 from amqtt_rest_bridge.lot.model import Message, Route
 from tests.support.answering import FakeBroker, port
@@ -113,7 +113,7 @@ def test_a_route_of_both_modes_is_as_bad_as_the_worse(calls: str, answers: str, 
         if call == "+":
             serving.statistics.note_success(0.01, 0.01, 101.0)
         else:
-            serving.statistics.note_failure("timeout", "too slow", 101.0)
+            serving.statistics.note_failure(RouteError(101.0, "timeout", "too slow"))
     assert serving.serve(answers) == health
     status = serving.statistics.status(102.0)
     reason = status["health_reason"] or ""
