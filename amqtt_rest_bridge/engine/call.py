@@ -6,7 +6,8 @@
 
 A call with a place is a task. A route has `workers` places; a call has one from the building of its request until the
 broker has acknowledged the result. A call that waits is an entry of a queue: for room, for a place, behind another call
-of its line, in an open batch, for a turn of RATE_LIMIT, for its target, for its next attempt.
+of its line, in an open batch, for a turn of RATE_LIMIT, for its target, for its next attempt. What keeps it there puts
+it back into `_queue`. From the time that its batch is closed, a `Batch` goes this way in the place of its calls.
 
 A call runs by the definition of its event that is in use when its first attempt begins. A lossless call, which may be
 tried without end, uses the present definition at each attempt.
@@ -74,13 +75,11 @@ class RouteCalls:
         self.name = statistics.name
         self._common = common
         self._clock = clock
-        self._most_bytes = limits.max_message_bytes
         self._outcomes = common.outcomes
         self._admission = statistics.admission
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
         self._workers = 1  # that share RATE_LIMIT and probes, this one included
         self._is_stopping = False
-        self._resume = self._queue
         # Where calls wait: for room, behind others of their line, to be looked at, in a batch, for a place.
         self._outside = RoomQueue(self._admission, clock, self._arrive, self.refuse)
         self._order = Order()
@@ -121,15 +120,15 @@ class RouteCalls:
         if delivery is not None:
             delivery.hold()
         size, number = max(size, len(message.payload)), next(self._common.numbers)
-        return Call(number, self._resume, self.definition.events[event], message, size, hops, delivery)
+        return Call(number, self._queue, self.definition.events[event], message, size, hops, delivery)
 
     def _admit(self, call: Call) -> None:
         delivery, failure = call.delivery, None
         if call.hops >= MAX_HOPS:
             went = f"the message went through {MAX_HOPS} routes one after the other and was not passed on"
             failure = catalogue.TOO_MANY_HOPS.error(went)
-        elif call.size > self._most_bytes:
-            what = f"the message has {call.size} bytes, max_message_bytes allows {self._most_bytes}"
+        elif call.size > (most := self._common.host.limits.max_message_bytes):
+            what = f"the message has {call.size} bytes, max_message_bytes allows {most}"
             failure = catalogue.MESSAGE_TOO_LARGE.error(what)
         elif delivery is not None and (call.event.is_lossless or delivery.is_bounded):
             self._admission.hold(call.size)
