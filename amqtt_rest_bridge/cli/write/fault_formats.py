@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
@@ -31,6 +30,8 @@ def text_of(fault: Fault, texts: Mapping[str, str], columns: int | None = None) 
 
 def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
     """Yield the line of a fault and carets below it, cut to a width; nothing for a long one, or with a credential."""
+    from rich.cells import cell_len  # which no other form needs
+
     place, end = fault.position, fault.end
     lines = text.split("\n", place.line)
     line = lines[place.line - 1].rstrip("\r") if place.line <= len(lines) else ""
@@ -42,30 +43,18 @@ def _excerpt(fault: Fault, text: str, columns: int) -> Iterator[str]:
         return
     begin = place.column - 1
     behind = end.column - 1 if end.line == place.line else len(line)
+    pieces = [" " * _TAB if character == "\t" else without_controls(character) for character in line]
+    widths = [cell_len(piece) for piece in pieces]
     # From about a third of the width before the fault: what precedes it says more than what follows.
-    start = max(0, begin - columns // 3) if _width(line) > columns - 2 else 0
+    start = max(0, begin - columns // 3) if sum(widths) > columns - 2 else 0
     shown, marks = "", ""
-    for number, character in enumerate(line[start:], start):
-        width = _width(character)
-        if len(marks) + width > columns - 2:
+    for number in range(start, len(pieces)):
+        if len(marks) + widths[number] > columns - 2:
             break
-        shown += " " * _TAB if character == "\t" else without_controls(character)
-        marks += ("^" if begin <= number < max(behind, begin + 1) else " ") * width
+        shown += pieces[number]
+        marks += ("^" if begin <= number < max(behind, begin + 1) else " ") * widths[number]
     yield f"  {shown.rstrip()}"
     yield f"  {marks.rstrip() or '^'}"
-
-
-def _width(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
-    width = 0
-    for character in text:
-        if character == "\t":
-            width += _TAB
-        elif not unicodedata.combining(character) and unicodedata.category(character) not in ("Cf", "Me"):
-            width += 2 if unicodedata.east_asian_width(character) in "WF" else 1
-        elif not character.isprintable():  # shown as one replacement character
-            width += 1
-    return width
 
 
 def json_of(faults: Sequence[Fault]) -> str:
