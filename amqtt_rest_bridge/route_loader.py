@@ -90,12 +90,12 @@ def load_files(arguments: str, known: bytes, instead: Mapping[str, str | None] |
         ConfigurationError: A path cannot be read.
     """
     from amqtt_rest_bridge.lot import loader, sources  # which a worker's own process has no memory for
-    from amqtt_rest_bridge.lot.evaluation import RecordingEnvironment
+    from amqtt_rest_bridge.lot.evaluation import Environment
     from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 
     wanted, parsed = json.loads(arguments), ParsedTexts(known)
     texts = sources.read(wanted["paths"], wanted["may_be_empty"], instead)
-    environment = RecordingEnvironment(os.environ, Path(wanted["secrets_dir"]))
+    environment = Environment(os.environ, Path(wanted["secrets_dir"]))
     result = loader.load(texts, environment, parsed)
     result = replace(result, variables=tuple(environment.variables), secrets=tuple(environment.secrets))
     if instead is None:

@@ -231,22 +231,22 @@ def _explained(error: msgspec.ValidationError) -> str:
     return f"{place}: {what}" if place else what
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _CaseEnvironment(Environment):
     """What a test file gives its routes; the process gives variables, but no secrets."""
 
-    secrets: Mapping[str, str]
+    given: Mapping[str, str]
     file: Path
 
     def secret(self, name: str) -> str:
         """Return a secret, without the line break at its end; raises `NotAvailableError`."""
-        if name not in self.secrets:
+        if name not in self.given:
             hint = f"write a value for the test into {self.file}, as in secrets: {{{name}: abc}}"
             raise NotAvailableError(f"the test file has no secret {name}", hint)
-        return self.secrets[name].removesuffix("\n").removesuffix("\r")
+        return self.given[name].removesuffix("\n").removesuffix("\r")
 
 
 def load(file: CaseFile) -> LoadResult:
     """Load the routes of a test file; raises `ConfigurationError` where a path cannot be read."""
-    environment = _CaseEnvironment({**os.environ, **file.environment}, Path(), file.secrets, file.path)
+    environment = _CaseEnvironment({**os.environ, **file.environment}, Path(), given=file.secrets, file=file.path)
     return loader.load(sources.read(file.routes), environment)

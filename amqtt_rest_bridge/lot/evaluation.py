@@ -34,14 +34,25 @@ class NotAvailableError(HintedError):
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """The environment variables and the folder that holds one file for each secret."""
+    """The environment variables and the folder that holds one file for each secret.
+
+    `variables` and `secrets` are the names that were read: None, or why one is not available.
+    """
 
     environment: Mapping[str, str]
     secrets_dir: Path
+    variables: dict[str, NotAvailableError | None] = field(default_factory=dict, compare=False)
+    secrets: dict[str, NotAvailableError | None] = field(default_factory=dict, compare=False)
 
     def value(self, what: str, name: str) -> str:
-        """Return a variable ("env") or a secret; raises `NotAvailableError`."""
-        return self.secret(name) if what == "secret" else self.variable(name)
+        """Return and record a variable ("env") or a secret; raises `NotAvailableError`."""
+        record, read = (self.secrets, self.secret) if what == "secret" else (self.variables, self.variable)
+        record[name] = None
+        try:
+            return read(name)
+        except NotAvailableError as error:
+            record[name] = error
+            raise
 
     def variable(self, name: str) -> str:
         """Return the value of an environment variable; raises `NotAvailableError` when it is not set or not text."""
@@ -81,24 +92,6 @@ class Environment:
             message = f"the secret {name} is larger than {MAX_SECRET_BYTES} bytes"
             raise NotAvailableError(message, "put the secret alone into the file")
         return text.removesuffix("\n").removesuffix("\r")
-
-
-@dataclass(frozen=True, slots=True)
-class RecordingEnvironment(Environment):
-    """An environment that records which names are read: None, or why one is not available."""
-
-    variables: dict[str, NotAvailableError | None] = field(default_factory=dict)
-    secrets: dict[str, NotAvailableError | None] = field(default_factory=dict)
-
-    def value(self, what: str, name: str) -> str:
-        """Return and record a variable or a secret, as `Environment.value`."""
-        record = self.secrets if what == "secret" else self.variables
-        record[name] = None
-        try:
-            return Environment.value(self, what, name)
-        except NotAvailableError as error:
-            record[name] = error
-            raise
 
 
 @dataclass(frozen=True, slots=True)

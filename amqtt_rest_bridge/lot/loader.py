@@ -6,7 +6,7 @@ Pure but for reading secrets. It takes 0.5 ms for a line: it must not run on the
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from amqtt_rest_bridge.errors import Fault, FaultCode, Severity, visible
+from amqtt_rest_bridge.errors import Fault, FaultCode, Position, Severity, visible
 from amqtt_rest_bridge.lot import forms
 from amqtt_rest_bridge.lot.blocks import read_config, read_event, read_route_config, warn_of_cleartext
 from amqtt_rest_bridge.lot.definitions import Block, Definition
@@ -25,11 +25,11 @@ from amqtt_rest_bridge.system import FileState
 class Claim:
     """A name or an endpoint (`key`) that only one of all definitions may have; `refused` is the fault of another one.
 
-    `route` is the one that a refusal leaves out, None where it has a fault anyway.
+    `definition` is the place of the one that a refusal leaves out.
     """
 
     key: tuple[str, object]
-    route: Route | None
+    definition: Position
     refused: Fault
 
 
@@ -81,19 +81,19 @@ def join(texts: Sequence[LoadedText]) -> LoadResult:
     """Put texts together, in the order of their files, with the faults that only all of them together can tell."""
     faults = [fault for text in texts for fault in text.faults]
     first: dict[tuple[str, object], Fault] = {}
-    refused: set[int] = set()
+    refused: set[tuple[str, Position]] = set()
     for claim in (claim for text in texts for claim in text.claims):
         here, other = claim.refused, first.setdefault(claim.key, claim.refused)
         if (here.path, here.position) != (other.path, other.position):
             hint = f"the first is in {other.path}:{other.position.line}:{other.position.column}"
             faults.append(replace(here, hint=visible(hint)))
-            refused.add(id(claim.route))
+            refused.add((here.path, claim.definition))
     severity = Severity.WARNING if any(text.definitions for text in texts) else Severity.ERROR
     faults += [replace(fault, severity=severity) for text in texts for fault in text.without_define]
     faults += loop_warnings(
         [event for text in texts for event in text.events], [one for text in texts for one in text.endpoints]
     )
-    routes = [route for text in texts for route in text.routes if id(route) not in refused]
+    routes = [route for text in texts for route in text.routes if (route.path, route.position) not in refused]
     files = frozenset(file for text in texts for file in text.files)
     return LoadResult(tuple(routes), in_order(faults), files)
 
@@ -113,20 +113,17 @@ class _TextLoader:
         self.endpoints: list[PlacedEndpoint] = []
         self.report = Report(source.path, source.text)
         self._environment = environment
-        self._claims: list[tuple[tuple[str, object], Fault]] = []  # of the definition that is read
 
     def read(self, definition: Definition) -> None:
         before = self.report.errors
         route = self._read_definition(definition)
         if route is not None and self.report.errors == before and not definition.is_faulty:
             self.routes.append(route)
-        self.claims += [Claim(key, route, refused) for key, refused in self._claims]
-        self._claims.clear()
 
     def _read_definition(self, definition: Definition) -> Route | None:
         report = self.report
         if definition.name is not None:
-            self._claim("route", definition.name, definition, f"there are two routes {definition.name}")
+            self._claim(definition, ("route", definition.name), definition, f"there are two routes {definition.name}")
         blocks = [BlockSettings(block, report, self._environment) for block in definition.blocks]
         events = [one for one in blocks if one.block.kind is BlockKind.EVENT]
         by_kind = {one.block.kind: one for one in blocks}
@@ -148,9 +145,9 @@ class _TextLoader:
                 self.events.append(PlacedEvent(event, config, title, report.path, places))
             elif event is not None and "SERVER_PORT" not in settings.failed:
                 self.endpoints += [PlacedEndpoint(event, config.server_port, title)] if event.destination_topic else []
-                key = (config.server_port, event.method, forms.endpoint_shape(event.endpoint))
+                key = ("endpoint", (config.server_port, event.method, forms.endpoint_shape(event.endpoint)))
                 message = f"{event.method} {of.texts['ENDPOINT'].shown} on port {config.server_port} is exposed twice"
-                self._claim("endpoint", key, of.block, message)
+                self._claim(definition, key, of.block, message)
         _warn_of_idleness(definition, settings, config, [event for _, event in read])
         warn_of_cleartext(settings, events)
         secrets: frozenset[str] = frozenset().union(settings.secrets, *(event.secrets for event in events))
@@ -167,9 +164,9 @@ class _TextLoader:
             definition=write_definition(name, settings, shaping, events, Masker(secrets)),
         )
 
-    def _claim(self, noun: str, key: object, at: Definition | Block, message: str) -> None:
+    def _claim(self, of: Definition, key: tuple[str, object], at: Definition | Block, message: str) -> None:
         refused = self.report.fault(Severity.ERROR, FaultCode.DUPLICATE, at.offset, message)
-        self._claims.append(((noun, key), refused))
+        self.claims.append(Claim(key, self.report.position(of.offset), refused))
 
 
 def _warn_of_idleness(

@@ -19,7 +19,7 @@ from amqtt_rest_bridge.cli.write.library import InstallError, Library, Notebook
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Severity, on_one_line, reason, visible
 from amqtt_rest_bridge.lot import loader, sources
 from amqtt_rest_bridge.lot.definitions import Block, Definition
-from amqtt_rest_bridge.lot.evaluation import Environment, NameEnvironment, RecordingEnvironment, Value, evaluate
+from amqtt_rest_bridge.lot.evaluation import Environment, NameEnvironment, Value, evaluate
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import RestApiConfig
 from amqtt_rest_bridge.lot.parameters import PARAMETERS
@@ -111,7 +111,7 @@ class _Checked:
 
     routes: Mapping[str, list[str]]
     faults: tuple[Fault, ...]
-    needs: RecordingEnvironment
+    needs: Environment
     effects: Effects
     published: tuple[str, ...]
 
@@ -200,7 +200,7 @@ def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checke
         if errors <= MOST_LISTED:  # what is faulty throughout costs no more time
             errors += sum(fault.severity is Severity.ERROR for fault in parsed.parse(source.text).faults)
             new.append(source)
-    needs, environment = RecordingEnvironment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
+    needs, environment = Environment(os.environ, secrets_dir), Environment(os.environ, secrets_dir)
     loader.load(new, needs, parsed)
     loaded = loader.load([*_present(into, files), *new], environment, parsed)
     paths = {source.path for source in new}
