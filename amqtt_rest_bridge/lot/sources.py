@@ -9,7 +9,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -164,7 +164,7 @@ def split_cell(path: str) -> tuple[str, int]:
 
 
 def read(
-    paths: Sequence[str | Path], may_be_empty: Collection[str] = (), instead: Mapping[str, str | None] | None = None
+    paths: Iterable[str | Path], may_be_empty: Collection[str] = (), instead: Mapping[str, str | None] | None = None
 ) -> tuple[Source, ...]:
     """Read route files and notebooks; folders are searched for `*.lot` and `*.lotnb`, at any depth, in sorted order.
 
@@ -180,36 +180,48 @@ def read(
     """
     sources: list[Source] = []
     replaced = {os.path.realpath(path) for path in instead or ()}
-    for path, content in contents(paths, sources, may_be_empty):
+    for path, content in contents(paths, may_be_empty):
         if not (replaced and os.path.realpath(path) in replaced):
             sources += of_content(path, content)
     texts = (Source(path, text) for path, text in (instead or {}).items() if text is not None)
     return (*sources, *texts)
 
 
-def contents(
-    paths: Sequence[str | Path], empty: list[Source], may_be_empty: Collection[str] = ()
-) -> Iterator[tuple[str, bytes]]:
-    """Yield the files that `read` reads, with their contents; a folder without any becomes a source with a fault.
+def contents(paths: Iterable[str | Path], may_be_empty: Collection[str] = ()) -> Iterator[tuple[str, bytes | None]]:
+    """Yield the files that `read` reads, with their contents, and folders without any, with None.
 
     Of a file that is too large there is one byte more than `MAX_FILE_BYTES`.
 
     Raises:
         ConfigurationError: as `read` does, after the files that can be read.
     """
+    seen: set[str] = set()
     unreadable: list[str] = []
-    for path in _files(paths, unreadable, empty, may_be_empty):
-        try:
-            with path.open("rb") as file:
-                content = file.read(MAX_FILE_BYTES + 1)
-        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-            # Where a relative path was looked for: most often it is the wrong folder.
-            is_absent = isinstance(error, FileNotFoundError)
-            where = f" (working directory: {Path.cwd()})" if is_absent and not path.is_absolute() else ""
-            leads = f"; it is a link to {path.readlink()}" if is_absent and path.is_symlink() else ""
-            unreadable.append(f"{path}: {getattr(error, 'strerror', None) or error}{leads}{where}")
-        else:
-            yield str(path), content
+    for path in map(Path, paths):
+        is_optional, found = str(path) in may_be_empty, [path]
+        if is_optional and not os.path.lexists(path):
+            continue
+        if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
+            found = find_route_files(path, lambda error: unreadable.append(f"{error.filename}: {error.strerror}"))
+            if not found and not is_optional:
+                yield str(path), None
+        for item in found:
+            # Path.resolve raises for links in a circle, realpath for a NUL; opening the file reports both.
+            real = str(item) if "\0" in str(item) else os.path.realpath(item)
+            if real in seen:
+                continue
+            seen.add(real)
+            try:
+                with item.open("rb") as file:
+                    content = file.read(MAX_FILE_BYTES + 1)
+            except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+                # Where a relative path was looked for: most often it is the wrong folder.
+                is_absent = isinstance(error, FileNotFoundError)
+                where = f" (working directory: {Path.cwd()})" if is_absent and not item.is_absolute() else ""
+                leads = f"; it is a link to {item.readlink()}" if is_absent and item.is_symlink() else ""
+                unreadable.append(f"{item}: {getattr(error, 'strerror', None) or error}{leads}{where}")
+            else:
+                yield str(item), content
     if unreadable:
         raise ConfigurationError("; ".join(f"cannot read {visible(item)}" for item in unreadable))
 
@@ -239,30 +251,11 @@ def _is_file(path: Path) -> bool:
         return error.errno not in _NO_FILE
 
 
-def _files(
-    paths: Iterable[str | Path], unreadable: list[str], sources: list[Source], may_be_empty: Collection[str]
-) -> Iterator[Path]:
-    seen: set[str] = set()
-    for path in map(Path, paths):
-        is_optional = str(path) in may_be_empty
-        if is_optional and not os.path.lexists(path):
-            continue
-        found = [path]
-        if os.path.isdir(path):  # noqa: PTH112  # Path.is_dir raises for a name that is too long
-            found = find_route_files(path, lambda error: unreadable.append(f"{error.filename}: {error.strerror}"))
-            if not found and not is_optional:
-                message = "this folder holds no *.lot or *.lotnb file"
-                sources.append(_faulty(str(path), Severity.WARNING, message))
-        for item in found:
-            # Path.resolve raises for links in a circle, realpath for a NUL; opening the file reports both.
-            real = str(item) if "\0" in str(item) else os.path.realpath(item)
-            if real not in seen:
-                seen.add(real)
-                yield item
-
-
-def of_content(path: str, content: bytes) -> Iterator[Source]:
-    """Yield the texts of a route file, or of a notebook by its name; reads nothing."""
+def of_content(path: str, content: bytes | None) -> Iterator[Source]:
+    """Yield the texts of a route file, or of a notebook by its name, or the fault of an empty folder; reads nothing."""
+    if content is None:
+        yield _faulty(path, Severity.WARNING, "this folder holds no *.lot or *.lotnb file")
+        return
     if len(content) > MAX_FILE_BYTES:
         yield _faulty(path, Severity.ERROR, f"the file is larger than {size_text(MAX_FILE_BYTES)}")
         return

@@ -41,10 +41,13 @@ def run(
     from amqtt_rest_bridge.lot import parsed_texts, sources
     from amqtt_rest_bridge.tools.editor import layout  # which --help does not need
 
-    folders: list[sources.Source] = []  # those without route files
     faults: list[Fault] = []
     changed = unchanged = 0
-    for path, content in sources.contents(paths, folders):
+    empty_folders: list[Fault] = []
+    for path, content in sources.contents(paths):
+        if content is None:
+            empty_folders += [fault for source in sources.of_content(path, content) for fault in source.faults]
+            continue
         errors: list[Fault] = []  # what keeps its texts from being read as they are meant
         for source in sources.of_content(path, content):
             found = [*source.faults, *parsed_texts.parse_text(source.text).faults]
@@ -60,7 +63,7 @@ def run(
             print(f"{'would format' if only_check else 'formatted'} {visible(path)}")
         changed += after != content
         unchanged += after == content and not errors
-    shown, others = listed([*faults, *(fault for folder in folders for fault in folder.faults)])
+    shown, others = listed([*faults, *empty_folders])
     print(*shown, *filter(None, [others]), sep="\n", end="\n" if shown else "")
     verb = "would be formatted" if only_check else "formatted"
     print(f"{count(changed, 'file')} {verb}, {unchanged} unchanged{', ' if faults else ''}{counted(faults)}")
