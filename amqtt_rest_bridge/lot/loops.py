@@ -7,9 +7,8 @@ A request to a server event of the same routes publishes, too. Such a loop is ne
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 from urllib.parse import urlsplit
@@ -61,8 +60,12 @@ def warn_of_own_loop(settings: BlockSettings, topics: Mapping[str, PlaceholderTe
 
 def loop_warnings(placed: Sequence[PlacedEvent], endpoints: Sequence[PlacedEndpoint]) -> Iterator[Fault]:
     """Yield a warning for each loop through several events, or through endpoints of these routes."""
-    published = _Published(endpoints)
-    ways = [published.by(one) for one in placed]
+    # By port, method and path, whose {name} segments match one segment.
+    index = TopicIndex(
+        [(f"{one.port}/{one.event.method}{widest_filter(one.event.endpoint)}", one) for one in endpoints]
+    )
+    ports = {one.port for one in endpoints}
+    ways = [_ways_of(one, index, ports) for one in placed]
     for cycle in _find_loops([one.event for one in placed], ways):
         first = placed[cycle[0]]
         names: list[str] = []
@@ -88,43 +91,22 @@ ENDPOINT is one of them, with the title of the endpoint, if the request leads to
 """
 
 
-class _Published:
-    """What events publish; `endpoints` are those of all routes."""
-
-    def __init__(self, endpoints: Sequence[PlacedEndpoint]) -> None:
-        self._endpoints = endpoints
-        self._ports = {one.port for one in endpoints}
-
-    def by(self, placed: PlacedEvent) -> _Ways:
-        """Return what an event publishes to."""
-        event = placed.event
-        topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
-        ways: dict[str, tuple[str, str | None]] = {
-            name: (topic_pattern(topic, event.source_topic), None)
-            for name, topic in topics.items()
-            if topic is not None
-        }
-        if (called := self._called(placed)) is not None and (topic := called.event.destination_topic) is not None:
-            ways["ENDPOINT"] = topic_pattern(topic, ""), called.title
-        return ways
-
-    @cached_property
-    def _index(self) -> TopicIndex[PlacedEndpoint]:
-        """Endpoints by port, method and path, whose `{name}` segments match one segment."""
-        return TopicIndex(
-            [(f"{one.port}/{one.event.method}{widest_filter(one.event.endpoint)}", one) for one in self._endpoints]
-        )
-
-    def _called(self, placed: PlacedEvent) -> PlacedEndpoint | None:
-        """Return the endpoint that the request of an event leads to, None if that may be one of another program."""
-        base = urlsplit(placed.config.base_address or "") if self._ports else None
-        if base is None or (port := base.port or _PORTS.get(base.scheme, 0)) not in self._ports:
-            return None
-        if not is_loopback(base.hostname or ""):
-            return None
-        event = placed.event
-        endpoint = topic_pattern(event.endpoint, event.source_topic).partition("?")[0].lstrip("/")
-        return next(iter(self._index[f"{port}/{event.method}{base.path.rstrip('/')}/{endpoint}"]), None)
+def _ways_of(placed: PlacedEvent, index: TopicIndex[PlacedEndpoint], ports: Collection[int]) -> _Ways:
+    """Return what an event publishes to, itself or by an endpoint that its request surely leads to."""
+    event = placed.event
+    topics = {"DESTINATION_TOPIC": event.destination_topic, "ERROR_TOPIC": event.error_topic}
+    ways: dict[str, tuple[str, str | None]] = {
+        name: (topic_pattern(topic, event.source_topic), None) for name, topic in topics.items() if topic is not None
+    }
+    base = urlsplit(placed.config.base_address or "")
+    port = base.port or _PORTS.get(base.scheme, 0)
+    if port in ports and is_loopback(base.hostname or ""):
+        path = topic_pattern(event.endpoint, event.source_topic).partition("?")[0].lstrip("/")
+        for called in index[f"{port}/{event.method}{base.path.rstrip('/')}/{path}"]:
+            if called.event.destination_topic is not None:
+                ways["ENDPOINT"] = topic_pattern(called.event.destination_topic, ""), called.title
+                break
+    return ways
 
 
 def _find_loops(events: Sequence[ClientEvent], ways: Sequence[_Ways]) -> Iterator[list[int]]:
