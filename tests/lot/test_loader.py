@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 import amqtt_rest_bridge
-from amqtt_rest_bridge.errors import Position, Severity
+from amqtt_rest_bridge.errors import Position
 from amqtt_rest_bridge.lot.evaluation import Environment, NotAvailableError
 from amqtt_rest_bridge.lot.loader import load
-from amqtt_rest_bridge.lot.masking import Masker
 from amqtt_rest_bridge.lot.model import LoadResult
 from amqtt_rest_bridge.lot.placeholders.values import MessageValues
 from amqtt_rest_bridge.lot.sources import Source
@@ -136,13 +135,6 @@ def test_text_around_the_whole_topic_is_a_loop_where_a_filter_of_many_levels_tak
     assert any("matches SOURCE_TOPIC" in fault.message for fault in load_text(text).faults) == is_loop
 
 
-def test_warnings_leave_the_route_in() -> None:
-    loaded = load_text(BASIC.replace("POST", "GET") + "WITH BODY '{}'")
-    assert [fault.severity for fault in loaded.faults] == [Severity.WARNING]
-    assert not loaded.has_errors
-    assert len(loaded.routes) == 1
-
-
 def test_secrets_are_never_in_faults_or_reprs(tmp_path: Path) -> None:
     secrets = write_secrets(tmp_path)
     (secrets / "x").write_text("s3cr3t value\n")
@@ -244,27 +236,6 @@ def test_a_thousand_faults_are_all_reported() -> None:
 )
 def test_did_you_mean(name: str, meant: str | None) -> None:
     assert closest(name, ["SERVER_PORT", "REQUEST_TIMEOUT", "RETRIES", "id"], parts=True) == meant
-
-
-def test_mask_hides_secrets_in_every_form() -> None:
-    secrets = {"a b&c", 'say "x"', "a b", "xy", ""}
-    text = 'a b&c a%20b%26c say \\"x\\" a b xy'
-    assert Masker(secrets).text(text) == "*** *** *** *** xy"
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "masked"),
-    [
-        ("Authorization", "Basic dTpw", "Basic ***"),
-        ("authorization", "raw-token", "***"),
-        ("X-Api-Key", "abc", "***"),
-        ("Cookie", "a=b", "***"),
-        ("Idempotency-Key", "abc", "abc"),
-        ("Accept", "a/hush", "a/***"),
-    ],
-)
-def test_headers_that_carry_credentials_are_masked(name: str, value: str, masked: str) -> None:
-    assert Masker({"hush"}).header(name, value) == masked
 
 
 def test_the_readme_names_every_module_that_a_route_text_passes(tmp_path: Path) -> None:

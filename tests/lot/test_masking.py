@@ -124,6 +124,21 @@ def test_urls_show_no_values_of_variables_and_no_credentials_of_parameters() -> 
         assert masker.header(name, "/x?a=1&token=abc") == "/x?a=1&token=***"
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "masked"),
+    [
+        ("Authorization", "Basic dTpw", "Basic ***"),
+        ("authorization", "raw-token", "***"),
+        ("X-Api-Key", "abc", "***"),
+        ("Cookie", "a=b", "***"),
+        ("Idempotency-Key", "abc", "abc"),
+        ("Accept", "a/hush", "a/***"),
+    ],
+)
+def test_headers_that_carry_credentials_are_masked(name: str, value: str, masked: str) -> None:
+    assert Masker({"hush"}).header(name, value) == masked
+
+
 def test_the_credentials_of_a_request_are_known_by_name_whole_and_in_parts() -> None:
     pair = base64.b64encode(b"user:pass word").decode()
     headers = [
