@@ -34,7 +34,7 @@ class Follower:
     Args:
         kind: "caller", or "pages" of a browser.
         leave: Called when the caller has gone.
-        routes: Only runs of these routes; None: all.
+        routes: Only runs of these routes; None: all, and messages that concern no route.
         topic_filter: Only runs with a topic that it matches; None: all.
     """
 
@@ -46,27 +46,17 @@ class Follower:
         topic_filter: str | None,
     ) -> None:
         self.kind: Final = kind
+        self.routes: Final = routes
         self._wake: Callable[[], None] = lambda: None
         self._leave = leave
-        self._routes = routes
         self._filter = topic_filter
         self._events: deque[bytes] = deque([RETRY])
         self._dropped = 0
         self._pulse = Pulse(time.monotonic)
 
-    @property
-    def wants_any(self) -> bool:
-        """Return whether there can be runs that the caller asked for."""
-        return self._routes is None or bool(self._routes)
-
-    @property
-    def wants_unmatched(self) -> bool:
-        """Return whether the caller asked for messages that concern no route, too."""
-        return self._routes is None
-
     def wants(self, run: Run) -> bool:
         """Return whether a run is one of those that the caller asked for."""
-        if self._routes is not None and run.route not in self._routes:
+        if self.routes is not None and run.route not in self.routes:
             return False
         return self._filter is None or (run.topic is not None and filter_matches(self._filter, run.topic))
 
@@ -153,7 +143,8 @@ class Followers:
 
     def _use(self, followers: tuple[Follower, ...]) -> None:
         self._followers = followers
-        self.are_any = any(one.wants_any for one in followers)
-        before, self._want_unmatched = self._want_unmatched, any(one.wants_unmatched for one in followers)
+        wanted = [one.routes for one in followers]
+        self.are_any = None in wanted or any(wanted)
+        before, self._want_unmatched = self._want_unmatched, None in wanted
         if self._want_unmatched != before:
             self._changed.set()

@@ -277,12 +277,10 @@ def _version() -> str:
     return hashlib.sha256(b"".join(map(_asset, _ASSETS))).hexdigest()[:12]
 
 
-def _asset(name: str) -> bytes:
-    return site_file(name) if name in SITE_FILES else _read(name)
-
-
 @cache
-def _read(name: str) -> bytes:
+def _asset(name: str) -> bytes:
+    if name in SITE_FILES:
+        return site_file(name)
     return files("amqtt_rest_bridge.admin").joinpath("static", name).read_bytes()
 
 

@@ -13,10 +13,10 @@ from tests.support.embedded_broker import hosting
 @pytest.fixture(scope="module")
 def hurried() -> Iterator[None]:
     """Hand an admin port of this process, and its pages, times of a tenth of a second."""
-    read = pages._read
+    read = pages._asset
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "CHANGE_SECONDS", 0.1)
-        patch.setattr(pages, "_read", lambda name: re.sub(rb"(RETR\w+_MS = )\d+", rb"\g<1>100", read(name)))
+        patch.setattr(pages, "_asset", lambda name: re.sub(rb"(RETR\w+_MS = )\d+", rb"\g<1>100", read(name)))
         yield
 
 
