@@ -272,6 +272,20 @@ def test_amqtt_drops_what_follows_a_failure_of_a_topic_plugin(mended: bool) -> N
 
 
 @pytest.mark.parametrize("mended", BOTH)
+def test_amqtt_subscribes_before_an_unsubscribe_that_came_first(mended: bool) -> None:
+    """See `connections`."""
+    with running(mended) as host:
+        ann = connect(host, "ann")
+        ann.subscribe("all/t")
+        ann.send(b"\xa2\x09\x00\x02\x00\x05all/t" + subscribe_packet("all/t"))  # UNSUBSCRIBE, SUBSCRIBE
+        answers: list[int] = []
+        while len(answers) < 2:
+            answers += [kind for kind, _ in ann.receive()]
+        assert answers == ([0xB0, 0x90] if mended else [0x90, 0xB0])
+        ann.close()
+
+
+@pytest.mark.parametrize("mended", BOTH)
 def test_amqtt_makes_a_message_up_when_a_web_socket_closes_in_the_middle_of_one(mended: bool) -> None:
     """See `traffic`."""
     Published.payloads.clear()
