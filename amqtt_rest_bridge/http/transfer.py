@@ -52,6 +52,7 @@ _ALWAYS: Final = (
     (pycurl.DNS_CACHE_TIMEOUT, 0),  # a name that has moved is looked up for the next connection
     (pycurl.HTTP_CONTENT_DECODING, 0),  # libcurl fails with a coding that it does not know; here such a body stays
     (pycurl.MAXAGE_CONN, int(LONGEST_IDLE)),
+    (pycurl.UPLOAD_BUFFERSIZE, 16_384),  # the least: each handle keeps it, 64 KiB by default
     (_SUPPRESS_CONNECT_HEADERS, 1),
     (pycurl.HEADEROPT, pycurl.HEADER_SEPARATE),
 )
