@@ -42,16 +42,9 @@ def open_database(url: str, *, as_it_is: bool = False) -> Engine:
                 session.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK_KEY)))
             _bring_up(session.connection(), as_it_is=as_it_is)
             session.commit()
-    except TemplateApiError as exc:
+    except TemplateApiError:
         engine.dispose()
-        if not isinstance(exc, DatabaseUnavailableError):
-            raise
-        advice = ""  # some faults pass, such as a lock and a full disk
-        if engine.dialect.name == "postgresql":
-            advice = "; see that the server runs, and has the user, password and database of database_url"
-        elif "not a database" in str(exc):
-            advice = "; name another file, or move this one away"
-        raise DatabaseUnavailableError(f"{exc}{advice}") from exc
+        raise
     return engine
 
 
@@ -90,7 +83,12 @@ def translated(engine: Engine) -> Iterator[None]:
     except sa.exc.SQLAlchemyError as exc:
         cause = str(getattr(exc, "orig", None) or exc).strip().splitlines()
         reason = cause[0] if cause else type(exc).__name__
-        raise DatabaseUnavailableError(f"database {shown_url(engine.url)}: {reason}") from exc
+        advice = ""  # some faults pass, such as a lock and a full disk
+        if engine.dialect.name == "postgresql":
+            advice = "; see that the server runs, and has the user, password and database of database_url"
+        elif "not a database" in reason:
+            advice = "; name another file, or move this one away"
+        raise DatabaseUnavailableError(f"database {shown_url(engine.url)}: {reason}{advice}") from exc
 
 
 def shown_url(url: URL) -> str:

@@ -7,7 +7,6 @@ cannot be used.
 import sqlite3
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,14 +112,15 @@ def place_faults(database_url: str, library: str | None) -> Iterator[tuple[tuple
 
     Whether a PostgreSQL server answers, and whether its library is still empty, only a start can show.
     """
-    checks: dict[str, Callable[[], None]] = {"database_url": partial(check_url, database_url)}
-    if library is not None:
-        checks["library"] = partial(_check_library, Path(library), database_url)
-    for name, check in checks.items():
-        try:
-            check()
-        except TemplateApiError as exc:
-            yield (name,), str(exc)
+    try:
+        check_url(database_url)
+    except TemplateApiError as exc:
+        yield ("database_url",), str(exc)
+    try:
+        if library is not None:
+            _check_library(Path(library), database_url)
+    except TemplateApiError as exc:
+        yield ("library",), str(exc)
 
 
 def _check_library(library: Path, database_url: str) -> None:

@@ -156,30 +156,21 @@ def _written_line(file: Path, number: int, line: bytes) -> Written:
 
 
 class _Loader(yaml.BaseLoader):
-    """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None."""
+    """Read every scalar as text, so that `1.10` is a version and `no` a word, but an unquoted null as None.
+
+    Other tags have no effect.
+    """
 
 
-def _foreign(_loader: yaml.BaseLoader, node: yaml.Node) -> Any:
-    line = node.start_mark.line + 1
-    raise SourceError(
-        f"{node.start_mark.name}:{line}", f"has the tag {node.tag!r}, which means nothing here; leave it out"
-    )
-
-
-_CORE = "tag:yaml.org,2002:"
-_Loader.add_implicit_resolver(f"{_CORE}null", re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
-_Loader.add_constructor(f"{_CORE}null", lambda _loader, _node: None)
-for _tag in ("map", "seq", "str", "bool", "int", "float", "timestamp"):
-    _kind = {"map": "mapping", "seq": "sequence"}.get(_tag, "scalar")
-    _Loader.add_constructor(f"{_CORE}{_tag}", getattr(_Loader, f"construct_{_kind}"))
-_Loader.add_constructor(None, _foreign)  # any other tag would be read as text
+_NULL = "tag:yaml.org,2002:null"
+_Loader.add_implicit_resolver(_NULL, re.compile(r"(?:~|null|Null|NULL)?$"), ["~", "n", "N", ""])
+_Loader.add_constructor(_NULL, lambda _loader, _node: None)
 
 
 def parsed_yaml(file: Path, text: str) -> tuple[yaml.Node | None, Any]:
     """Parse YAML into nodes, which know their lines, None for an empty document, and into values."""
     try:
         loader = _Loader(text)
-        loader.name = str(file)  # for `_foreign`
         try:
             node = loader.get_single_node()
             return node, loader.construct_document(node) if node is not None else {}
