@@ -130,6 +130,11 @@ def test_a_worker_that_is_away_is_never_green() -> None:
     assert summary([away, status("b")]) == "2 routes: 1 away, 1 Green"
 
 
+def test_a_time_that_this_machine_cannot_show_is_text() -> None:
+    (_, row) = lines(status("a", health="away", away_since="0001-01-01T00:00:00+23:59", last_error=None))
+    assert row.startswith("a      away since 0001-01-01T00:00:00+23:59  -  ")
+
+
 def test_age_of_the_counters_is_that_of_the_oldest() -> None:
     ages = [status("a", timestamp="2026-01-31T11:59:32Z"), status("b", timestamp="2026-01-31T11:59:50Z")]
     gone = status("c", timestamp="2026-01-01T00:00:00Z", away_since="2026-01-01T00:00:00Z")
@@ -154,6 +159,7 @@ def test_colours_change_nothing_but_the_colour() -> None:
         pytest.param("2026-01-01T12:00:00Z", "30 d ago", id="days"),
         pytest.param("2027-01-01T12:00:00Z", "0 s ago", id="a-clock-that-is-ahead"),
         pytest.param("yesterday", "at yesterday", id="no-time"),
+        pytest.param("0001-01-01T00:00:00+23:59", "at 0001-01-01T00:00:00+23:59", id="before-all-times"),
     ],
 )
 def test_age_of_an_error_is_in_its_largest_unit(time: str, age: str) -> None:
