@@ -265,7 +265,8 @@ class BlockSettings:
         is_secret, has_placeholders = parameter.secret or parameter.name in USER_NAMES, bool(parameter.placeholders)
         _report_unread(parameter.name, value, self.report, is_secret=is_secret, has_placeholders=has_placeholders)
         try:
-            self.values[parameter.name] = _convert(parameter, value)
+            _refuse_placeholders(parameter, value)
+            self.values[parameter.name] = forms.convert(parameter, value.text, value.shown)
             self.texts[parameter.name] = value
             if parameter.name in forms.ADDRESSES:
                 self.in_addresses.update(form for text in value.variables for form in forms.address_forms(text))
@@ -403,10 +404,9 @@ def _report_unread(name: str, value: Value, report: Report, *, is_secret: bool, 
     report.note(severity, FaultCode.OTHER_SYNTAX, value.offset, message, hint)
 
 
-def _convert(parameter: Parameter, value: Value) -> object:
-    """Convert a value; refuse placeholders of messages where nothing fills them, but in a password."""
+def _refuse_placeholders(parameter: Parameter, value: Value) -> None:
+    """Refuse placeholders of messages where nothing fills them, but in a password."""
     is_password = parameter.secret and parameter.kind in (Kind.STRING, Kind.TOKENS)
     if not (parameter.placeholders or is_password) and (names := parse(value.parts, Place.TEXT, Mode.CLIENT).names):
         hint = "write it under HEADERS of the event" if parameter.name == "AUTHORIZATION" else None
         raise FormError(f"cannot hold placeholders of a message: {{{names[0]}}} would never be filled", hint)
-    return forms.convert(parameter, value.text, value.shown)
