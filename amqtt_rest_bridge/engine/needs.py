@@ -78,16 +78,12 @@ class Sends(Protocol):
         ...
 
 
-class Connects(Protocol):
-    """Makes HTTP clients."""
+Connects = Callable[[RestApiConfig, str], Sends]
+"""Returns what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
 
-    def __call__(self, config: RestApiConfig, server: str) -> Sends:
-        """Return what sends requests to a server, with the timeout, TLS files, proxies and Digest login of a route.
-
-        `server` is BASE_ADDRESS or OAUTH2_TOKEN_URL; the latter gets no Digest login. Raises `ConfigurationError` if
-        the address or a proxy variable cannot be used.
-        """
-        ...
+The server is BASE_ADDRESS or OAUTH2_TOKEN_URL; the latter gets no Digest login. Raises `ConfigurationError` if the
+address or a proxy variable cannot be used.
+"""
 
 
 class Delivery(Protocol):

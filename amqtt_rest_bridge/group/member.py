@@ -16,18 +16,19 @@ import secrets
 import socket
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Final, Protocol
+from typing import Final
 
 from amqtt_rest_bridge.admin.figures import GroupNumbers
+from amqtt_rest_bridge.engine.client_mode import ClientMode
 from amqtt_rest_bridge.group.commands import FIRST_SLOT, MqttCommands, group_session
 from amqtt_rest_bridge.group.leases import Leases, Notice, worker_status_topic
 from amqtt_rest_bridge.group.overview import Warnings, event_name, every
 from amqtt_rest_bridge.group.sessions import Capacities, MemberSession, Slot, Watches, plan
-from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
+from amqtt_rest_bridge.lot.model import EventName, Publication, Route
 from amqtt_rest_bridge.lot.route_set import route_set_hash
-from amqtt_rest_bridge.mqtt.intake import Intake, MqttDelivery
+from amqtt_rest_bridge.mqtt.intake import Intake
 from amqtt_rest_bridge.mqtt.publisher import MqttPublisher
 from amqtt_rest_bridge.mqtt.values import Address, BrokerError
 from amqtt_rest_bridge.settings import WorkerSettings
@@ -48,21 +49,6 @@ _LOG_SECONDS: Final = 1.0  # between lines of a slot that is lost, or adopted
 _LONGEST_HOST: Final = 40
 
 
-class RunsCalls(Protocol):
-    """What a `Member` needs of client mode."""
-
-    def offer(
-        self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: MqttDelivery | None, size: int
-    ) -> None:
-        """Take a message for its events but those that receive it elsewhere. Does not await."""
-
-    def withdraw(self) -> None:
-        """Abandon the calls that have not begun and whose delivery `is_dropped`."""
-
-    def share_limits(self, workers: int, ordered_until: float) -> None:
-        """Share each RATE_LIMIT among so many workers, and begin ORDERED calls until a time of `lease_time` only."""
-
-
 class Member:
     """A worker's place in its group.
 
@@ -76,7 +62,7 @@ class Member:
     """
 
     def __init__(
-        self, settings: WorkerSettings, broker: Callable[[], Address], publisher: MqttPublisher, calls: RunsCalls,
+        self, settings: WorkerSettings, broker: Callable[[], Address], publisher: MqttPublisher, calls: ClientMode,
         watches: Watches, supervisor: Supervisor,
     ) -> None:  # fmt: skip
         self.leases = Leases(

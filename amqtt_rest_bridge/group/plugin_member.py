@@ -28,7 +28,6 @@ from zlib import crc32
 import msgspec
 
 from amqtt_rest_bridge.engine.status_reporter import status_topic
-from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.commands import RECEIVE_MAXIMUM, MqttCommands
 from amqtt_rest_bridge.group.sessions import OwnSession, Watches
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication, Route
@@ -120,14 +119,6 @@ def sessions_of(routes: Iterable[Route], identifiers: Identifiers) -> dict[str, 
     return sessions
 
 
-class PrivateWatches(Watches, Protocol):
-    """Receives the messages that read events and replies are answered from; `ServerMode` does."""
-
-    def refuse(self, message: Message, failure: CallError) -> None:
-        """Note a message that cannot be an answer; see `ServerMode.refuse`."""
-        ...
-
-
 class UsesBroker(RunsRoutes, Protocol):
     """The program that the bridge runs in."""
 
@@ -144,13 +135,12 @@ class PrivateSession(OwnSession):
     """The own session of the plugin's bridge, which also receives the messages of the broker process."""
 
     def __init__(
-        self, broker: Callable[[], Address], publisher: MqttPublisher, watches: PrivateWatches
+        self, broker: Callable[[], Address], publisher: MqttPublisher, watches: Watches
     ) -> None:  # fmt: skip
         self.program: UsesBroker | None = None
         """Receives the messages of the broker process."""
         self.has_connected = asyncio.Event()
         """Set by each new connection."""
-        self._refuses = watches
         super().__init__(broker, _OWN, publisher, watches, [BROKER_TOPIC])
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
@@ -176,7 +166,7 @@ class PrivateSession(OwnSession):
             super().see(received)
         else:
             message = Message(received.topic, received.payload, time.time(), carried(received.properties))
-            self._refuses.refuse(message, failure)
+            self._watches.refuse(message, failure)
 
 
 class PluginMember:
@@ -197,7 +187,7 @@ class PluginMember:
         broker: Callable[[], Address],
         publisher: MqttPublisher,
         calls: RunsEvents,
-        watches: PrivateWatches,
+        watches: Watches,
         supervisor: Supervisor,
     ) -> None:
         self.settled = asyncio.Event()

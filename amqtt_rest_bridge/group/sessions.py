@@ -20,6 +20,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from amqtt_rest_bridge.errors import CallError
 from amqtt_rest_bridge.group.leases import Leases, lease_topic, presence_topic
 from amqtt_rest_bridge.lot.model import EventName, Message, OverloadPolicy, Publication, Route
 from amqtt_rest_bridge.mqtt.connection import MqttConnection
@@ -61,6 +62,10 @@ class Watches(Protocol):
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
         """Take a message that one of these filters matches; see `ServerMode.see`."""
+        ...
+
+    def refuse(self, message: Message, failure: CallError) -> None:
+        """Note a message that cannot be an answer; see `ServerMode.refuse`."""
         ...
 
 

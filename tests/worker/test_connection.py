@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqtt_rest_bridge.errors import BrokerAwayError, NoRoomError, PublicationRefusedError
+from amqtt_rest_bridge.errors import BrokerAwayError, CallError, NoRoomError, PublicationRefusedError
 from amqtt_rest_bridge.group.leases import Leases
 from amqtt_rest_bridge.group.sessions import MemberSession
 from amqtt_rest_bridge.lot.model import EventName, Message, Publication
@@ -33,6 +33,9 @@ class Nothing:
         return nullcontext(())
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
+        raise AssertionError(message)
+
+    def refuse(self, message: Message, failure: CallError) -> None:
         raise AssertionError(message)
 
 
