@@ -38,11 +38,6 @@ def row_of(setting: "Field[Any]") -> Row:
     return row
 
 
-def option_of(setting: "Field[Any]") -> str:
-    """Return the option of `serve` that sets it; of what is on as shipped, the one that turns it off."""
-    return f"--{'no-' if setting.default is True else ''}{setting.name.replace('_', '-')}"
-
-
 def variable_of(setting: "Field[Any]") -> str:
     """Return the environment variable that sets it."""
     return f"TEMPLATE_API_{setting.name.upper()}"
