@@ -44,7 +44,8 @@ def generated() -> str:
     """Return the text of the parser's module: the rules as TatSu writes them, and the directives of the grammar.
 
     The rest of what TatSu writes differs between its versions, the rules do not. What was expected where no option
-    fits is left out: it is shown nowhere. What describes a rule is made once, which TatSu does at each call.
+    fits is left out: it is shown nowhere. So is None for names that a rule has not read, which `AST` returns for any.
+    What describes a rule is made once, which TatSu does at each call.
     """
     import tatsu
 
@@ -54,6 +55,7 @@ def generated() -> str:
     code: str = tatsu.to_python_sourcecode(text)
     rules = code[code.index("    @tatsumasu()") : code.index("\ndef main(")]
     rules = re.sub(r"self\._error\(\n\s+'expecting one of: '\n(?:.*\n)*?\s+\)(?=\n)", "self._fail()", rules.rstrip())
+    rules = re.sub(r"\n +self\._define\(.*\)(?=\n|\Z)", "", rules)
     return HEAD.format(**directives) + rules.replace("@tatsumasu()", "@rule") + "\n"
 
 

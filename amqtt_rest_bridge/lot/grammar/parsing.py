@@ -182,7 +182,7 @@ class _Nodes:
         return OtherNode(ast["kind"], name and name.text, route_type, _define(ast))
 
     def block(self, ast: Any) -> StatementNode:
-        return self._statement(Level.BLOCK, Piece(ast["kind"], offset_of(ast)), ast)
+        return self._statement(Level.BLOCK, Piece(ast["kind"].upper(), offset_of(ast)), ast)
 
     def setting(self, ast: Any) -> StatementNode:
         return self._statement(Level.SETTING, ast["name"], ast)
@@ -223,19 +223,17 @@ class _Nodes:
         return OpenComment(offset_of(ast))
 
     def string(self, ast: Any) -> Piece:
-        if not isinstance(ast, Piece):
-            self._count(ast, unreadable=False)
-        return self._piece(ast)
+        self._count(ast, unreadable=False)
+        begin, unclosed = offset_of(ast), ast["open"]
+        if unclosed is None:
+            return Piece(ast["text"], begin, is_string=True)
+        return Piece(unclosed.rstrip("\r\\") + unclosed[0], begin, open_at=begin, is_string=True)
 
     def _piece(self, ast: Any) -> Piece:
         if isinstance(ast, Piece):
             return ast
         text: str = ast["text"]
         return Piece(text, offset_of(ast), is_string=text[:1] in ("'", '"'))
-
-    def open_string(self, ast: Any) -> Piece:
-        text: str = ast["open"]
-        return Piece(text.rstrip("\r\\") + text[0], offset_of(ast), open_at=offset_of(ast), is_string=True)
 
     def get(self, ast: Any) -> Piece:
         name: Piece = ast["name"]
@@ -250,7 +248,6 @@ class _Nodes:
         return self._piece(ast)
 
     span = word
-    closed_string = string
     bare_name = route_name = title = _piece
 
 

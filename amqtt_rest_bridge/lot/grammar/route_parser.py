@@ -40,7 +40,6 @@ class RouteParser(Parser):
         self._closure(block0)
         self.name_last_node('definitions')
         self._check_eof()
-        self._define(['definitions', 'outside'], [])
 
     @rule
     def _route_(self):
@@ -56,13 +55,16 @@ class RouteParser(Parser):
         def block0():
             with self._choice():
                 with self._option():
-                    self._statement_()
+                    self._setting_()
+                with self._option():
+                    self._block_()
+                with self._option():
+                    self._header_()
                 with self._option():
                     self._fault_()
                 self._fail()
         self._closure(block0)
         self.name_last_node('body')
-        self._define(['body', 'define', 'name'], [])
 
     @rule
     def _other_(self):
@@ -78,7 +80,6 @@ class RouteParser(Parser):
             self._type_()
             self.name_last_node('type')
         self._SKIPPED_()
-        self._define(['define', 'kind', 'name', 'type'], [])
 
     @rule
     def _outside_(self):
@@ -102,73 +103,32 @@ class RouteParser(Parser):
         self.name_last_node('@')
 
     @rule
-    def _statement_(self):
-        with self._choice():
-            with self._option():
-                self._block_()
-            with self._option():
-                self._setting_()
-            with self._option():
-                self._header_()
-            self._fail()
+    def _setting_(self):
+        self._token('WITH')
+        self._name_()
+        self.name_last_node('name')
+        self._pieces_()
+        self.name_last_node('pieces')
 
     @rule
     def _block_(self):
         self._token('ADD')
         self._block_name_()
         self.name_last_node('kind')
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                    self.name_last_node('pieces')
-                with self._option():
-                    self._no_value_()
-                self._fail()
-        self._define(['kind', 'pieces'], [])
+        self._pieces_()
+        self.name_last_node('pieces')
 
     @rule
     def _block_name_(self):
-        with self._choice():
-            with self._option():
-                self._token('EVENT')
-            with self._option():
-                self._token('REST_API_CONFIG')
-            with self._option():
-                self._token('ROUTE_CONFIG')
-            with self._option():
-                self._token('MQTT_CONFIG')
-            self._fail()
-
-    @rule
-    def _setting_(self):
-        self._token('WITH')
-        self._name_()
-        self.name_last_node('name')
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                    self.name_last_node('pieces')
-                with self._option():
-                    self._no_value_()
-                self._fail()
-        self._define(['name', 'pieces'], [])
+        self._pattern('(?i:EVENT|REST_API_CONFIG|ROUTE_CONFIG|MQTT_CONFIG)(?![^\\s"\'\\/])')
 
     @rule
     def _header_(self):
         self._token('ADD')
         self._name_()
         self.name_last_node('name')
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                    self.name_last_node('pieces')
-                with self._option():
-                    self._no_value_()
-                self._fail()
-        self._define(['name', 'pieces'], [])
+        self._pieces_()
+        self.name_last_node('pieces')
 
     @rule
     def _name_(self):
@@ -180,21 +140,22 @@ class RouteParser(Parser):
             self._fail()
 
     @rule
-    def _value_(self):
+    def _pieces_(self):
+        with self._choice():
+            with self._option():
 
-        def sep0():
-            self._token('+')
+                def sep0():
+                    self._token('+')
 
-        def block1():
-            self._part_()
-        self._positive_gather(block1, sep0)
-
-    @rule
-    def _no_value_(self):
-        with self._ifnot():
-            self._part_()
-        with self._ifnot():
-            self._token('+')
+                def block1():
+                    self._part_()
+                self._positive_gather(block1, sep0)
+            with self._option():
+                with self._ifnot():
+                    self._part_()
+                with self._ifnot():
+                    self._token('+')
+            self._fail()
 
     @rule
     def _part_(self):
@@ -213,20 +174,14 @@ class RouteParser(Parser):
     def _string_(self):
         with self._choice():
             with self._option():
-                self._closed_string_()
-            with self._option():
-                self._open_string_()
-            self._fail()
-
-    @rule
-    def _closed_string_(self):
-        with self._choice():
-            with self._option():
                 self._pattern('"(?:[^"\\\\\\n]|\\\\[^\\n])*+"|\'(?:[^\'\\\\\\n]|\\\\[^\\n])*+\'')
                 self.name_last_node('text')
             with self._option():
                 self._LONG_STRING_()
                 self.name_last_node('text')
+            with self._option():
+                self._pattern('["\'][^\\n]*')
+                self.name_last_node('open')
             self._fail()
 
     @rule
@@ -258,7 +213,6 @@ class RouteParser(Parser):
                     self._bare_name_()
                 self._fail()
         self.name_last_node('name')
-        self._define(['name', 'source'], [])
 
     @rule
     def _condition_(self):
@@ -267,7 +221,6 @@ class RouteParser(Parser):
         self._leftover_()
         self.name_last_node('leftover')
         self._check_eof()
-        self._define(['leftover', 'test'], [])
 
     @rule
     def _either_(self):
@@ -309,7 +262,6 @@ class RouteParser(Parser):
         self._not_()
         self._test_()
         self.name_last_node('of')
-        self._define(['of'], [])
 
     @rule
     def _group_(self):
@@ -319,14 +271,12 @@ class RouteParser(Parser):
         with self._optional():
             self._close_()
             self.name_last_node('end')
-        self._define(['end', 'of'], [])
 
     @rule
     def _existence_(self):
         self._exists_()
         self._operand_()
         self.name_last_node('of')
-        self._define(['of'], [])
 
     @rule
     def _comparison_(self):
@@ -339,7 +289,6 @@ class RouteParser(Parser):
                     self.name_last_node('operator')
                     self._operand_()
                     self.name_last_node('right')
-                    self._define(['operator', 'right'], [])
                 with self._option():
                     with self._optional():
                         self._not_()
@@ -347,7 +296,6 @@ class RouteParser(Parser):
                     self._like_()
                     self._operand_()
                     self.name_last_node('pattern')
-                    self._define(['negated', 'pattern'], [])
                 with self._option():
                     with self._optional():
                         self._not_()
@@ -363,11 +311,9 @@ class RouteParser(Parser):
                     self._positive_gather(block1, sep0)
                     self.name_last_node('items')
                     self._close_()
-                    self._define(['items', 'negated'], [])
                 with self._option():
                     self._void()
                 self._fail()
-        self._define(['items', 'left', 'negated', 'operator', 'pattern', 'right'], [])
 
     @rule
     def _operator_(self):
@@ -527,13 +473,16 @@ class RouteParser(Parser):
         def block1():
             with self._choice():
                 with self._option():
-                    self._statement_()
+                    self._setting_()
+                with self._option():
+                    self._block_()
+                with self._option():
+                    self._header_()
                 with self._option():
                     self._fault_()
                 self._fail()
         self._closure(block1)
         self.name_last_node('body')
-        self._define(['body', 'define', 'name', 'type', 'unread'], [])
 
     @rule
     def _our_type_(self):
@@ -582,7 +531,6 @@ class RouteParser(Parser):
                     self._junk_()
                 self._closure(block1)
                 self.name_last_node('words')
-                self._define(['verb', 'words'], [])
             with self._option():
                 self._open_comment_()
             self._fail()
@@ -597,13 +545,7 @@ class RouteParser(Parser):
                     self._token('ADD')
                 self._fail()
         self._name_()
-        with self._group():
-            with self._choice():
-                with self._option():
-                    self._value_()
-                with self._option():
-                    self._no_value_()
-                self._fail()
+        self._pieces_()
 
     @rule
     def _junk_(self):
@@ -614,11 +556,6 @@ class RouteParser(Parser):
                 self._UNREAD_()
                 self.name_last_node('text')
             self._fail()
-
-    @rule
-    def _open_string_(self):
-        self._pattern('["\'][^\\n]*')
-        self.name_last_node('open')
 
     @rule
     def _open_comment_(self):
