@@ -9,17 +9,24 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
 
+from amqtt_rest_bridge.mqtt.packets import Decoder, Publish
+from amqtt_rest_bridge.mqtt.standard import MQTT_5
+
 _CONNECT_SECONDS: Final = 5.0
 
 
 @dataclass
 class _Relayed:
-    """A client's connection and the one to the broker; what it sends passes while `passes` is set."""
+    """A client's connection and the one to the broker; what it sends passes while `passes` is set.
+
+    `sent`: what the broker has sent, also what did not pass.
+    """
 
     connect: bytes
     sockets: tuple[socket.socket, socket.socket]
     passes: threading.Event = field(default_factory=threading.Event)
     lost: int = 0
+    sent: bytearray = field(default_factory=bytearray)
 
     def cut(self) -> None:
         """End both connections; the broker still reads what has passed."""
@@ -30,10 +37,14 @@ class _Relayed:
 
 
 class Relay:
-    """Pass everything on, but for connections whose CONNECT holds the text given to `stall` or `cut`."""
+    """Pass everything on, but for connections whose CONNECT holds the text given to `stall` or `cut`.
 
-    def __init__(self, port: int) -> None:
+    `keeps`: whether to keep what the broker sends, for `published`.
+    """
+
+    def __init__(self, port: int, *, keeps: bool = False) -> None:
         self._broker = port
+        self._keeps = keeps
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self._relayed: list[_Relayed] = []
@@ -45,6 +56,16 @@ class Relay:
     def lost(self) -> int:
         """Return how many bytes of clients were not passed on, because a cut came before."""
         return sum(one.lost for one in self._relayed)
+
+    def published(self, client: bytes) -> Iterator[Publish]:
+        """Return the messages that the broker sent to a client, connection by connection; needs `keeps`."""
+        assert self._keeps
+        for one in self._of(client):
+            decoder = Decoder(MQTT_5)
+            decoder.feed(bytes(one.sent))
+            while (packet := decoder.next()) is not None:
+                if isinstance(packet, Publish):
+                    yield packet
 
     @property
     def url(self) -> str:
@@ -137,6 +158,8 @@ class Relay:
     def _pass(self, source: socket.socket, target: socket.socket, relayed: _Relayed) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(65_536):
+                if self._keeps and source is relayed.sockets[1]:
+                    relayed.sent += data
                 relayed.passes.wait()
                 try:
                     target.sendall(data)

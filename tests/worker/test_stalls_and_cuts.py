@@ -4,9 +4,11 @@ import os
 import signal
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -36,7 +38,7 @@ PUBACK_BYTES = 4
 
 @pytest.fixture
 def relay(mosquitto: Mosquitto) -> Iterator[Relay]:
-    with Relay(mosquitto.port) as between:
+    with Relay(mosquitto.port, keeps=True) as between:
         yield between
 
 
@@ -53,15 +55,40 @@ def called_again(relay: Relay, capacity: int) -> int:
     return relay.lost // PUBACK_BYTES + capacity * relay.cuts
 
 
-def check_first_calls(target: Target, count: int, *, doubled: int) -> None:
-    """None was lost, those of a topic were called in their order, and few again."""
+def places_sent(relay: Relay, route: str, slots: int = 2) -> dict[int, int]:
+    """Return the place at which the broker first sent each message to the session of the slot that calls it.
+
+    Mosquitto 2.0.11 at times sends a message that is published soon after a client is connected again before 200 older
+    ones of its topic, which it has never sent.
+    """
+    places: dict[int, int] = {}
+    for slot in range(slots):
+        for message in relay.published(f"plant-{slot}:{route}".encode()):
+            if crc32(message.topic.encode()) % slots == slot:
+                places.setdefault(int(message.payload), len(places))
+    return places
+
+
+def check_first_calls(target: Target, count: int, *, doubled: int, places: Mapping[int, int] | None = None) -> None:
+    """None was lost, those of a topic were called in their order, and few again.
+
+    With the `places` at which the broker sent them, those may be called early that it sent early.
+    """
     called = [int(seen.body) for seen in target.requests]
     assert set(called) == set(range(count)), f"{count - len(set(called))} lost"
     assert len(called) - count <= doubled, Counter(called).most_common(5)
     by_topic: dict[int, list[int]] = defaultdict(list)
     for number in dict.fromkeys(called):
         by_topic[number % TOPICS].append(number)
-    assert all(numbers == sorted(numbers) for numbers in by_topic.values())
+    early = [
+        (newer, older)
+        for numbers in by_topic.values()
+        if numbers != sorted(numbers)
+        for newer, older in combinations(numbers, 2)
+        if older < newer
+    ]
+    print(f"{len(early)} times a message was called before an older one")
+    assert [one for one in early if places is None or places[one[1]] < places[one[0]]] == []
 
 
 def test_a_start_whose_connections_stall_and_are_cut_depends_on_no_target(
@@ -123,7 +150,8 @@ def test_hand_overs_over_stalls_and_cuts_lose_and_disorder_nothing(
             publish_all(publisher, ordered_topic, range(3 * quarter, count))
             assert second.stop() == 0
         eventually(are_called(target, count), "not all were called", 60)
-        check_first_calls(target, count, doubled=called_again(relay, capacity))
+        places = places_sent(relay, "InOrder")
+        check_first_calls(target, count, doubled=called_again(relay, capacity), places=places)
 
 
 def test_a_fresh_group_with_one_of_four_slots_up_misses_nothing_that_comes_while_it_is_cut_off(
