@@ -1,4 +1,4 @@
-"""Blocks to the model, and the checks of settings that depend on each other.
+"""Makes the configurations and events of the model from blocks, and checks settings that depend on each other.
 
 Client events send requests; server events publish, read or wait for a reply.
 """
@@ -43,14 +43,14 @@ from amqtt_rest_bridge.spelling import closest, question
 from amqtt_rest_bridge.topics import schedule_topic
 
 _USER_INFO = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
-_BASIC = (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD"))
-_BRACED = r"\{[^{}]*\}|[{}][^{}/]*"  # and a brace without the other one, to the end of its level
+_LOGINS = (("USERNAME", "PASSWORD"), ("SERVER_USERNAME", "SERVER_PASSWORD"))
+_BRACES = r"\{[^{}]*\}|[{}][^{}/]*"  # a pair of braces; a brace without its pair, to the end of the level
 _SINGLE_HEADERS = ("authorization", "content-type", "host", "user-agent")
-_UNREAD = (
+_UNUSED_BY_READ_EVENTS = (
     *("PAYLOAD", "REPLY_TOPIC", "RETAIN", "QOS", "WHEN", "SCHEMA_FILE", "DEDUPE_KEY"),
     *("RESPONSE", "RESPONSE_STATUS", "RESPONSE_CONTENT_TYPE"),
 )
-"""Settings of server events that mean nothing in a read event."""
+"""Settings of server events that have no effect in a read event."""
 
 
 # REST_API_CONFIG and ROUTE_CONFIG.
@@ -80,7 +80,10 @@ def read_route_config(settings: BlockSettings) -> RouteConfig:
 
 
 def _is_on(settings: BlockSettings, name: str) -> bool:
-    """Return whether a mode is on; one whose setting is at fault was hardly meant to be off, unless it says so."""
+    """Return whether a mode is on.
+
+    A setting whose value cannot be read counts as on, unless its text is no, off, 0 or empty.
+    """
     if name not in settings.failed:
         return bool(settings.values.get(name, False))
     setting = settings.block.settings.get(name)
@@ -109,26 +112,20 @@ def _refuse_url(settings: BlockSettings, name: str, refused: FormError) -> None:
 
 
 def _check_credentials(settings: BlockSettings, *, client: bool, server: bool) -> None:
-    for name in (name for pair in _BASIC for name in pair if name in settings.texts):
+    for name in (name for pair in _LOGINS for name in pair if name in settings.texts):
         if forms.has_control(settings.texts[name].text):
             settings.invalid(name, "holds a control character, which a header cannot carry")
-    for user, _ in _BASIC:
+    for user, _ in _LOGINS:
         if ":" in settings.values.get(user, ""):  # RFC 7617 section 2
             settings.invalid(user, "holds a colon, which ends the user name in Basic credentials")
-    asks = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
-    if client and server and settings.has("USERNAME") and not asks:
+    caller_logins = {"SERVER_USERNAME", "SERVER_TOKEN"} & settings.values.keys()
+    if client and server and settings.has("USERNAME") and not caller_logins:
         hint = "set SERVER_USERNAME and SERVER_PASSWORD to ask them"
         message = "USERNAME is sent with requests, but callers of server mode are not asked for it"
         settings.warning(FaultCode.DOUBTFUL, "USERNAME", message, hint)
-    _check_empty(settings, ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _BASIC[0])))
-
-
-def _check_empty(settings: BlockSettings, asked: tuple[str, ...]) -> None:
-    """Refuse credentials that are empty by mistake.
-
-    A PASSWORD that is written as "" is sent, as some APIs want it; callers can be asked for no empty one.
-    """
-    for name in (*_BASIC[0], *_BASIC[1], "AUTHORIZATION"):
+    # A PASSWORD that is written as "" is sent, as some APIs want it. What callers are asked for must not be empty.
+    asked = ("SERVER_USERNAME", "SERVER_PASSWORD", *(() if client else _LOGINS[0]))
+    for name in (*_LOGINS[0], *_LOGINS[1], "AUTHORIZATION"):
         if name in settings.failed or name not in settings.texts or settings.texts[name].text:
             continue
         label = next((part.label for part in settings.texts[name].parts if isinstance(part, Fixed)), None)
@@ -167,13 +164,13 @@ def warn_of_cleartext(settings: BlockSettings, events: Iterable[BlockSettings]) 
 
 
 def _is_cleartext(url: str) -> bool:
-    """Return whether others can read what is sent to a URL, whose host may not be checked yet."""
+    """Return whether a URL is plain http to another machine. Its host may be invalid."""
     return url.startswith("http://") and not is_loopback(urlsplit(url).hostname or "")
 
 
 def _credentials(settings: BlockSettings, events: Iterable[BlockSettings]) -> Iterator[tuple[str, Value]]:
-    """Yield what requests of a route carry as credentials: by its name, or because a secret is in it."""
-    digest = settings.values.get("AUTH_SCHEME") == AuthScheme.DIGEST  # which the password cannot be read from
+    """Yield the credentials that requests of a route carry: what has the name of one, and what holds a secret."""
+    digest = settings.values.get("AUTH_SCHEME") == AuthScheme.DIGEST  # it does not reveal the password
     for name in ("AUTHORIZATION", "USERNAME", "OAUTH2_CLIENT_SECRET"):
         if name in settings.texts and not (digest and name == "USERNAME"):
             yield "the access token" if name == "OAUTH2_CLIENT_SECRET" else name, settings.texts[name]
@@ -223,7 +220,7 @@ def _read_client_event(settings: BlockSettings, config: RestApiConfig, route: st
     texts = _read_texts(settings, config, mode)
     body = texts["BODY"]
     _warn_of_unknown_type(settings, headers, body)
-    _check_result(settings)
+    _warn_of_payload_without_body(settings)
     settings.check_rules([Mode.CLIENT])
     if body is not None and values.get("METHOD") == Method.GET:
         message, hint = "a GET with a BODY: many servers refuse or ignore it", "write POST, or leave BODY out"
@@ -264,7 +261,7 @@ def _read_texts(settings: BlockSettings, config: RestApiConfig, mode: Mode) -> d
 
 
 def _warn_of_constant(settings: BlockSettings, name: str, text: PlaceholderText | None, effect: str, hint: str) -> None:
-    """Warn of a text that is to differ and is the same for everything."""
+    """Warn of a text without placeholders, where messages are distinguished by it."""
     if text is not None and text.is_constant:
         settings.warning(FaultCode.DOUBTFUL, name, f"{name} has no placeholder: {effect}", hint)
 
@@ -286,7 +283,7 @@ def _read_schema(settings: BlockSettings) -> Schema | None:
 
 
 def _check_batch(settings: BlockSettings) -> None:
-    """Refuse what names one message where there are many."""
+    """Refuse placeholders of a single message outside of BATCH_ITEM, and a BODY without the items of the batch."""
     texts = [(name, settings.texts[name]) for name in ("ENDPOINT", "BODY") if name in settings.texts]
     results = [(name, settings.texts[name]) for name in ("DESTINATION_TOPIC", "PAYLOAD") if name in settings.texts]
     headers = [(f"header {name.shown}", value) for name, value in settings.headers]
@@ -302,8 +299,8 @@ def _check_batch(settings: BlockSettings) -> None:
         settings.invalid("BATCH_SIZE", "is set, but BODY does not hold the messages", hint)
 
 
-def _check_result(settings: BlockSettings) -> None:
-    """Warn of a PAYLOAD that was meant to be sent."""
+def _warn_of_payload_without_body(settings: BlockSettings) -> None:
+    """Warn of a request without BODY whose event has a PAYLOAD that was probably meant to be sent."""
     payload, method = settings.texts.get("PAYLOAD"), settings.values.get("METHOD")
     sends = method in ("POST", "PUT", "PATCH") and "BODY" not in settings
     if payload is not None and sends and "{response." not in payload.text:
@@ -314,11 +311,11 @@ def _check_result(settings: BlockSettings) -> None:
 def _warn_of_unknown_type(
     settings: BlockSettings, headers: tuple[tuple[str, PlaceholderText], ...], body: PlaceholderText | None
 ) -> None:
-    """Warn when the type of a BODY that holds values is not known before a message comes."""
+    """Warn of a Content-Type that holds a placeholder: at load it is not known how values in BODY are escaped."""
     if body is None or body.place is not Place.TEXT or body.is_constant or body.is_raw:
         return
     for name, template in headers:
-        # Behind a ; are parameters, which do not matter.
+        # The parameters behind a ; do not matter.
         of_type = takewhile(lambda piece: isinstance(piece, Placeholder) or ";" not in piece, template.pieces)
         if name.lower() == "content-type" and any(isinstance(piece, Placeholder) for piece in of_type):
             # `PreparedEvent` fails a call whose type proves to need escaping.
@@ -338,7 +335,7 @@ def _read_headers(settings: BlockSettings, mode: Mode) -> tuple[tuple[str, Place
     for name, value in settings.headers:
         lower = name.text.lower()
         template = read_placeholder_text(f"header {name.shown}", value, Place.HEADER, mode, report)
-        if not forms.is_token(name.text):
+        if not forms.is_header_name(name.text):
             message, hint = f'"{name.shown}" is not a header name', "letters, digits and - are safe"
             report.error(FaultCode.INVALID_NAME, name.offset, message, hint)
         elif lower in forms.OWN_HEADERS:
@@ -394,7 +391,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
         published[name.lower()] = template = placeholder_text_of(settings, name, place, Mode.SERVER)
         _check_segments(settings, name, template, segments)
     read_topic = _parse_read_topic(settings, segments) if reads else None
-    settings.check_rules([Mode.SERVER], _UNREAD if reads else ())
+    settings.check_rules([Mode.SERVER], _UNUSED_BY_READ_EVENTS if reads else ())
     effect = "only the first request within DEDUPE_FOR is published"
     differs = "write what is to differ, as in {header.webhook-id} or {body.json.id}"
     _warn_of_constant(settings, "DEDUPE_KEY", published["dedupe_key"], effect, differs)
@@ -413,7 +410,7 @@ def _read_server_event(settings: BlockSettings, config: RestApiConfig) -> Server
 
 def _check_read_event(settings: BlockSettings) -> None:
     """Report settings of a read event that have no effect, and a SOURCE_TOPIC that no topic can match."""
-    for name in filter(settings.values.__contains__, _UNREAD):
+    for name in filter(settings.values.__contains__, _UNUSED_BY_READ_EVENTS):
         message = f"{name} has no effect in an event that answers with what its SOURCE_TOPIC brings"
         settings.warning(FaultCode.NO_EFFECT, name, message)
     topic = settings.texts.get("SOURCE_TOPIC")
@@ -425,7 +422,7 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
     """Parse the SOURCE_TOPIC of a read event that holds `{path.x}`; return None for any other one."""
     name = "SOURCE_TOPIC"
     topic = settings.texts.get(name)
-    if topic is None or name in settings.failed or not (written := re.findall(_BRACED, topic.text)):
+    if topic is None or name in settings.failed or not (written := re.findall(_BRACES, topic.text)):
         return None
     end = 0
     for one in written:
@@ -444,7 +441,7 @@ def _parse_read_topic(settings: BlockSettings, segments: tuple[str, ...] | None)
 
 
 def _why_it_publishes(settings: BlockSettings, config: RestApiConfig) -> str | None:
-    """Return why an event without DESTINATION_TOPIC is taken for one that publishes."""
+    """Return why an event needs a DESTINATION_TOPIC, None where that is plain."""
     if "SOURCE_TOPIC" in settings:
         return "only an event with METHOD GET answers with what its SOURCE_TOPIC brings"
     return "an event without SOURCE_TOPIC is a server event, as ENABLE_SERVER is true" if config.enable_client else None

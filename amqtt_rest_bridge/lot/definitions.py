@@ -1,7 +1,7 @@
-"""The blocks of a route: each setting in its block, at most once, by a name that exists. Values stay as written. Pure.
+"""Puts the statements of a route into its blocks: each setting in its block, at most once, by a name that exists. Pure.
 
-What is not a statement, or one with a mistake in it, is reported once and read on as it was meant: `_BlockReader` notes
-what a mistake explains, so that it is not many faults.
+Values stay as written. A mistake is reported once, and what follows is read as it was meant: `_BlockReader` notes which
+later text the mistake explains, so that it does not become many faults.
 """
 
 import re
@@ -36,8 +36,8 @@ _STATEMENT = re.compile(r"([A-Z]+)\s+([A-Z_]+)", re.IGNORECASE)
 class Block:
     """A block: `WITH` lines by name, each a setting that the block has, and the lines below WITH HEADERS.
 
-    `broken` names settings that are present but could not be read; `guessed` those that an unknown name may mean:
-    they are not missed, and nothing else is concluded from them.
+    `broken` names settings that are present but could not be read; `guessed` names those that an unknown name may mean.
+    None of them is reported as missing.
     """
 
     kind: BlockKind
@@ -53,7 +53,7 @@ class Block:
 class Definition:
     """One `DEFINE ROUTE ... WITH TYPE REST_API`: its blocks in their order; `name` is None when it cannot be read.
 
-    `broken` names blocks whose first line could not be read. `is_faulty`: its text has an error already.
+    `broken` names blocks whose first line could not be read. `is_faulty`: an error in its text has been reported.
     """
 
     name: str | None
@@ -89,10 +89,10 @@ def report_open_strings(pieces: Iterable[Piece], report: Report) -> None:
 class _BlockReader:
     """Reads the nodes of one definition in order.
 
-    `block` is the one that is open, None before the first; `last` the statement before, None after text that is none.
-    `skipping`: inside a block that is not known, or known twice. `in_headers`: what is added are headers.
-    `rest_is_known`: the next text that is not a statement belongs to a fault that is reported. `block_is_missing`: the
-    setting before belongs in a block that is not there, which is reported.
+    `block` is the open block, None before the first one. `last` is the statement before, None after other text.
+    `skipping`: the open block is unknown, or a second one of its kind. `in_headers`: ADD adds headers.
+    `is_rest_reported`: the next text that is not a statement belongs to a fault that has been reported.
+    `is_missing_block_reported`: the setting before belongs in a block that is missing, and that has been reported.
     """
 
     def __init__(self, definition: Definition, report: Report) -> None:
@@ -102,22 +102,22 @@ class _BlockReader:
         self.last: StatementNode | None = None
         self.events: dict[str, Block] = {}  # by name
         self.skipping = self.in_headers = False
-        self.rest_is_known = self.block_is_missing = False
+        self.is_rest_reported = self.is_missing_block_reported = False
 
     def read(self, node: Node, following: Iterator[Node]) -> None:
         if isinstance(node, OpenComment):
             message = "this comment is never closed"
             self.report.error(FaultCode.NOT_CLOSED, node.offset, message, "write */ where it ends")
-            self.rest_is_known = False
+            self.is_rest_reported = False
         elif isinstance(node, Junk):
             if self.skipping:
                 report_open_strings(node.open_strings, self.report)
             else:
                 self._read_junk(node)
-            self.last, self.rest_is_known = None, False
+            self.last, self.is_rest_reported = None, False
         else:
             report_open_strings((node.name, *node.pieces), self.report)
-            self.rest_is_known = False
+            self.is_rest_reported = False
             self.last = node
             if node.level is not Level.HEADER:
                 self.in_headers = False
@@ -135,14 +135,14 @@ class _BlockReader:
         if self.block is not None:
             self.block.broken.add(name)
 
-    def _refuse_twin(self, first: Block, offset: int, message: str) -> None:
+    def _report_twin(self, first: Block, offset: int, message: str) -> None:
         line = self.report.position(first.offset).line
         self.report.error(FaultCode.DUPLICATE, offset, message, f"the first is in line {line}")
 
     # Blocks.
 
     def _open_block(self, node: StatementNode) -> None:
-        self.block_is_missing = False
+        self.is_missing_block_reported = False
         if node.name.text == BlockKind.EVENT:
             self._open_event(node)
         else:
@@ -158,7 +158,7 @@ class _BlockReader:
         name = node.pieces[0]
         if len(node.pieces) == 1 and is_name(name.text):
             if self.events.setdefault(name.text, block) is not block:
-                self._refuse_twin(self.events[name.text], name.offset, f"this route has two events {name.text}")
+                self._report_twin(self.events[name.text], name.offset, f"this route has two events {name.text}")
             block.name = name.text
             return
         message = f"the event name {name.text} holds other characters than A-Z a-z 0-9 _ . -"
@@ -176,7 +176,7 @@ class _BlockReader:
         if first is not None and broken:
             message, hint = f"WITH is missing before {setting}", f"write WITH {setting}"
             self.report.error(FaultCode.MISSING_KEYWORD, first.offset, message, hint)
-            self.rest_is_known = True
+            self.is_rest_reported = True
         elif first is not None:
             hint = hints.hint_at(node.pieces, "only events have names")
             self.report.error(FaultCode.UNEXPECTED_TEXT, first.offset, f"ADD {name} takes no name", hint)
@@ -186,21 +186,21 @@ class _BlockReader:
             return
         twin = next((block for block in self.definition.blocks if block.kind == name), None)
         if twin is not None:
-            self._refuse_twin(twin, node.offset, f"this route has two {name} blocks")
+            self._report_twin(twin, node.offset, f"this route has two {name} blocks")
             return
         self.skipping = False
         self.block = Block(BlockKind(name), node.offset, broken=broken)
         self.definition.blocks.append(self.block)
 
     def _read_unknown_block(self, node: StatementNode, following: Iterator[Node]) -> None:
-        """Read ADD and the name of no block: a header, a setting, or a name with a mistake in it."""
+        """Read ADD with an unknown block: it may be a header, a setting, or a misspelt block."""
         name, plain, block = node.name.text, node.name.text.strip("'\"").upper(), self.block
         like_header = node.name.is_string or "-" in name or any(piece.is_string for piece in node.pieces)
         meant = closest(name, BLOCK_NAMES)
         if plain in ("HEADER", HEADERS):
             hint = "write WITH HEADERS, and below it ADD <name> <value>"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.name.offset, f"{name} is not a block", hint)
-            self.in_headers = self.rest_is_known = True
+            self.in_headers = self.is_rest_reported = True
         elif block is not None and any(plain in rows for rows in PARAMETERS.values()):
             message = f"{name} is a setting, which begins with WITH"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, message, f"write WITH {plain}")
@@ -239,7 +239,7 @@ class _BlockReader:
         if block is None:
             self._report_outside(written)
             return
-        node = self._straightened(written, "WITH")
+        node = self._without_mark(written, "WITH")
         if node is None:
             return
         name = node.name
@@ -255,18 +255,18 @@ class _BlockReader:
             message = f"{parameter.name} is set twice in this block"
             self.report.error(FaultCode.DUPLICATE, node.offset, message, f"the first is in line {line}")
         elif parameter.kind is Kind.HEADERS or self._has_value(node, parameter):
-            self.block_is_missing = False
+            self.is_missing_block_reported = False
             block.settings[parameter.name] = node
             if parameter.kind is Kind.HEADERS and node.pieces:
-                self._report_value_of_headers(node)
+                self._report_text_behind_headers(node)
 
-    def _report_value_of_headers(self, node: StatementNode) -> None:
+    def _report_text_behind_headers(self, node: StatementNode) -> None:
         first = node.pieces[0]
-        self.rest_is_known = first.text[:1] in "{["
+        self.is_rest_reported = first.text[:1] in "{["
         if not self.report.line_before(first.offset).strip():
             self.last = replace(node, pieces=())
             self._report_missing_add(first.offset, first.text)
-            self.rest_is_known = True
+            self.is_rest_reported = True
         else:
             hint = "each header is a line of its own below: ADD <name> <value>"
             hint = hint if first.text[0] == "{" else hints.hint_at(node.pieces, hint)
@@ -286,8 +286,8 @@ class _BlockReader:
             return True
         return False
 
-    def _straightened(self, node: StatementNode, verb: str) -> StatementNode | None:
-        """Report an = or : between a name and its value; return the statement without it, None if it has no value."""
+    def _without_mark(self, node: StatementNode, verb: str) -> StatementNode | None:
+        """Report an = or : between a name and its value. Return the statement without it, None if no value is left."""
         name, pieces = node.name, node.pieces
         plain = re.split("[=:(]", name.text, maxsplit=1)[0]
         if not name.is_string and plain and plain != name.text:
@@ -295,14 +295,14 @@ class _BlockReader:
             message = f"no {mark} belongs between {plain} and its value"
             hint = f"write {verb} {plain} and the value, with a space between"
             self.report.error(FaultCode.UNEXPECTED_TEXT, name.offset + len(plain), message, hint)
-            self.rest_is_known = mark == "("
+            self.is_rest_reported = mark == "("
             if pieces and not value:
                 return replace(node, name=Piece(plain, name.offset))
         elif pieces and not pieces[0].is_string and pieces[0].text in _BETWEEN:
             message = f"no {pieces[0].text} belongs between {name.text} and its value"
             hint = f"write {verb} {name.text} and the value"
             self.report.error(FaultCode.UNEXPECTED_TEXT, pieces[0].offset, message, hint)
-            self.rest_is_known = True
+            self.is_rest_reported = True
         else:
             return node
         if self.block is not None:
@@ -310,7 +310,7 @@ class _BlockReader:
         return None
 
     def _warn_of_comma(self, node: StatementNode) -> None:
-        """Warn of a comma behind a value, which other languages want there."""
+        """Warn of a comma behind a value, as other languages require one."""
         last = node.pieces[-1]
         if last.text.endswith(",") and last.text != ",":
             hint = f"{hints.NO_COMMA}; quote the value if it ends with one"
@@ -320,15 +320,15 @@ class _BlockReader:
     def _report_outside(self, node: StatementNode) -> None:
         """Report the first setting before any block; those that follow have the same cause."""
         home = next((kind for kind in BlockKind if node.name.text.upper() in PARAMETERS[kind]), None)
-        if not self.block_is_missing:
+        if not self.is_missing_block_reported:
             block = {None: "ADD REST_API_CONFIG or ADD EVENT <name>", BlockKind.EVENT: "ADD EVENT <name>"}
             hint = f"write {block.get(home, f'ADD {home}')} before it"
             self.report.error(FaultCode.MISPLACED, node.offset, f"{node.name.text} is outside of a block", hint)
-        self.block_is_missing = True
+        self.is_missing_block_reported = True
         self.definition.broken.add(str(home))
 
     def _report_unknown(self, node: StatementNode, block: Block) -> None:
-        """Report a setting that the block does not have, by what was probably meant."""
+        """Report a setting that the block does not have, with what was probably meant."""
         name, kind = node.name, block.kind
         plain = name.text.strip("'\"")
         next_word = node.pieces[0].text if node.pieces else ""
@@ -338,7 +338,7 @@ class _BlockReader:
             message, hint = f"unknown setting {plain} {next_word}", f"write {joined}"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, message, hint)
             block.guessed.add(joined)
-            self.rest_is_known = True
+            self.is_rest_reported = True
         elif kind is BlockKind.EVENT and like_header and closest(plain, PARAMETERS[kind]) is None:
             hint = f"write ADD {name.text} below WITH HEADERS: each line of a header begins with ADD"
             self._refuse(FaultCode.MISPLACED, HEADERS, node.offset, f"{name.text} is not a setting", hint)
@@ -348,20 +348,20 @@ class _BlockReader:
                 hint = hints.HEADERS_IN_AN_EVENT
             elif elsewhere is BlockKind.EVENT and all(one.kind is not elsewhere for one in self.definition.blocks):
                 hint += ": write ADD EVENT <name> before it"
-            if not self.block_is_missing:
+            if not self.is_missing_block_reported:
                 self.report.error(FaultCode.MISPLACED, name.offset, f"{name.text} does not belong in {kind}", hint)
-            self.block_is_missing = elsewhere is BlockKind.EVENT
+            self.is_missing_block_reported = elsewhere is BlockKind.EVENT
             self.definition.broken.add(elsewhere)
         else:
             guesses, hint = hints.explain_unknown_setting(plain, kind)
             block.guessed.update(guesses)
-            self.rest_is_known = plain.upper() == "HEADER"
+            self.is_rest_reported = plain.upper() == "HEADER"
             self.report.error(FaultCode.UNKNOWN_SETTING, name.offset, f"unknown setting {name.text}", hint)
 
     # Headers.
 
     def _read_header(self, written: StatementNode) -> None:
-        self.last = node = self._straightened(written, "ADD")
+        self.last = node = self._without_mark(written, "ADD")
         if self.skipping or self.block is None or node is None:
             return
         name = node.name.text
@@ -376,7 +376,7 @@ class _BlockReader:
         elif name.upper() == "HEADER":
             message, hint = "HEADER is not part of a header line", f"write ADD {node.pieces[0].text}"
             self._refuse(FaultCode.UNEXPECTED_TEXT, HEADERS, node.name.offset, message, hint)
-            self.rest_is_known = True
+            self.is_rest_reported = True
         else:
             self._warn_of_comma(node)
             self.block.headers.append(node)
@@ -388,19 +388,19 @@ class _BlockReader:
     # Text that is not a statement.
 
     def _read_junk(self, junk: Junk) -> None:
-        """Read lines that only lack their keyword; the rest is one fault of the statement before it."""
+        """Read the lines that only lack their keyword. Report the text before the first of them as one fault."""
         end, offset = None, junk.offset
         for number, line in enumerate(junk.text.split("\n")):
             start = offset + len(line) - len(line.lstrip())
-            if number == 0 and self.rest_is_known:
+            if number == 0 and self.is_rest_reported:
                 end = 0
             elif self._lacks_keyword(line.strip(), start) and end is None:
                 end = start - junk.offset
             offset += len(line) + 1
         if end is None:
-            self._explain(junk)
+            self._report_junk(junk)
         elif text := junk.text[:end].rstrip():
-            self._explain(Junk(text, (), junk.offset))
+            self._report_junk(Junk(text, (), junk.offset))
 
     def _lacks_keyword(self, text: str, offset: int) -> bool:
         """Report a line that only lacks its WITH or ADD; return whether it is one."""
@@ -425,13 +425,13 @@ class _BlockReader:
             return False
         return True
 
-    def _explain(self, junk: Junk) -> None:
-        """Report text that is not a statement, and what of the statement before cannot be trusted."""
+    def _report_junk(self, junk: Junk) -> None:
+        """Report text that is not a statement, and forget the value before it where the text may belong to it."""
         last = self.last.pieces[-1] if self.last is not None and self.last.pieces else None
         if last is not None and last.open_at is not None:  # reported as not closed
             self._forget_value()
             return
-        mistake = hints.explain_behind(junk, self.last)
+        mistake = hints.explain_unreadable_value(junk, self.last)
         if mistake is not None:
             self.report.error(*mistake)
             self._forget_value()
@@ -450,7 +450,7 @@ class _BlockReader:
             self._forget_value()
 
     def _forget_value(self) -> None:
-        """Forget the value of the statement before, of which only a part could be read."""
+        """Forget the value of the statement before: only a part of it could be read."""
         if self.block is None or not isinstance(self.last, StatementNode):
             return
         name = self.last.name.text.upper()

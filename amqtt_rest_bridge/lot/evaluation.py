@@ -18,7 +18,7 @@ from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import ClientEvent, RestApiConfig, RouteConfig, ServerEvent
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, USER_NAMES, Applies, Kind, Parameter, Rule
 from amqtt_rest_bridge.lot.placeholders.kinds import Mode, recognise
-from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place, constants, parse
+from amqtt_rest_bridge.lot.placeholders.text import Fixed, Place, parse, placeholders_at_load
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.system import regular_file
 
@@ -196,7 +196,7 @@ def _parts(piece: Piece, environment: Environment) -> Iterator[str | Fixed]:
         return
     raw = piece.text[1:-1] if piece.is_string else piece.text
     end = 0
-    for start, stop, constant in constants(raw):
+    for start, stop, constant in placeholders_at_load(raw):
         yield unescape(raw[end:start])
         default = None if constant.default is None else unescape(constant.default)
         yield _fixed(constant.root, constant.argument, environment, escaped=True, default=default)

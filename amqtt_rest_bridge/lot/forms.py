@@ -64,7 +64,7 @@ def address_forms(text: str) -> tuple[str, ...]:
 
 
 def check_url(text: str) -> None:
-    """Refuse what is not the whole http or https address of something, without credentials or a fragment."""
+    """Refuse a text that is not a whole http or https URL, or has credentials or a fragment."""
     scheme = _SCHEME.match(text)
     if scheme is None or scheme[1].lower() not in _DEFAULT_PORTS:
         raise FormError("is not an http or https address", "as in https://id.example.com/oauth/token")
@@ -106,7 +106,7 @@ def _is_host(host: str) -> bool:
 
 
 def check_client_endpoint(text: str) -> None:
-    """Refuse what cannot be appended to BASE_ADDRESS, a path and query; `text` has any word for each placeholder."""
+    """Refuse a text that is not a path and query to append to BASE_ADDRESS; `text` has a word for each placeholder."""
     if _SCHEME.match(text) or text.startswith("//"):
         raise FormError("is a whole address", "the scheme and host belong in BASE_ADDRESS")
     if "#" in text:
@@ -146,7 +146,7 @@ def _segment_name(segment: str, names: list[str]) -> str:
 
 
 def endpoint_shape(endpoint: str) -> str:
-    """Return a path in which all `{name}` segments look alike: two of one shape match the same requests."""
+    """Return a path with `{}` for each `{name}` segment. Two paths of one shape match the same requests."""
     return _SEGMENT_NAME.sub("{}", endpoint)
 
 
@@ -176,7 +176,7 @@ _FOREIGN_LEVEL = re.compile(
 
 
 def foreign_levels(text: str) -> list[tuple[int, str, str]]:
-    """Return the levels of a filter or path that other languages match or fill: number from 1, text, name in it."""
+    """Return levels with wildcards or placeholders of other languages: number from 1, text, and the name in it."""
     found: list[tuple[int, str, str]] = []
     for number, level in enumerate(text.partition("?")[0].split("/"), start=1):
         match = _FOREIGN_LEVEL.fullmatch(level)
@@ -231,7 +231,7 @@ def read_statuses(text: str) -> tuple[int, ...]:
 
 
 def read_tokens(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list of bearer tokens; what is wrong is said without the text, which is secret."""
+    """Split a comma-separated list of bearer tokens. The errors do not hold the text, which is secret."""
     tokens = tuple(item.strip() for item in text.split(","))
     if not all(tokens):
         raise FormError("holds an empty token", "callers would be let in without one")
@@ -240,7 +240,7 @@ def read_tokens(text: str) -> tuple[str, ...]:
     return tokens
 
 
-def is_token(text: str) -> bool:
+def is_header_name(text: str) -> bool:
     """Return whether a text can name a header (RFC 9110 section 5.1)."""
     return _TOKEN.fullmatch(text) is not None
 
@@ -272,7 +272,7 @@ _DIGITS = re.compile(r"-?[0-9]{1,12}")
 _WITH_UNIT = re.compile(r"([0-9]{1,9})\s*[A-Za-z]+")
 
 
-def _wrong(parameter: Parameter, shown: str, hint: str | None = None) -> FormError:
+def _wrong_value(parameter: Parameter, shown: str, hint: str | None = None) -> FormError:
     if hint is None and shown.endswith(","):
         hint = "leave the comma out"
     return FormError(f'must be {parameter.allowed}, not "{shown}"', hint)
@@ -282,7 +282,7 @@ def read_boolean(parameter: Parameter, text: str, shown: str) -> bool:
     """Return true or false, which may be written in any case."""
     value = {"true": True, "false": False}.get(text.strip().lower())
     if value is None:
-        raise _wrong(parameter, shown)
+        raise _wrong_value(parameter, shown)
     return value
 
 
@@ -291,7 +291,7 @@ def read_integer(parameter: Parameter, text: str, shown: str) -> int:
     text = text.strip()
     if not _DIGITS.fullmatch(text) or not parameter.low <= int(text) <= parameter.high:
         unit = _WITH_UNIT.fullmatch(text)
-        raise _wrong(parameter, shown, f"write {unit[1]}, without a unit" if unit else None)
+        raise _wrong_value(parameter, shown, f"write {unit[1]}, without a unit" if unit else None)
     return int(text)
 
 
@@ -299,14 +299,14 @@ def read_size(parameter: Parameter, text: str, shown: str) -> int:
     """Return the bytes of a size within the bounds of its setting."""
     size = sizes.read_size(text)
     if size is None:
-        raise _wrong(parameter, shown, sizes.FORM)
+        raise _wrong_value(parameter, shown, sizes.FORM)
     if not parameter.low <= size <= parameter.high:
         bounds = f"from {sizes.size_text(parameter.low)} to {sizes.size_text(parameter.high)}"
         raise FormError(f"must be {bounds}, not {shown!r}")
     return size
 
 
-_CHOICES_CALLED = {"github": "hmac", "sha256": "hmac", "hmac-sha256": "hmac", "svix": "standard-webhooks"}
+_CHOICE_SYNONYMS = {"github": "hmac", "sha256": "hmac", "hmac-sha256": "hmac", "svix": "standard-webhooks"}
 
 
 def read_choice(parameter: Parameter, text: str, shown: str) -> str:
@@ -314,8 +314,8 @@ def read_choice(parameter: Parameter, text: str, shown: str) -> str:
     wanted = text.strip().lower()
     found = next((choice for choice in parameter.choices if choice.lower() == wanted), None)
     if found is None:
-        meant = _CHOICES_CALLED.get(wanted) or closest(wanted, parameter.choices)
-        raise _wrong(parameter, shown, question(meant, f'"{meant}"') if meant else None)
+        meant = _CHOICE_SYNONYMS.get(wanted) or closest(wanted, parameter.choices)
+        raise _wrong_value(parameter, shown, question(meant, f'"{meant}"') if meant else None)
     return found
 
 
@@ -339,7 +339,7 @@ def read_filter(_: Parameter, text: str, shown: str) -> str:
 
 def read_header_name(_: Parameter, text: str, shown: str) -> str:
     """Return a name that a setting may give a header."""
-    if not is_token(text):
+    if not is_header_name(text):
         raise FormError(f'"{shown}" is not a header name', "letters, digits and - are safe")
     if text.lower() in OWN_HEADERS:
         raise FormError(f'"{shown}" is a header that the connection sets', "choose another name")
@@ -380,4 +380,4 @@ _READERS: Final[Mapping[Kind, Callable[[Parameter, str, str], object]]] = Mappin
         Kind.STATUSES: lambda _, text, __: read_statuses(text),
     }
 )
-"""What reads a value, of kinds that have a form; any text is a value of the others."""
+"""The function that reads a value, by kind; kinds without one take any text."""

@@ -1,7 +1,4 @@
-"""What a writer may have meant: names that come close, text that is not a statement, words that look like placeholders.
-
-Only faults come here. Pure.
-"""
+"""Hints for faults: what an unknown setting, unreadable text or a wrong placeholder was meant to be. Pure."""
 
 import re
 from typing import Final
@@ -22,11 +19,11 @@ def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]
         if plain in words.split():
             return [setting for setting in settings if setting in PARAMETERS[kind]], advice
     known = [(home, setting) for home in [kind, *BlockKind] for setting in PARAMETERS[home]]
-    meant = next((known_as for known_as in known if plain in _CALLED.get(known_as[1], "").split()), None)
+    meant = next((place for place in known if plain in _OTHER_NAMES.get(place[1], "").split()), None)
     if meant is None and (found := closest(name, PARAMETERS[kind], parts=True)):
         meant = (kind, found)
     if meant is None and (found := closest(name, [setting for _, setting in known], parts=True)):
-        meant = next(known_as for known_as in known if known_as[1] == found)
+        meant = next(place for place in known if place[1] == found)
     if meant is None:
         return [], settings_of(kind)
     return [meant[1]], question(meant[1]) if meant[0] is kind else f"perhaps {meant[1]}, which belongs in {meant[0]}"
@@ -37,7 +34,7 @@ def settings_of(kind: BlockKind) -> str:
     return f"{kind} has {', '.join(PARAMETERS[kind])}"
 
 
-_CALLED = {
+_OTHER_NAMES = {
     "BASE_ADDRESS": "URL URI BASE_URL BASE_URI API_URL SERVER_URL TARGET_URL HOST HOSTNAME SERVER",
     "ENABLE_CLIENT": "CLIENT_MODE CLIENT_ENABLED",
     "ENABLE_SERVER": "SERVER_MODE SERVER_ENABLED",
@@ -125,7 +122,7 @@ def explain_junk(text: str, before: StatementNode | None) -> tuple[str, str | No
 
 
 def _explain_after(shown: str, before: StatementNode | None) -> tuple[str, str | None]:
-    """Return message and hint for a text by what precedes it."""
+    """Return message and hint for a text, by the statement before it."""
     by_character = _FIRST_CHARACTERS.get(shown[0])
     if before is None or not before.pieces:
         hint = by_character or "a route continues with ADD REST_API_CONFIG or ADD EVENT <name>"
@@ -147,17 +144,17 @@ def _explain_after(shown: str, before: StatementNode | None) -> tuple[str, str |
     return f"unexpected text after the value of {before.name.text}: {shown}", hint
 
 
-_CALLED_GET = re.compile(
+_GET_AS_A_CALL = re.compile(
     r"(?:GET\s+)?(?P<source>env|secret|getenv)\s*\(\s*[\"'](?P<name>[\w.-]+)[\"']?\)?", re.IGNORECASE
 )
-_OTHER = {"'": '"', '"': "'"}
+_OTHER_QUOTE = {"'": '"', '"': "'"}
 
 
 _Mistake = tuple[FaultCode, int, str, str]  # code, place, message and hint
 
 
-def explain_behind(junk: Junk, before: StatementNode | None) -> _Mistake | None:
-    """Explain a text behind a value that lacks a quote, or GET; None for any other text."""
+def explain_unreadable_value(junk: Junk, before: StatementNode | None) -> _Mistake | None:
+    """Explain a text that continues a value without quotes or GET; return None for any other text."""
     piece = before.pieces[-1] if before is not None and before.pieces else None
     if before is None or piece is None or piece.source:
         return None
@@ -167,15 +164,15 @@ def explain_behind(junk: Junk, before: StatementNode | None) -> _Mistake | None:
 def _explain_get(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
     text = junk.text
     whole = piece.text + text if junk.offset == piece.offset + len(piece.text) else f"{piece.text} {text}"
-    if not piece.is_string and (call := _CALLED_GET.match(whole)):
+    if not piece.is_string and (call := _GET_AS_A_CALL.match(whole)):
         source = "SECRET" if call["source"].upper() == "SECRET" else "ENV"
         hint = f'write GET {source} "{call["name"]}"'
         return FaultCode.QUOTES, piece.offset, f"{on_one_line(call[0], 40)} is not a value", hint
     shown = on_one_line(text.split("\n", 1)[0].rstrip(), 40)
-    if text[0] in _OTHER and piece.text.upper() in ("ENV", "SECRET"):
+    if text[0] in _OTHER_QUOTE and piece.text.upper() in ("ENV", "SECRET"):
         message, hint = f"{piece.text} {shown} is not a value", f"write GET {piece.text.upper()} {shown}"
         return FaultCode.MISSING_KEYWORD, piece.offset, message, hint
-    if text[0] in _OTHER and piece.text.upper() == "GET" and name.upper() != "METHOD":
+    if text[0] in _OTHER_QUOTE and piece.text.upper() == "GET" and name.upper() != "METHOD":
         message, hint = f"GET {shown} does not say of what", f"write GET ENV {shown} or GET SECRET {shown}"
         return FaultCode.MISSING_KEYWORD, piece.offset, message, hint
     return None
@@ -188,7 +185,7 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
     if piece.is_string:
         quote = piece.text[0]
         message = f"the string of {name} ends at this {quote}, and more text follows"
-        hint = f"write {_OTHER[quote]} around a text that holds {quote}, or \\{quote} for each {quote} in it"
+        hint = f"write {_OTHER_QUOTE[quote]} around a text that holds {quote}, or \\{quote} for each {quote} in it"
         if piece.text[:2] in ('"{', '"['):
             hint = 'write \' around JSON, as in \'{"city": 1}\', or \\" for each " in it'
         if len(piece.text) == 2 and text[0] == quote:
@@ -196,9 +193,9 @@ def _explain_quotes(junk: Junk, piece: Piece, name: str) -> _Mistake | None:
             hint = "write a single quote where it begins and where it ends; it may go over several lines"
             return FaultCode.QUOTES, piece.offset, message, hint
         return FaultCode.QUOTES, end - 1, message, hint
-    quote = text[0] if text[0] in _OTHER else '"'
+    quote = text[0] if text[0] in _OTHER_QUOTE else '"'
     message = f"the value of {name} holds quotes but has none around it"
-    hint = f"write {_OTHER[quote]} where it begins and where it ends"
+    hint = f"write {_OTHER_QUOTE[quote]} where it begins and where it ends"
     if piece.text[0] in TYPOGRAPHIC_QUOTES:
         message, hint = f"{piece.text[0]} begins no string", STRAIGHT
     elif junk.open_strings and not text.strip(quote):  # not shown: it may be a password
@@ -230,7 +227,7 @@ def _explain_foreign(suspect: Suspect, mode: Mode) -> tuple[str, str | None] | N
     name = suspect.name
     if recognise(name, mode) is None or "{" not in suspect.written:
         return None
-    if (dotted := _dotted(name)) != name:
+    if (dotted := _with_dots(name)) != name:
         return f"{{{name}}} asks for a key that holds brackets", question(f"{{{dotted}}}")
     if suspect.written.startswith("${"):
         hint = f'write {{{name}}}, or "$" + "{{{name}}}" if the $ is meant'
@@ -263,8 +260,8 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     written = suspect.written.replace(suspect.name, name)
     message = f"{suspect.written} is not a placeholder and stays text"
     source = "body" if mode is Mode.SERVER else "value"
-    dotted = _dotted(name).replace("$.", f"{source}.json.")  # a JSONPath
-    meant = dotted if recognise(dotted, mode) else _meant(dotted, mode)
+    dotted = _with_dots(name).replace("$.", f"{source}.json.")  # a JSONPath
+    meant = dotted if recognise(dotted, mode) else _closest_placeholder(dotted, mode)
     if meant is None and "{" not in written:  # $payload, %payload%, ...
         meant = "body" if mode is Mode.SERVER else "payload"
     if meant is not None:
@@ -282,12 +279,12 @@ def _explain_unknown(suspect: Suspect, place: Place, mode: Mode) -> tuple[str, s
     return message, f"{{path.{name}}} is a segment of ENDPOINT, {{query.{name}}} a query parameter"
 
 
-def _dotted(name: str) -> str:
+def _with_dots(name: str) -> str:
     """Return `a.0.b` for `a[0].b`."""
     return _BRACKETS.sub(r".\1", name)
 
 
-def _meant(name: str, mode: Mode) -> str | None:
+def _closest_placeholder(name: str, mode: Mode) -> str | None:
     """Guess the placeholder behind a misspelt name: its first one or two dotted parts come close to one that exists."""
     known = dict.fromkeys(own for kind in _kinds(mode) for own in kind.names)
     parts = name.split(".")

@@ -1,6 +1,6 @@
-"""Texts of routes: files, folders and notebooks as they are read, and the report of what is wrong in each text.
+"""Reads route files, folders and notebooks, and reports the faults of each text. Blocks while it reads.
 
-Blocks while it reads. Offsets become lines and columns here and nowhere else.
+Offsets become lines and columns here and nowhere else.
 """
 
 import errno
@@ -41,8 +41,8 @@ class Source:
 
 
 _STRING = r"""(?:"(?:[^"\\\n]|\\[^\n])*+(?:"|$)|'(?:[^'\\\n]|\\[^\n])*+(?:'|$))"""
-_LONGEST = 1000
-"""Characters that a fault marks at most: a line may hold many statements."""
+_MOST_MARKED = 1000
+"""The most characters that a fault marks: a line may hold many statements."""
 _MARKED = re.compile(
     # A statement up to its comment or the end of its line; a string; a placeholder; GET and its name; a word.
     rf"""(?:DEFINE|WITH|ADD)(?=\s)(?>(?:{_STRING}|[^\n"'/-]|/(?![/*])|-(?!-))*)
@@ -93,7 +93,7 @@ class Report:
         return self._text[self._text.rfind("\n", 0, offset) + 1 : offset]
 
     def find(self, text: str, offset: int) -> int:
-        """Return where a text, which is there, begins at or behind an offset."""
+        """Return where a text begins, at or behind an offset; it has to be there."""
         return self._text.index(text, offset)
 
     def error(
@@ -144,7 +144,7 @@ class Report:
 
     def end_of(self, offset: int) -> int:
         """Return where the string, word, placeholder or statement that begins at an offset ends."""
-        found = _MARKED.match(self._text, offset, offset + _LONGEST)
+        found = _MARKED.match(self._text, offset, offset + _MOST_MARKED)
         return offset + 1 if found is None else offset + len(found[0].rstrip())
 
 
@@ -182,7 +182,7 @@ def read(
     replaced = {os.path.realpath(path) for path in instead or ()}
     for path, content in contents(paths, may_be_empty):
         if not (replaced and os.path.realpath(path) in replaced):
-            sources += of_content(path, content)
+            sources += sources_of(path, content)
     texts = (Source(path, text) for path, text in (instead or {}).items() if text is not None)
     return (*sources, *texts)
 
@@ -190,7 +190,7 @@ def read(
 def contents(paths: Iterable[str | Path], may_be_empty: Collection[str] = ()) -> Iterator[tuple[str, bytes | None]]:
     """Yield the files that `read` reads, with their contents, and folders without any, with None.
 
-    Of a file that is too large there is one byte more than `MAX_FILE_BYTES`.
+    The contents of a file that is too large end one byte behind `MAX_FILE_BYTES`.
 
     Raises:
         ConfigurationError: as `read` does, after the files that can be read.
@@ -227,7 +227,7 @@ def contents(paths: Iterable[str | Path], may_be_empty: Collection[str] = ()) ->
 
 
 def is_route_file(name: str) -> bool:
-    """Return whether a file found in a folder is read; hidden ones are of editors and version control."""
+    """Return whether a file in a folder is read. Hidden files belong to editors and version control."""
     return not name.startswith(".") and name.lower().endswith(SUFFIXES)
 
 
@@ -241,9 +241,9 @@ def find_route_files(folder: Path, on_error: Callable[[OSError], None]) -> list[
 
 
 def _is_file(path: Path) -> bool:
-    """Return whether this is a file, or cannot be looked at: then opening it raises the error.
+    """Return whether a path is a file; also True if it cannot be read, so that opening it raises the error.
 
-    Path.is_file raises those errors up to Python 3.13 and hides them since 3.14.
+    Path.is_file raises these errors up to Python 3.13 and hides them since 3.14.
     """
     try:
         return stat.S_ISREG(path.stat().st_mode)
@@ -251,28 +251,28 @@ def _is_file(path: Path) -> bool:
         return error.errno not in _NO_FILE
 
 
-def of_content(path: str, content: bytes | None) -> Iterator[Source]:
-    """Yield the texts of a route file, or of a notebook by its name, or the fault of an empty folder; reads nothing."""
+def sources_of(path: str, content: bytes | None) -> Iterator[Source]:
+    """Yield the sources of a file's content: one text, the cells of a notebook, or the fault of an empty folder."""
     if content is None:
-        yield _faulty(path, Severity.WARNING, "this folder holds no *.lot or *.lotnb file")
+        yield _unreadable_source(path, Severity.WARNING, "this folder holds no *.lot or *.lotnb file")
         return
     if len(content) > MAX_FILE_BYTES:
-        yield _faulty(path, Severity.ERROR, f"the file is larger than {size_text(MAX_FILE_BYTES)}")
+        yield _unreadable_source(path, Severity.ERROR, f"the file is larger than {size_text(MAX_FILE_BYTES)}")
         return
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         before = content[: error.start].decode("utf-8", "replace")
         position = Position(before.count("\n") + 1, len(before) - (before.rfind("\n") + 1) + 1)
-        yield _faulty(path, Severity.ERROR, "the file is not UTF-8 text", position, "save it as UTF-8")
+        yield _unreadable_source(path, Severity.ERROR, "the file is not UTF-8 text", position, "save it as UTF-8")
         return
     if is_notebook(path):
-        yield from _cells(path, text)
+        yield from _sources_of_cells(path, text)
     else:
         yield Source(path, text)
 
 
-def _cells(path: str, text: str) -> Iterator[Source]:
+def _sources_of_cells(path: str, text: str) -> Iterator[Source]:
     if not text.strip():  # a notebook that an editor has just created
         return
     try:
@@ -282,16 +282,16 @@ def _cells(path: str, text: str) -> Iterator[Source]:
         yield Source(path, "", (Report(path, text).fault(Severity.ERROR, FaultCode.UNREADABLE, error.pos, message),))
         return
     except (ValueError, RecursionError):  # numbers of thousands of digits, a thousand brackets
-        yield _faulty(path, Severity.ERROR, "the notebook is not JSON that can be read")
+        yield _unreadable_source(path, Severity.ERROR, "the notebook is not JSON that can be read")
         return
     cells = notebook.get("cells") if isinstance(notebook, dict) else notebook
     if not isinstance(cells, list):
         hint = "[{kind, language, value}, ...]"
-        yield _faulty(path, Severity.ERROR, "the notebook is not an array of cells", hint=hint)
+        yield _unreadable_source(path, Severity.ERROR, "the notebook is not an array of cells", hint=hint)
         return
     for number, cell in enumerate(cells, start=1):
         if is_route_cell(cell):
-            yield _cell(f"{path}#{number}", cell.get("value"))
+            yield _source_of_cell(f"{path}#{number}", cell.get("value"))
 
 
 def is_route_cell(cell: object) -> TypeGuard[dict[str, object]]:
@@ -304,9 +304,9 @@ def is_notebook(path: str) -> bool:
     return path.lower().endswith(SUFFIXES[1])
 
 
-def _cell(path: str, value: object) -> Source:
+def _source_of_cell(path: str, value: object) -> Source:
     if not isinstance(value, str):
-        return _faulty(path, Severity.ERROR, "the cell has no text", hint="its value is a string")
+        return _unreadable_source(path, Severity.ERROR, "the cell has no text", hint="its value is a string")
     try:
         value.encode()
     except UnicodeEncodeError as error:  # "\ud800" is JSON
@@ -316,7 +316,7 @@ def _cell(path: str, value: object) -> Source:
     return Source(path, value)
 
 
-def _faulty(
+def _unreadable_source(
     path: str, severity: Severity, message: str, position: Position = _START, hint: str | None = None
 ) -> Source:
     return Source(path, "", (Fault(path, position, severity, message, hint, FaultCode.UNREADABLE),))

@@ -46,10 +46,10 @@ def run(
     empty_folders: list[Fault] = []
     for path, content in sources.contents(paths):
         if content is None:
-            empty_folders += [fault for source in sources.of_content(path, content) for fault in source.faults]
+            empty_folders += [fault for source in sources.sources_of(path, content) for fault in source.faults]
             continue
         errors: list[Fault] = []  # what keeps its texts from being read as they are meant
-        for source in sources.of_content(path, content):
+        for source in sources.sources_of(path, content):
             found = [*source.faults, *parsed_texts.parse_text(source.text).faults]
             errors += [replace(one, path=source.path) for one in found if one.severity is Severity.ERROR]
         faults += errors

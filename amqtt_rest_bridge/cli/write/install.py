@@ -193,7 +193,7 @@ def _contents(notebooks: Sequence[Notebook]) -> dict[str, bytes]:
 def _check(files: Mapping[str, bytes], into: Path, secrets_dir: Path) -> _Checked:
     """Check files by themselves, for what they need, then after those of the folder, for names and endpoints in use."""
     parsed = ParsedTexts()
-    found = {name: list(sources.of_content(str(into / name), content)) for name, content in files.items()}
+    found = {name: list(sources.sources_of(str(into / name), content)) for name, content in files.items()}
     new: list[sources.Source] = []
     errors = 0
     for source in (source for texts in found.values() for source in texts):

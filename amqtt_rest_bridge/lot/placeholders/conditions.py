@@ -1,4 +1,4 @@
-"""Conditions (WHEN): a tree of tests, and what it says of a message or request. Pure; any thread.
+"""Conditions (WHEN): a tree of tests, which is true or false for a message or request. Pure; any thread.
 
 The tree is data, so that a route can be pickled: a process of its own loads it. A value that is missing, or of another
 JSON type, makes its comparison false.
@@ -32,9 +32,9 @@ Operand: TypeAlias = Placeholder | Literal
 class Test:
     """An operation on other `tests`, AND, OR or NOT, or on `operands`.
 
-    Those of a comparison (`OPERATORS`) are its two sides, of IN a value and those that it may equal, of LIKE a value
-    and its pattern, a text in which `%` matches any text and `_` any character; EXISTS has a placeholder, whose value
-    may be null.
+    The operands of a comparison (`OPERATORS`) are its two sides. Those of IN are a value and the values that it may
+    equal. Those of LIKE are a value and a pattern, in which `%` matches any text and `_` any character. EXISTS has one
+    placeholder, whose value may be null.
     """
 
     operation: str
@@ -69,7 +69,7 @@ def _operands(test: Test) -> Iterator[Operand]:
 _MISSING: Final = object()
 WHEN_FALSE: Final = "when_false"
 WHEN_UNUSABLE: Final = "when_unusable"
-_MASKED: Final = 65_536  # characters of a value that are looked through for secrets, of which some are shown
+_MOST_MASKED: Final = 65_536  # characters of a value that are masked; fewer are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +96,8 @@ def why_false(condition: Condition, values: Values, mask: Callable[[Placeholder,
     verdict = _judge(condition.test, values)
     if isinstance(verdict, Unusable):
         instead = f", not {' or '.join(verdict.wanted)}" if verdict.wanted else ""
-        return WHEN_UNUSABLE, f"WHEN: {_described(verdict.placeholder, values, mask)}{instead}"
-    given = ", ".join(_described(one, values, mask) for one in dict.fromkeys(condition.placeholders))
+        return WHEN_UNUSABLE, f"WHEN: {_describe(verdict.placeholder, values, mask)}{instead}"
+    given = ", ".join(_describe(one, values, mask) for one in dict.fromkeys(condition.placeholders))
     return WHEN_FALSE, f"WHEN {on_one_line(condition.source, 1000)} is false: {given or 'it holds no placeholder'}"
 
 
@@ -144,21 +144,21 @@ def _unusable(test: Test, found: Any, others: Sequence[Any]) -> Unusable | None:
             continue
         if value is _MISSING:
             return Unusable(operand)
-        kinds = tuple(dict.fromkeys(_kind(one) for one in wanted if one is not _MISSING))
-        if test.operation != "!=" and kinds and "null" not in kinds and _kind(value) not in kinds:
+        kinds = tuple(dict.fromkeys(_type_name(one) for one in wanted if one is not _MISSING))
+        if test.operation != "!=" and kinds and "null" not in kinds and _type_name(value) not in kinds:
             return Unusable(operand, kinds)
     return None
 
 
-def _kind(value: Any) -> str:
-    return "a number" if type(value) in _NUMBERS else _KINDS.get(type(value), "null")
+def _type_name(value: Any) -> str:
+    return "a number" if type(value) in _NUMBERS else _TYPE_NAMES.get(type(value), "null")
 
 
-def _described(placeholder: Placeholder, values: Values, mask: Callable[[Placeholder, str], str]) -> str:
+def _describe(placeholder: Placeholder, values: Values, mask: Callable[[Placeholder, str], str]) -> str:
     try:
         value = values.get_or_default(placeholder)
-        text = to_json(value[:_MASKED] if type(value) is str else value)
-        return f"{{{placeholder.name}}} is {on_one_line(mask(placeholder, text[:_MASKED]))}"
+        text = to_json(value[:_MOST_MASKED] if type(value) is str else value)
+        return f"{{{placeholder.name}}} is {on_one_line(mask(placeholder, text[:_MOST_MASKED]))}"
     except CallError as failed:
         return f"{{{placeholder.name}}} is missing ({failed.message.partition(': ')[2]})"
     except RecursionError:
@@ -236,7 +236,7 @@ def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
 
 _NUMBERS: Final = (int, float)
 _ORDERED: Final = (int, float, str)
-_KINDS: Final = {str: "a text", bool: "true or false", dict: "an object", list: "an array"}
+_TYPE_NAMES: Final = {str: "a text", bool: "true or false", dict: "an object", list: "an array"}
 
 OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
     {
@@ -248,4 +248,4 @@ OPERATORS: Final[Mapping[str, Callable[[Any, Any], bool]]] = MappingProxyType(
         ">=": _ordered(operator.ge),
     }
 )
-"""What compares two values that exist."""
+"""The function that compares two values, by operator; neither is missing."""

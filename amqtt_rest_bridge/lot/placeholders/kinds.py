@@ -32,8 +32,8 @@ _ANY_ARGUMENT = re.compile(r"\.([NxX]|a\.b\.0)\Z")
 class PlaceholderKind:
     """One row of the table of placeholders, as they are `written`.
 
-    `root` is its canonical name; `argument` is the pattern of what may follow a name and a dot, None when nothing may.
-    `names` are what is written, without an argument; `alone`: a name may be used so.
+    `root` is its canonical name. `argument` is the pattern of the text behind a name and a dot, None if there is none.
+    `names` are the names without argument. `alone`: a name may be used without argument.
     """
 
     written: tuple[str, ...]
@@ -133,7 +133,7 @@ PLACEHOLDERS: tuple[PlaceholderKind, ...] = (
 )  # fmt: skip  # a table reads best as a table
 
 AT_LOAD = ("env", "secret")
-"""Roots that the loader replaces; the others wait for a message or request."""
+"""Roots that are filled at load; the others are filled for each message or request."""
 
 
 @dataclass(frozen=True, slots=True)

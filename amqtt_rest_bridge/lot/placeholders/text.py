@@ -49,7 +49,7 @@ _UNRESERVED = re.compile(r"[A-Za-z0-9._~-]*")  # RFC 3986 section 2.3
 _TOPIC_SPECIAL = re.compile(rf"[+#\x00-\x1f\x7f-\x9f{topics.NONCHARACTERS}]")
 
 
-def refuse(placeholder: Placeholder, reason: str, row: FailureRow) -> CallError:
+def not_allowed(placeholder: Placeholder, reason: str, row: FailureRow) -> CallError:
     """Return the error for a value that its place does not allow; it never shows the value."""
     return row.error(f"the value of {{{placeholder.name}}} {reason}", unsent=True)
 
@@ -59,12 +59,12 @@ def as_text(placeholder: Placeholder, value: JsonValue) -> str:
     try:
         text = value if isinstance(value, str) else to_json(value)
     except RecursionError as error:
-        raise refuse(placeholder, "is nested too deeply", catalogue.FLATTER_VALUE) from error
+        raise not_allowed(placeholder, "is nested too deeply", catalogue.FLATTER_VALUE) from error
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise refuse(
+            raise not_allowed(
                 placeholder, "holds half a surrogate pair, which has no UTF-8 form", catalogue.WHOLE_CHARACTERS
             ) from error
     return text
@@ -82,7 +82,9 @@ def escape_in_header(placeholder: Placeholder, value: JsonValue) -> str:
     """Refuse control characters, so that a value cannot end its header (RFC 9110 section 5.5)."""
     text = as_text(placeholder, value)
     if CONTROL.search(text):
-        raise refuse(placeholder, "holds a control character, which a header cannot carry", catalogue.NO_LINE_BREAKS)
+        raise not_allowed(
+            placeholder, "holds a control character, which a header cannot carry", catalogue.NO_LINE_BREAKS
+        )
     return text
 
 
@@ -90,7 +92,7 @@ def escape_in_topic(placeholder: Placeholder, value: JsonValue) -> str:
     """Refuse what would add a level or a wildcard; a whole topic keeps its slashes."""
     text = as_text(placeholder, value)
     if _TOPIC_SPECIAL.search(text) or ("/" in text and placeholder.root != "topic"):
-        raise refuse(
+        raise not_allowed(
             placeholder,
             "holds a character that would change the topic",
             catalogue.NO_TOPIC_CHARACTERS,
@@ -137,9 +139,9 @@ class LoneBackslashError(BridgeError):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Text that is put in as it is and never expanded: what GET ENV, GET SECRET, `{env.X}` or `{secret.X}` gave.
+    """Text of GET ENV, GET SECRET, `{env.X}` or `{secret.X}`; placeholders in it stay text.
 
-    With `escaped`, it is escaped for its place like any other value. `label` replaces it where texts are shown.
+    If `escaped`, it is escaped for its place like any other value. `label` replaces it where texts are shown.
     """
 
     text: str = field(repr=False)
@@ -315,8 +317,8 @@ class _JsonStrings:
         return self._inside
 
 
-def constants(text: str) -> Iterator[tuple[int, int, Placeholder]]:
-    """Find `{env.X}` and `{secret.X}`: where each begins and ends, and what it is."""
+def placeholders_at_load(text: str) -> Iterator[tuple[int, int, Placeholder]]:
+    """Yield each `{env.X}` and `{secret.X}` with its begin and end."""
     for match in _BRACES.finditer(text):
         placeholder = recognise(match[1], Mode.CLIENT)
         if placeholder is not None and placeholder.root in AT_LOAD:

@@ -47,8 +47,10 @@ def _write_number(number: object) -> msgspec.Raw:
 
 # msgspec takes a fifth of the time of Python's reader. It refuses a byte order mark, half a pair of surrogates, and an
 # integer of thousands of digits, and reads -0 as 0.
-_QUICK: Final = msgspec.json.Decoder(float_hook=JsonNumber)
-_TOLERANT: Final = json.JSONDecoder(parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=_refuse_constant)
+_FAST_DECODER: Final = msgspec.json.Decoder(float_hook=JsonNumber)
+_TOLERANT_DECODER: Final = json.JSONDecoder(
+    parse_float=JsonNumber, parse_int=JsonNumber, parse_constant=_refuse_constant
+)
 _NEGATIVE_ZERO: Final = re.compile(r"-0(?![0-9.eE])")
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=_write_number)
 
@@ -61,10 +63,10 @@ def from_json(text: str) -> JsonValue:
     """
     if "-0" not in text or not _NEGATIVE_ZERO.search(text):
         with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeEncodeError):
-            quick: JsonValue = _QUICK.decode(text)
+            quick: JsonValue = _FAST_DECODER.decode(text)
             return quick
     try:
-        value: JsonValue = _TOLERANT.decode(text.removeprefix("\ufeff"))
+        value: JsonValue = _TOLERANT_DECODER.decode(text.removeprefix("\ufeff"))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     return value
@@ -115,7 +117,7 @@ def look_up(value: JsonValue, path: str) -> JsonValue:
 
 
 def default_of(placeholder: Placeholder) -> JsonValue:
-    """Return the default of a placeholder, None without one: inserted as it is outside of JSON strings, as a number."""
+    """Return the default of a placeholder, None without one. Like a number it is inserted as it is in JSON."""
     return None if placeholder.default is None else JsonNumber(placeholder.default)
 
 
@@ -125,8 +127,9 @@ class Values(Struct, eq=False):
     payload: bytes
     timestamp: float
     text: str | None = None
-    """The payload, once it was needed as text; and as JSON."""
+    """The payload as text, None until it is needed."""
     json: tuple[JsonValue] | None = None
+    """The payload as JSON, in a tuple, since its value may be None."""
     _noun: ClassVar[str] = "payload"
 
     def get(self, placeholder: Placeholder) -> JsonValue:
@@ -137,15 +140,15 @@ class Values(Struct, eq=False):
         """
         root = placeholder.root
         if root == RAW:
-            return self._as_text(placeholder)
+            return self._payload_text(placeholder)
         if root == "json":
-            return self._field(placeholder)
+            return self._json_field(placeholder)
         if root.startswith("timestamp"):
             milliseconds = round(self.timestamp * 1000)
             if root == "timestamp.unix_ms":
                 return JsonNumber(milliseconds)
             return JsonNumber(milliseconds // 1000) if root == "timestamp.unix" else rfc3339(self.timestamp)
-        return self._own(placeholder)
+        return self._get_own(placeholder)
 
     def get_or_default(self, placeholder: Placeholder) -> JsonValue:
         """Return the value of a placeholder, its default where the value is missing or null.
@@ -161,11 +164,11 @@ class Values(Struct, eq=False):
             value = None
         return default_of(placeholder) if value is None else value
 
-    def raw(self, placeholder: Placeholder) -> bytes:  # noqa: ARG002  # there is one kind of bytes, but of a result
+    def raw(self, placeholder: Placeholder) -> bytes:  # noqa: ARG002  # a batch and a result have others
         """Return the bytes of `{payload}`, `{value}`, `{body}` or `{response.body}`."""
         return self.payload
 
-    def _own(self, placeholder: Placeholder) -> JsonValue:
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
         raise NotImplementedError
 
     def unresolved(self, placeholder: Placeholder, reason: str, hint: str) -> CallError:
@@ -173,7 +176,7 @@ class Values(Struct, eq=False):
         message = f"{{{placeholder.name}}} has no value: {reason}"
         return catalogue.PLACEHOLDER_UNRESOLVED.error(message, hint=hint, unsent=True)
 
-    def _as_text(self, placeholder: Placeholder) -> str:
+    def _payload_text(self, placeholder: Placeholder) -> str:
         if self.text is None:
             try:
                 self.text = self.payload.decode()
@@ -182,10 +185,10 @@ class Values(Struct, eq=False):
                 raise self.unresolved(placeholder, reason, catalogue.BINARY_VALUE.hint) from error
         return self.text
 
-    def _field(self, placeholder: Placeholder) -> JsonValue:
+    def _json_field(self, placeholder: Placeholder) -> JsonValue:
         if self.json is None:
             try:
-                self.json = (from_json(self._as_text(placeholder)),)
+                self.json = (from_json(self._payload_text(placeholder)),)
             except ValueError as error:
                 reason, hint = f"the {self._noun} is not JSON", f"Send a JSON {self._noun}."
                 raise self.unresolved(placeholder, reason, hint) from error
@@ -206,7 +209,7 @@ class MessageValues(Values, kw_only=True):
     user: Sequence[tuple[str, str]] = ()
     csv: list[str] | None = None
 
-    def _own(self, placeholder: Placeholder) -> JsonValue:
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
         if placeholder.root == "topic":
             return self.topic
         if placeholder.root == "csv":
@@ -229,7 +232,7 @@ class MessageValues(Values, kw_only=True):
     def _csv_field(self, placeholder: Placeholder) -> str:
         if self.csv is None:
             try:
-                self.csv = first_record(self._as_text(placeholder))
+                self.csv = first_record(self._payload_text(placeholder))
             except ValueError as error:
                 reason, hint = f"the payload is not CSV: {error}", "Send CSV (RFC 4180)."
                 raise self.unresolved(placeholder, reason, hint) from error
@@ -251,11 +254,11 @@ class BatchValues(MessageValues, kw_only=True):
             return b"".join([item + b"\n" for item in self.items])
         return b"[" + b",".join(self.items) + b"]"
 
-    def _own(self, placeholder: Placeholder) -> JsonValue:
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
         return JsonNumber(len(self.items)) if placeholder.root == "batch.size" else self.raw(placeholder).decode()
 
 
-_OF_RESPONSE = {RAW_RESPONSE: RAW, "response.json": "json"}
+_ROOTS_IN_RESPONSE = {RAW_RESPONSE: RAW, "response.json": "json"}
 
 
 class ResultValues(MessageValues, kw_only=True):
@@ -269,10 +272,10 @@ class ResultValues(MessageValues, kw_only=True):
         """Return the bytes of the payload or of the response."""
         return self.response.payload if placeholder.root == RAW_RESPONSE else self.payload
 
-    def _own(self, placeholder: Placeholder) -> JsonValue:
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
         root = placeholder.root
-        if root in _OF_RESPONSE:
-            return self.response.get(replace(placeholder, root=_OF_RESPONSE[root]))
+        if root in _ROOTS_IN_RESPONSE:
+            return self.response.get(replace(placeholder, root=_ROOTS_IN_RESPONSE[root]))
         if root == "response.status":
             return JsonNumber(self.status)
         if root == "response.header":
@@ -280,11 +283,11 @@ class ResultValues(MessageValues, kw_only=True):
             if not found:
                 raise self.response.unresolved(placeholder, f"the response has no header {placeholder.argument}", "")
             return ", ".join(found)
-        return super()._own(placeholder)
+        return super()._get_own(placeholder)
 
 
 class ResponseBody(Values):
-    """The body of a response: the request has been sent by the time that it lacks a value."""
+    """The body of a response. Its errors differ: when a value is missing, the request has been sent already."""
 
     _noun: ClassVar[str] = "response"
 
@@ -306,18 +309,18 @@ class RequestValues(Values, kw_only=True):
     request_id: str
     _noun: ClassVar[str] = "request body"
 
-    def _own(self, placeholder: Placeholder) -> JsonValue:
+    def _get_own(self, placeholder: Placeholder) -> JsonValue:
         root, name = placeholder.root, placeholder.argument
         if root == "query":
             found = self.query.get(name, ())
-            return self._given(placeholder, found[-1] if found else None, f"query parameter {name}")
+            return self._require(placeholder, found[-1] if found else None, f"query parameter {name}")
         if root == "header":
-            return self._given(placeholder, self.headers.get(name), f"header {name}")
+            return self._require(placeholder, self.headers.get(name), f"header {name}")
         if root == "path.x":
-            return self._given(placeholder, self.path_parameters.get(name), f"path parameter {name}")
+            return self._require(placeholder, self.path_parameters.get(name), f"path parameter {name}")
         return {"method": self.method, "path": self.path, "request_id": self.request_id}[root]
 
-    def _given(self, placeholder: Placeholder, value: str | None, what: str) -> str:
+    def _require(self, placeholder: Placeholder, value: str | None, what: str) -> str:
         if value is None:
             raise self.unresolved(placeholder, f"the request has no {what}", f"Send the {what}.")
         return value

@@ -14,7 +14,7 @@ from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.grammar.parsing import MOST_UNREADABLE
 from amqtt_rest_bridge.lot.loader import LoadedText, join, load_text
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, parse_text
-from amqtt_rest_bridge.lot.sources import Report, Source, is_notebook, of_content, split_cell
+from amqtt_rest_bridge.lot.sources import Report, Source, is_notebook, sources_of, split_cell
 from amqtt_rest_bridge.tools.editor.places import UTF_16, EditorPlace, Lines, NotebookCell, cells_of
 
 MAX_TEXT = 1 << 20
@@ -121,7 +121,7 @@ class Project:
         known = self._begun.setdefault(path, {})
         known.update({part.text: part for part in (old.parts if old is not None else ())})
         # Half of a surrogate pair, which an editor may send, is one character as the mark is.
-        sources = list(of_content(path, text.encode("utf-8", "replace")))
+        sources = list(sources_of(path, text.encode("utf-8", "replace")))
         file.unread = LoadedText(faults=tuple(fault for source in sources for fault in source.faults))
         for source in sources:
             yield from self._read(source, file, known)

@@ -10,9 +10,9 @@ from amqtt_rest_bridge.lot.placeholders.text import (
     LoneBackslashError,
     Place,
     PlaceholderText,
-    constants,
     parse,
     place_of,
+    placeholders_at_load,
 )
 from amqtt_rest_bridge.lot.placeholders.values import Values
 from tests.support.placeholder_values import message
@@ -146,7 +146,7 @@ def test_every_documented_placeholder_is_recognised_in_its_modes_only() -> None:
 
 
 def test_constants_are_found_with_their_place() -> None:
-    assert list(constants("a{env.X}{secret.y-z|d}{payload}{env.}{env.a b}")) == [
+    assert list(placeholders_at_load("a{env.X}{secret.y-z|d}{payload}{env.}{env.a b}")) == [
         (1, 8, Placeholder("env.X", "env", "X")),
         (8, 22, Placeholder("secret.y-z", "secret", "y-z", default="d")),
     ]

@@ -12,7 +12,7 @@ from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
 from amqtt_rest_bridge.lot.evaluation import Environment
 from amqtt_rest_bridge.lot.loader import load
 from amqtt_rest_bridge.lot.parsed_texts import ParsedText, parse_text
-from amqtt_rest_bridge.lot.sources import SUFFIXES, of_content
+from amqtt_rest_bridge.lot.sources import SUFFIXES, sources_of
 from amqtt_rest_bridge.tools.editor.project import MAX_TEXT, Finding, Project
 from tests.lot.test_fuzz import mutations
 from tests.support.route_text import BASIC, CASES, ENVIRONMENT, write_secrets
@@ -31,7 +31,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
 
 
 def said(environment: Environment, path: str, text: str) -> list[tuple[str, str, str | None]]:
-    sources = list(of_content(path, text.encode("utf-8", "replace")))
+    sources = list(sources_of(path, text.encode("utf-8", "replace")))
     return [_as_shown(fault) for fault in load(sources, environment).faults]
 
 
