@@ -258,6 +258,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
             if reader.is_complete:
                 if self._unread:
                     self._pause()  # until the next request is parsed
+                else:
+                    self._resume()  # so that it is noted if the peer leaves
                 self._serve()
             elif self.has_left:
                 transport.close()

@@ -43,6 +43,22 @@ def test_a_caller_that_leaves_before_its_turn_loses_it_and_is_not_published(leav
 
 
 @pytest.mark.parametrize("leave", [close, reset])
+def test_a_caller_whose_requests_came_at_once_loses_the_turn_of_the_last_one_if_it_leaves(
+    leave: Callable[[Raw], None],
+) -> None:
+    with served() as hooks:
+        (first,) = wait_in_turn(hooks, b"1")
+        second = Raw(hooks.port).send(post(body=b"hook") + post("/one", b"2"))
+        eventually(lambda: hooks.in_turn == 2)
+        leave(second)
+        eventually(lambda: hooks.broker.counted[-1:] == [("Hooks", "invalid_request")])
+        hooks.waiting().arrive(b"one")
+        assert first.answer().body == b"one"
+        close(first)
+        assert hooks.bodies == [b"1", b"hook"]
+
+
+@pytest.mark.parametrize("leave", [close, reset])
 def test_a_caller_that_leaves_once_it_is_published_keeps_its_turn_so_that_its_reply_is_not_given_to_the_next(
     leave: Callable[[Raw], None],
 ) -> None:
