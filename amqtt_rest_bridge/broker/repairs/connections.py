@@ -102,6 +102,7 @@ class ClientHandler(BrokerProtocolHandler):
         """How many messages have been passed on."""
         self._unpassed: asyncio.Queue[Any] = asyncio.Queue()  # messages and subscriptions, in order
         self._subscriptions = 0  # among them
+        self._done = 0  # messages and subscriptions
         self._in_hand = 0
         self._is_finished = False
         self._waiting: asyncio.Future[None] | None = None
@@ -183,6 +184,7 @@ class ClientHandler(BrokerProtocolHandler):
                 await amqtt_broker.present(broker, step)(self.session, self, _Done(one))
                 self._subscriptions -= 1
             self._in_hand = 0
+            self._done += 1
             self._unpassed.task_done()
             for _ in range(_ITERATIONS):
                 await asyncio.sleep(0)
@@ -195,13 +197,13 @@ class ClientHandler(BrokerProtocolHandler):
     async def all_passed(self) -> str:
         """Wait until no message is left, or until they are given up; return the reason for that.
 
-        Messages are given up when the broker ends, or when the ACL answers about none of them for ten seconds.
+        Messages are given up when the broker ends, or when the ACL answers about nothing for ten seconds.
         """
         waiting = self._waiting = asyncio.ensure_future(self._unpassed.join())
-        looks, passed = _LOOKS, self.passed
+        looks, done = _LOOKS, self._done
         while looks and not (self._is_given_up or waiting.done()):
             await asyncio.wait((waiting,), timeout=_LOOK_SECONDS)
-            looks, passed = _LOOKS if self.passed != passed else looks - 1, self.passed
+            looks, done = _LOOKS if self._done != done else looks - 1, self._done
         waiting.cancel()
         return "the broker ends" if self._is_given_up else f"the ACL has not answered for {_LOOKS * _LOOK_SECONDS:g} s"
 

@@ -70,6 +70,7 @@ class Rights(BaseTopicPlugin):
         assert session is not None
         assert topic is not None
         if action is not Action.PUBLISH:
+            await asyncio.sleep(0.1 if topic.startswith("slow/") else 0)
             return True
         if session.username == "ann":
             self.asked.set()
@@ -316,6 +317,19 @@ def test_messages_and_then_the_will_wait_for_a_slow_acl(named: Host, target: Rec
         listener.await_messages([b"of bob", *payloads, b"gone"])
         await_requests(target, [b"of bob", *payloads, b"gone"])
         bob.close()
+
+
+def test_messages_behind_many_subscriptions_wait_for_a_slow_acl_that_answers(
+    named: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_LOOK_SECONDS", 0.05)
+    payloads = numbered(5)
+    with listening(named.mqtt_port, login=("bob", "bob")) as listener:
+        bob = user(named, "bob", "b")
+        subscriptions = b"".join(subscribe_packet(f"slow/{number}") for number in range(10))
+        bob.send(subscriptions + packets(payloads, topic="in/bob") + DISCONNECT)
+        listener.await_messages(payloads)
+        bob.sock.close()
 
 
 def test_an_acl_that_hangs_loses_the_messages_of_one_publisher_and_the_log_counts_them(
