@@ -31,7 +31,7 @@ _LOOK_SECONDS: Final = 0.01
 _LOG_SECONDS: Final = 1.0
 _AWAY_SECONDS: Final = 2.0  # that `settled` waits for a broker which is away
 _ROOM_SECONDS: Final = 1.0  # that a publication which is not tried again waits for room ...
-_ACKNOWLEDGED_SECONDS: Final = 10.0  # ... and then for its acknowledgement
+_ACKNOWLEDGED_SECONDS: Final = 10.0  # ... and for its acknowledgement, both from when it is asked for
 _EXPIRE_SECONDS: Final = 0.25  # between two looks at these
 _MOST_LOSSES: Final = 2  # connections that may end with a publication under way before it goes alone
 _MOST_BLAME: Final = 8  # points for the ends of connections with a publication alone under way, before it is dropped
@@ -222,7 +222,7 @@ class MqttPublisher:
             return
         self._under_way[sending] = None
         if sending.expires_at is not None:
-            sending.expires_at += _ACKNOWLEDGED_SECONDS
+            sending.expires_at += _ACKNOWLEDGED_SECONDS - _ROOM_SECONDS
 
     def _drop(self, sending: _Sending, why: str) -> None:
         what = f"not published on {loggable(sending.publication.topic)}: {why}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -270,6 +271,23 @@ def test_a_publication_that_does_not_wait_is_given_up_while_the_broker_is_away_o
 
     run_connected(script, use, bytes.fromhex("2006 0000 03 210001"))  # Receive Maximum 1
     assert b"first" in b"".join(sent) and b"second" not in b"".join(sent)
+
+
+def test_a_publication_that_does_not_wait_ends_within_the_seconds_for_an_acknowledgement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("amqtt_rest_bridge.mqtt.publisher._ACKNOWLEDGED_SECONDS", 1.2)
+
+    async def use(connection: MqttConnection) -> None:
+        publisher = MqttPublisher()
+        publisher.up(connection)
+        began = time.monotonic()
+        with pytest.raises(BrokerAwayError, match="has not acknowledged it"):
+            await publisher.publish(Publication("first", b"x"), hops=0, wait=False)
+        assert 1.2 <= time.monotonic() - began < 2  # not the second for room on top
+        connection.abort()
+
+    run_connected(lambda peer: peer.wait(), use)
 
 
 def test_a_publication_whose_caller_is_gone_before_it_was_sent_is_never_sent() -> None:
