@@ -377,7 +377,13 @@ class Transfer:
                 return int(pycurl.PREREQFUNC_ABORT)
             self._connection = connection
         self._sent += 1
+        self._connections.begun.append(self)
         return int(pycurl.PREREQFUNC_OK)
+
+    def acknowledge_head(self) -> None:
+        """Acknowledge what has come of the response."""
+        if self._lines and self._connection is not None:
+            _acknowledge(self._connection.descriptor)
 
     def _on_body(self, data: bytes) -> int | None:
         if not self._lines:
@@ -409,6 +415,8 @@ class Connections:
         """What is under way."""
         self.known: dict[int, KeptConnection] = {}
         """Connections of HTTP/1 by local port; libcurl may have closed some of them."""
+        self.begun: list[Transfer] = []
+        """Those whose requests libcurl sends while it runs; a fast server may have answered when it has run."""
         self._clock = clock
         self._limit = limit
         self._free: list[Transfer] = []
@@ -505,13 +513,21 @@ class Connections:
             self._multi.socket_action(key.fd, events)  # libcurl's numbers of events are those of `selectors`
             if not self._finish_ended() and events & pycurl.CSELECT_IN:
                 _acknowledge(key.fd)
+        self._acknowledge_heads()
 
     def _expire(self) -> None:
         """Run libcurl, which begins what was added and ends what takes too long."""
         self._fires_at = inf
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         self._finish_ended()
+        self._acknowledge_heads()
         self._start_timer()
+
+    def _acknowledge_heads(self) -> None:
+        begun, self.begun = self.begun, []
+        for transfer in begun:
+            if transfer.easy in self.running:
+                transfer.acknowledge_head()
 
     def _finish_ended(self) -> bool:
         """Wake the requests that libcurl is done with; return whether there were any."""

@@ -3,17 +3,16 @@
 import gzip
 import socket
 import zlib
-from time import monotonic
-from typing import TYPE_CHECKING
+from time import monotonic, sleep
+from typing import Any
 
+import pycurl
 import pytest
 
+from amqtt_rest_bridge.http import transfer
 from amqtt_rest_bridge.lot.model import HttpRequest, Method
 from tests.http.clients import LIMIT, base_of, call, chunked, client_of
 from tests.support.http_target import Peer, Target, answering, closing, reply
-
-if TYPE_CHECKING:
-    pass
 
 
 def raw_deflate(data: bytes) -> bytes:
@@ -129,14 +128,32 @@ def test_elapsed_is_the_time_from_sending_to_the_last_byte() -> None:
 
 
 @pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="this system cannot acknowledge at once")
-def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements() -> None:
-    """A server that sends its head and body apart, with Nagle's algorithm on, costs 40 ms a call otherwise."""
+@pytest.mark.parametrize("is_fast", [False, True])
+def test_a_slow_head_and_body_do_not_wait_for_delayed_acknowledgements(
+    is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that sends its head and body apart, with Nagle's algorithm on, costs 40 ms a call otherwise.
+
+    A fast one has sent the head before libcurl, which sends the request, looks for an answer.
+    """
 
     def script(peer: Peer) -> None:
         while peer.request() is not None:
             peer.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
             peer.send(b"ok")
 
+    def wait_once_sent(kind: int, _: bytes) -> None:
+        if kind == pycurl.INFOTYPE_HEADER_OUT:
+            sleep(0.002)
+
+    def prepare(self: transfer.Transfer, *args: Any) -> None:
+        prepare_as_usual(self, *args)
+        if is_fast:
+            self.easy.setopt(pycurl.VERBOSE, 1)
+            self.easy.setopt(pycurl.DEBUGFUNCTION, wait_once_sent)
+
+    prepare_as_usual = transfer.Transfer.prepare
+    monkeypatch.setattr(transfer.Transfer, "prepare", prepare)
     with Target(script) as target:
         base = f"http://127.0.0.1:{target.port}"
         with client_of(base, limit=LIMIT) as client:
