@@ -59,10 +59,10 @@ _PUBLISH_SECONDS: Final = 2.0  # for the results of requests, at the end
 
 
 MakePlace = Callable[[MqttPublisher, ClientMode, ServerMode, Supervisor], "PluginMember | Member"]
-"""Make a place: it publishes by the first, offers messages to the second and third, runs its tasks by the last.
+"""Make a place from what publishes its messages, the two modes that it offers messages to, and what runs its tasks.
 
-A program calls `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload `use_routes` and `subscribe`; in
-the end `stop_taking`, `leave`, `close`.
+The program calls, in this order: at the start `connect`, `use_routes`, `begin`, `catch_up`, `settle`; at each reload
+`use_routes`, `subscribe`; at the end `stop_taking`, `leave`, `close`.
 """
 
 
@@ -95,7 +95,7 @@ class Program:
         self._owns_process = owns_process
         self._routes: tuple[Route, ...] = ()
         self._reloader: Reloader | None = None
-        self._changed = ""  # by the last reload, for the log
+        self._change_summary = ""  # of the last reload, for the log
         self._broker = BrokerState()
         self.supervisor = Supervisor(self._report_broken)
         """Runs the tasks."""
@@ -110,7 +110,7 @@ class Program:
             opened.callback(self._admin.close)
             self._host = host = Host(
                 publisher, _connecting(settings), seen, LoopClock(), random.SystemRandom().random,
-                _limits(settings), runs, self._admin.records if settings.recorded else None,
+                _limits(settings), runs, self._admin.records if settings.records_runs else None,
                 keys_have_groups=not settings.is_mqtt_5,  # the plugin's spool numbers them
             )  # fmt: skip
             self._outcomes = Outcomes(host, self._report_health)
@@ -152,19 +152,19 @@ class Program:
         return first
 
     def use_first(self, first: FirstLoad, *, before: Mapping[int, int] | None = None) -> None:
-        """Take routes that have been loaded, and bind their ports; in the place of `load`.
+        """Use routes that have been loaded already, and bind their ports; called instead of `load`.
 
         Args:
             first: The routes.
-            before: The ports of an earlier bridge that has used them, None at the first start. A certificate that is
-                gone by now costs its ports alone.
+            before: The ports that an earlier bridge had bound for these routes, None at the first start. After the
+                first start an unusable certificate raises no error, but the ports that need it stay closed.
 
         Raises:
             ConfigurationError: A port is taken, or the certificate of server mode cannot be used.
         """
         self._routes = first.routes
         self._reloader = Reloader(
-            self._settings, self._replace, self._check, first, self._reloaded, self._applied
+            self._settings, self._use_reloaded, self._check, first, self._report_reload, self._await_subscriptions
         )  # fmt: skip
         ports = server_ports(self._routes)
         self._ports.bind(ports, before or {})
@@ -178,7 +178,7 @@ class Program:
         Raises:
             BridgeError: The broker cannot be used, or a route cannot run.
         """
-        settings, reloader, place, keep = self._settings, self._started, self.place, self.supervisor.keep
+        settings, reloader, place, keep = self._settings, self._loaded_reloader, self.place, self.supervisor.keep
         await place.connect(self)  # first: a broker that cannot be used ends the start at once
         self._use(self._routes)
         await place.begin()
@@ -193,7 +193,7 @@ class Program:
         if settings.status_seconds:
             keep("status", lambda: self.reporter.run(settings.status_seconds))
         await place.settle()
-        self._settle()
+        self._freeze_garbage()
 
     async def stop(self, grace: float = _GRACE_SECONDS) -> None:
         """Take no more messages, give running requests so many seconds, publish their results, and disconnect."""
@@ -243,17 +243,17 @@ class Program:
         return {route.name: route for route in self._routes}
 
     def reload_soon(self) -> None:
-        """Read the route files again, whether or not one has changed; before they have been read do nothing."""
+        """Read the route files again soon, even if none has changed. Does nothing before the first load."""
         if self._reloader is not None:
             self._reloader.ask()
 
     async def reload(self) -> ReloadFailure | None:
         """Read the route files again now. On an error the present routes stay; the error is logged and returned."""
-        return await self._started.reload()
+        return await self._loaded_reloader.reload()
 
     async def trial(self, instead: Mapping[str, str | None]) -> LoadResult:
-        """Return what a reload would load with some texts in the place of files; see `Reloader.trial`."""
-        loaded = await self._started.trial(instead)
+        """Return what a reload would load if some files had other texts; see `Reloader.trial`."""
+        loaded = await self._loaded_reloader.trial(instead)
         needed = [fault for route in loaded.routes for fault in self._settings.faults_of(route)]
         return replace(loaded, faults=(*loaded.faults, *needed))
 
@@ -266,7 +266,7 @@ class Program:
         """Return the status of a present route as it is now."""
         return self.reporter.status(self._outcomes.statistics[route])
 
-    def _replace(self, loaded: LoadResult) -> None:
+    def _use_reloaded(self, loaded: LoadResult) -> None:
         """Use changed route files; on an error everything stays as it was."""
         routes = usable_routes(loaded, self._settings)
         changed = changes(self._routes, routes)
@@ -282,24 +282,27 @@ class Program:
         self._ports.serve(_seconds_by_port(routes))
         self._subscribing = self.supervisor.finish("subscriptions", self.place.subscribe)
         for route, count in gone:
-            _warn_of_removed(route, count)
+            kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
+            if kept or count:
+                unfinished = f"{count} message(s) that it has taken had not ended"
+                log.warning("route %s was removed: %s%s", route.name, kept, unfinished)
             self.reporter.remove(route.name)
         if self._settings.status_seconds:
             self.reporter.report_all()
-        self._changed = changed
+        self._change_summary = changed
 
-    async def _applied(self) -> None:
-        """Wait until the changed routes receive messages: who reads that they are in use may rely on it."""
+    async def _await_subscriptions(self) -> None:
+        """Wait until the changed routes receive messages, before a log line says that they are in use."""
         await asyncio.wait([self._subscribing], timeout=_SUBSCRIBE_SECONDS)
-        log.info("routes reloaded: %d route(s); %s", len(self._routes), self._changed)
-        self._settle()
+        log.info("routes reloaded: %d route(s); %s", len(self._routes), self._change_summary)
+        self._freeze_garbage()
 
-    def _reloaded(self, failure: ReloadFailure | None) -> None:
+    def _report_reload(self, failure: ReloadFailure | None) -> None:
         self.reporter.reloaded(failure)
-        self._on_reload(self._started.used if failure is None else None)
+        self._on_reload(self._loaded_reloader.used if failure is None else None)
 
     def _unfinished(self, route: Route) -> int:
-        """Return how many messages of a present route have not ended; of a lossless one with those on disk."""
+        """Return how many messages of a present route have not ended, with those on disk for a lossless one."""
         admission = self._outcomes.statistics[route.name].admission
         return max(admission.outstanding + admission.outside, (self._broker.spool or {}).get(route.name, 0))
 
@@ -309,10 +312,10 @@ class Program:
         self.place.use_routes(routes)
         self._admin.use_routes(routes)
 
-    # What the parts need of each other.
+    # Callbacks of the parts.
 
     @property
-    def _started(self) -> Reloader:
+    def _loaded_reloader(self) -> Reloader:
         if self._reloader is None:
             raise RuntimeError("routes are asked for before they have been loaded")
         return self._reloader
@@ -340,24 +343,17 @@ class Program:
                 statistics.note_down(why, time.time())
                 self._outcomes.report_health(statistics)
 
-    def _settle(self) -> None:
+    def _freeze_garbage(self) -> None:
         """Exclude modules and routes, which live until the next reload, from garbage collection.
 
-        Otherwise each full collection would stop the loop: for 40 ms with 1,000 routes, in place of 8. A large answer
-        of the admin port may start one. Garbage of the last reload is collected first, which stops the loop as long, so
-        it is not done in the process of a broker.
+        Each full collection stops the loop: for 8 ms with 1,000 routes, 40 ms if they were not excluded. A large answer
+        of the admin port may start one. Garbage of the last reload is collected here first, which stops the loop for
+        40 ms, too, so nothing is done in a broker's process.
         """
         if self._owns_process:
             gc.unfreeze()
             gc.collect()
             gc.freeze()
-
-
-def _warn_of_removed(route: Route, count: int) -> None:
-    """Warn of a route that a reload has removed, where `count` messages of it have not ended."""
-    kept = "it is lossless, and from now on nothing is kept for it; " if route.is_lossless else ""
-    if kept or count:
-        log.warning("route %s was removed: %s%d message(s) that it has taken had not ended", route.name, kept, count)
 
 
 def check_routes(routes: Iterable[Route], settings: Settings) -> None:
@@ -379,14 +375,14 @@ def unusable_routes(routes: Iterable[Route], settings: Settings) -> Iterator[tup
                 connect(config, server)
             tls = tls_of(config)
             if tls not in faults:
-                faults[tls] = _fault_of(tls)
+                faults[tls] = _tls_fault(tls)
             if (fault := faults[tls]) is not None:
                 raise fault
         except ConfigurationError as error:
             yield route, error
 
 
-def _fault_of(tls: TlsOptions) -> ConfigurationError | None:
+def _tls_fault(tls: TlsOptions) -> ConfigurationError | None:
     try:
         check_files(tls)
     except ConfigurationError as error:

@@ -60,7 +60,7 @@ def load_first(settings: Settings, check: Callable[[Sequence[Route]], None]) -> 
 
     paths, parsed = settings.route_paths, ParsedTexts()
     seen = fingerprint(paths)
-    texts = sources.read(paths, settings.may_be_empty)
+    texts = sources.read(paths, settings.optional_paths)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)), parsed)
     routes = usable_routes(loaded, settings)
     check(routes)

@@ -56,7 +56,7 @@ class SubprocessLoader:
     """
 
     def __init__(self, settings: Settings, parsed: bytes = b"") -> None:
-        wanted = {"paths": settings.route_paths, "may_be_empty": settings.may_be_empty}
+        wanted = {"paths": settings.route_paths, "may_be_empty": settings.optional_paths}
         self._argument = json.dumps(wanted | {"secrets_dir": settings.secrets_dir})
         self.parsed = parsed
         """The texts that were loaded last."""

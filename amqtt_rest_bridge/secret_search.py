@@ -1,11 +1,11 @@
 """The search for secrets in bytes, and their replacement. Pure; any thread.
 
-**Idea.** Encoders differ in what they escape, and how, and often two of them write one after the other: so what a
-server sent is decoded, instead of a pattern being made for each form. Each secret is looked for in the bytes as they
-came, then with their escapes undone (JSON, percent, HTML, Python), up to three times over, in either case; in Base64
-(either alphabet, at any offset, in lines), and as hexadecimal or decimal numbers. Where a secret is found, the place is
-traced back to the bytes as they came, and only those are replaced. All charsets that servers use are alike: UTF-8 and
-Latin-1, either of them taken for the other, and UTF-16, of which a view without NUL is looked at.
+**Idea.** Encoders differ in what they escape and how, and two of them are often applied one after the other. So this
+module decodes the bytes instead of making a pattern for each encoded form. Each secret is searched for, without regard
+to case, in the bytes as they came, and again after undoing their escapes (JSON, percent, HTML, Python) once, twice and
+three times. It is also searched for in Base64 (both alphabets, any offset, broken into lines) and as hexadecimal or
+decimal numbers. What is found is traced back to the bytes as they came, and only those are replaced. The charsets are
+UTF-8 and Latin-1, also each taken for the other, and UTF-16, which is searched with its NUL bytes removed.
 
 **Cost** (`bytes.find` for some six forms of each secret, and 1 us for each escape): 7 ms of processor time for 20
 secrets and 256 KiB of random text, 10 ms with 2,000 escapes, 30 ms where every character is escaped.
@@ -41,9 +41,9 @@ def masked_text(text: str, secrets: Iterable[str]) -> str:
 
 
 def masked(data: bytes, secrets: Iterable[str]) -> bytes:
-    """Replace secrets; return `data` itself where there is none."""
+    """Replace secrets; return `data` itself if it holds none."""
     forms = [_forms(secret) for secret in secrets]
-    spans = _merged(_found(data, forms)) if forms and data else []
+    spans = _merged(_find_secrets(data, forms)) if forms and data else []
     if not spans:
         return data
     numbers = _numbers_of_json(data, spans)
@@ -68,24 +68,24 @@ def _merged(spans: Iterable[_Span]) -> list[_Span]:
 
 
 def _mask_of(data: bytes, start: int, stop: int) -> bytes:
-    """Return what replaces a span: in UTF-16 and UTF-32 as wide as the text around it."""
+    """Return what replaces a span: asterisks, in UTF-16 and UTF-32 as wide as the characters around it."""
     behind = data[start + 1 : min(start + 4, stop)]
     return (b"\0" * (len(behind) - len(behind.lstrip(b"\0")))).join([b"*", b"*", b"*"])
 
 
 class _Forms:
-    """The forms of a secret in bytes whose escapes are undone; texts and digits in lower case."""
+    """What to search for to find one secret in bytes whose escapes are undone; texts and digits in lower case."""
 
     __slots__ = ("base64", "decimal", "hexadecimal", "texts")
 
     def __init__(self, secret: str) -> None:
         data = secret.encode("utf-8", "surrogatepass")
-        plain = _views(data)[-1].data  # what encoders make of its escapes is undone together with them
-        # What ends like the beginning of an escape may have become one, with what follows it.
+        plain = _views(data)[-1].data  # its own escapes are undone in the data, too
+        # Its end may look like the beginning of an escape, which the text after it then completes.
         shorter = {plain, _OPEN_ESCAPE.sub(b"", data), _OPEN_ESCAPE.sub(b"", plain)}
         texts = {data.lower()} | {text.lower() for text in shorter if len(text) >= _SHORTEST_DECODED}
         if b" " in data:
-            texts |= {text.replace(b" ", b"+") for text in texts}  # forms write it so
+            texts |= {text.replace(b" ", b"+") for text in texts}  # as HTML forms write it
         if not secret.isascii():
             for other in (secret, secret.lower(), secret.upper()):
                 texts |= set(_in_other_charsets(other))
@@ -108,9 +108,9 @@ def _in_other_charsets(secret: str) -> Iterator[bytes]:
 
 
 def _in_base64(data: bytes) -> Iterator[tuple[bytes, int, int]]:
-    """Yield what is sure of the Base64 of data at each of its three offsets (RFC 4648 section 4).
+    """Yield the characters that the Base64 of data always has, for each of its three offsets (RFC 4648 section 4).
 
-    Beside it: how many characters before and behind hold bits of what is around it too.
+    With them: how many characters before and after them hold bits of both the data and the text around it, 0 or 1.
     """
     for before in range(3):
         first, beyond = -(-before * 8 // 6), (before + len(data)) * 8
@@ -120,48 +120,48 @@ def _in_base64(data: bytes) -> Iterator[tuple[bytes, int, int]]:
 
 
 def _views(data: bytes) -> list["_View"]:
-    """Return data as it came, and with its escapes undone, once and again."""
+    """Return data as it came, then with its escapes undone once, twice and so on."""
     views = [_View(data)]
-    while len(views) <= _DEPTH and (following := _undone(views[-1])) is not None:
+    while len(views) <= _DEPTH and (following := _unescaped(views[-1])) is not None:
         views.append(following)
     return views
 
 
-def _found(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
-    """Yield where secrets are in data."""
+def _find_secrets(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
+    """Yield the spans of data that hold secrets."""
     views = _views(data)
     for view in views:
         lower = view.data.lower()
-        found = [span for form in forms for text in form.texts for span in _all(lower, text)]
+        found = [span for form in forms for text in form.texts for span in _find_all(lower, text)]
         if view is views[0]:
-            found += _squeezed(lower, _HEXADECIMAL, ((form.hexadecimal, 4) for form in forms))
-            found += _squeezed(lower, _DECIMAL, ((form.decimal, 8) for form in forms if form.decimal))
-        if view is views[-1]:  # none of its alphabet is the beginning of an escape
-            found += _found_base64(view.data.translate(_STANDARD), forms)
+            found += _find_within(lower, _HEXADECIMAL, ((form.hexadecimal, 4) for form in forms))
+            found += _find_within(lower, _DECIMAL, ((form.decimal, 8) for form in forms if form.decimal))
+        if view is views[-1]:  # its characters begin no escape, so the last view finds all
+            found += _find_base64(view.data.translate(_STANDARD), forms)
         for start, stop in found:
             span = view.source(start, stop)
-            # A secret may begin or end within an escape: what is left of that would break the string it is in.
-            yield views[1].around(*span) if len(views) > 1 else span
+            # Half an escape would break the string that it is in, so an escape is replaced as a whole.
+            yield views[1].widened(*span) if len(views) > 1 else span
 
 
-def _found_base64(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
+def _find_base64(data: bytes, forms: list[_Forms]) -> Iterator[_Span]:
     for form in forms:
         for sure, before, behind in form.base64:
-            for start, stop in _all(data, sure):
-                yield _base64_around(data, start, stop, before, behind)
+            for start, stop in _find_all(data, sure):
+                yield _widen_base64(data, start, stop, before, behind)
     if b"\n" in data:
-        yield from _squeezed(data, _NOT_FOLD, ((sure, 2) for form in forms for sure, _, _ in form.base64))
+        yield from _find_within(data, _NOT_FOLD, ((sure, 2) for form in forms for sure, _, _ in form.base64))
 
 
-def _all(data: bytes, wanted: bytes) -> Iterator[_Span]:
+def _find_all(data: bytes, wanted: bytes) -> Iterator[_Span]:
     start = data.find(wanted)
     while start >= 0:
         yield start, start + len(wanted)
         start = data.find(wanted, start + len(wanted))
 
 
-def _base64_around(data: bytes, start: int, stop: int, before: int, behind: int) -> _Span:
-    """Widen a span to the characters that hold bits of the secret too, and to the padding."""
+def _widen_base64(data: bytes, start: int, stop: int, before: int, behind: int) -> _Span:
+    """Widen a span by the characters at its ends that hold bits of the secret, and by the padding."""
     if before and start and data[start - 1] in _BASE64:
         start -= 1
     if behind and stop < len(data) and data[stop] in _BASE64:
@@ -171,17 +171,20 @@ def _base64_around(data: bytes, start: int, stop: int, before: int, behind: int)
     return start, stop
 
 
-def _squeezed(data: bytes, kept: bytes, wanted: Iterable[tuple[bytes, int]]) -> Iterator[_Span]:
-    """Find texts in the bytes of data that are `kept` (a table), within so many times their own length."""
-    squeezed = data.translate(None, _OTHERS[kept])
-    places: list[int] | None = None
+def _find_within(data: bytes, alphabet: bytes, wanted: Iterable[tuple[bytes, int]]) -> Iterator[_Span]:
+    """Find texts in data, ignoring bytes between theirs that are not in `alphabet` (a table of 256 truth values).
+
+    `wanted` is pairs of a text and the most times its own length that it may be spread over.
+    """
+    squeezed = data.translate(None, _OTHERS[alphabet])
+    positions: list[int] | None = None
     for text, spread in wanted:
         if text not in squeezed:
             continue
-        if places is None:
-            places = list(compress(range(len(data)), data.translate(kept)))
-        for start, stop in _all(squeezed, text):
-            first, last = places[start], places[stop - 1] + 1
+        if positions is None:
+            positions = list(compress(range(len(data)), data.translate(alphabet)))
+        for start, stop in _find_all(squeezed, text):
+            first, last = positions[start], positions[stop - 1] + 1
             if last - first <= spread * len(text):
                 yield first, last
 
@@ -215,7 +218,7 @@ _SHORT: Final = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"
 
 @functools.lru_cache(maxsize=8192)
 def _unescape(escape: bytes) -> bytes:
-    """Return the bytes that an escape means; the escape itself where it means none."""
+    """Return the bytes that an escape means, or the escape itself if it means none."""
     rest = escape[1:]
     if not escape.strip(b"\0"):
         return b""
@@ -235,29 +238,29 @@ def _unescape(escape: bytes) -> bytes:
 
 
 class _View:
-    """Bytes with some escapes of another view undone; or, without one, the data as it came.
+    """The data as it came, or the bytes of another view (`of`) with their escapes (`pattern`) undone.
 
-    The way back is only looked for where a secret was found.
+    Positions are traced back only if a secret was found.
     """
 
-    __slots__ = ("_begins", "_ends", "_of", "_pattern", "_places", "data")
+    __slots__ = ("_begins", "_ends", "_of", "_pattern", "_positions", "data")
 
     def __init__(self, data: bytes, of: "_View | None" = None, pattern: re.Pattern[bytes] | None = None) -> None:
         self.data = data
         self._of = of
         self._pattern = pattern
-        self._places: list[int] | None = None  # where what an escape stood for begins and ends, both in one list
+        self._positions: list[int] | None = None  # begin and end of the bytes that each escape stood for, in turn
         self._begins: list[int] = []
         self._ends: list[int] = []
 
     def source(self, start: int, stop: int) -> _Span:
-        """Return where a span of this view is in the data as it came."""
+        """Return the span in the data as it came that a span of this view was made of."""
         if self._of is None:
             return start, stop
-        return self._of.source(self._below(start)[0], self._below(stop - 1)[1])
+        return self._of.source(self._origin(start)[0], self._origin(stop - 1)[1])
 
-    def around(self, start: int, stop: int) -> _Span:
-        """Widen a span of the view below so that it cuts none of its escapes."""
+    def widened(self, start: int, stop: int) -> _Span:
+        """Widen a span of the view `of` so that it cuts none of its escapes."""
         self._trace()
         first, last = bisect_right(self._begins, start) - 1, bisect_right(self._begins, stop - 1) - 1
         if first >= 0:
@@ -266,33 +269,33 @@ class _View:
             stop = max(stop, self._ends[last])
         return start, stop
 
-    def _below(self, at: int) -> _Span:
-        """Return where the byte at a place came from: a byte, or a whole escape."""
-        places = self._trace()
-        number, behind = divmod(bisect_right(places, at) - 1, 2)
+    def _origin(self, at: int) -> _Span:
+        """Return the span of the view `of` that a byte was made of: a byte, or a whole escape."""
+        positions = self._trace()
+        number, behind = divmod(bisect_right(positions, at) - 1, 2)
         if number < 0:
             return at, at + 1
         begin, end = self._begins[number], self._ends[number]
         if not behind:
             return begin, end
-        end += at - places[2 * number + 1]
+        end += at - positions[2 * number + 1]
         return end, end + 1
 
     def _trace(self) -> list[int]:
-        if self._places is None:
-            self._places, shorter = [], 0
+        if self._positions is None:
+            self._positions, shorter = [], 0
             for found in self._pattern.finditer(self._of.data) if self._pattern and self._of else ():
                 begin, end = found.span()
                 place, size = begin - shorter, len(_unescape(found[0]))
-                self._places += (place, place + size)
+                self._positions += (place, place + size)
                 self._begins.append(begin)
                 self._ends.append(end)
                 shorter += end - begin - size
-        return self._places
+        return self._positions
 
 
-def _undone(of: _View) -> _View | None:
-    """Return a view with the escapes of another undone, or first of all without NUL; None when it has none."""
+def _unescaped(of: _View) -> _View | None:
+    """Return a view without the NUL bytes of another one, or else with its escapes undone; None if it has neither."""
     data = of.data
     if b"\0" in data:  # of UTF-16 and UTF-32 remain the characters of Latin-1
         return _View(data.replace(b"\0", b""), of, _NULLS)
@@ -310,9 +313,9 @@ _BEGIN_OF_TOKEN = re.compile(rb"[0-9A-Za-z+.-]*\Z")
 
 
 def _numbers_of_json(data: bytes, spans: list[_Span]) -> dict[_Span, _Span]:
-    """Return the spans outside of strings, if data is JSON, with the whole numbers that they are in.
+    """Return, if data is JSON, each span outside of a string, with the span of the whole number that it is in.
 
-    Such a number is replaced by a string.
+    The caller replaces the whole number by a string.
     """
     if data.lstrip()[:1] not in _JSON_BEGINS or b"\0" in data:
         return {}

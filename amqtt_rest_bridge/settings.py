@@ -1,9 +1,9 @@
 """The settings of the plugin and of a worker: one row each, in the class that is built from a configuration file.
 
-A row has name, type, default, what the setting means, an example, its bounds, and whether it is secret. What is checked
-and said of a value, the options and variables of `rest-bridge worker` and the tables of the reference all come from the
-rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` builds `WorkerSettings`. Pure, but for what
-reads secrets from files and the environment.
+A row has name, type, default, meaning, example and bounds of a setting, and whether it is secret. The checks of a value
+and their messages, the options and variables of `rest-bridge worker`, and the tables of the reference come from these
+rows. amqtt builds `Settings` from its configuration, `rest-bridge worker` builds `WorkerSettings`. Pure, except that
+secrets are read from files and the environment.
 """
 
 import os
@@ -20,7 +20,7 @@ from amqtt_rest_bridge.lot.model import Capture, OverloadPolicy, Route
 from amqtt_rest_bridge.sizes import FORM, read_size, size_text
 from amqtt_rest_bridge.system import regular_file
 
-PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of one
+PASSWORD_VARIABLE: Final = "REST_BRIDGE_BROKER_PASSWORD"  # noqa: S105  # the name of a variable
 ADMIN_TOKEN_VARIABLE: Final = "REST_BRIDGE_ADMIN_TOKEN"  # noqa: S105  # as above
 ADMIN_VARIABLE: Final = "REST_BRIDGE_ADMIN"
 """The admin port that commands ask; a worker has no setting of the name."""
@@ -43,13 +43,13 @@ _YAML_TYPES: Final[Mapping[Any, str]] = {
 }
 
 
-def in_yaml(kind: Any) -> str:
-    """Return what a type is called by those who write YAML: `a whole number or null`."""
+def yaml_type_name(kind: Any) -> str:
+    """Return the name of a type for people who write YAML: `a whole number or null`."""
     origin, arguments = get_origin(kind) or kind, get_args(kind)
     if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(map(in_yaml, arguments)))
+        return " or ".join(dict.fromkeys(map(yaml_type_name, arguments)))
     if origin is list and arguments:
-        return f"a list of {in_yaml(arguments[0])}"
+        return f"a list of {yaml_type_name(arguments[0])}"
     if is_dataclass(origin):
         return "a mapping"
     return _YAML_TYPES.get(origin, getattr(origin, "__name__", str(origin)))
@@ -61,11 +61,12 @@ SettingFault = tuple[tuple[str, ...], str]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What there is to know of a setting beside its name, type and default.
+    """What describes a setting beside its name, type and default.
 
-    `low` and `high` bound a number. A size is bytes, or a text such as `64MiB`. A secret is neither shown nor an option
-    of a command, which other users of the machine can see; a mapping is set in the file only. `beyond` says what to do
-    in the place of a higher number, `no_worker` what a worker has instead of the setting.
+    `low` and `high` bound a number. A size is bytes, or a text such as `64MiB`. A secret is never shown, and is no
+    option of a command, since other users of the machine can see those. A mapping can be set only in the file.
+    `above_high` is the advice for a number above `high`. `worker_instead` is the advice to a worker, which does not
+    have the setting; None if it has it.
     """
 
     meaning: str
@@ -76,8 +77,8 @@ class Row:
     is_required: bool = False
     is_secret: bool = False
     is_mapping: bool = False
-    beyond: str = ""
-    no_worker: str | None = None
+    above_high: str = ""
+    worker_instead: str | None = None
 
     def fault(self, name: str, value: Any) -> str | None:
         """Return what is wrong with a value of the right type, None if nothing is."""
@@ -96,7 +97,7 @@ class Row:
         if self.low <= value <= self.high:
             return None
         size = f" bytes ({size_text(self.high)})" if self.is_size and self.high % 1024 == 0 else ""
-        instead = f"; {self.beyond}" if self.beyond and value > self.high else ""
+        instead = f"; {self.above_high}" if self.above_high and value > self.high else ""
         return f"the setting {name} is {value}; allowed is {self.low} to {self.high}{size}{instead}"
 
 
@@ -144,7 +145,7 @@ class Coreflux:
 
 @dataclass
 class Settings:
-    """The plugin's settings in the broker's configuration; `..._seconds` are seconds, `..._bytes` sizes."""
+    """The plugin's settings in the broker's configuration; names that end in `_bytes` are sizes."""
 
     is_mqtt_5: ClassVar[bool] = False
     """Whether the broker acknowledges what requests of server mode publish, and messages have properties."""
@@ -199,7 +200,7 @@ class Settings:
         "1 = the bridge is a process beside the broker; 0 = it runs in the broker process, for tests and small devices",
         "0",
         high=1,
-        beyond="a bridge is one process: for more run workers, as many as you like (rest-bridge worker)",
+        above_high="a bridge is one process: for more run workers, as many as you like (rest-bridge worker)",
     )
     workers: int = _setting(
         64,
@@ -223,7 +224,7 @@ class Settings:
         None,
         'SQLite file for `OVERLOAD_POLICY "lossless"`',
         "spool.db",
-        no_worker="leave it out: the broker keeps the messages of lossless routes",
+        worker_instead="leave it out: the broker keeps the messages of lossless routes",
     )
     access_log: str | None = _setting(
         None, "file that gets a JSON line for each HTTP request of server mode", "/var/log/bridge/access.jsonl"
@@ -283,7 +284,7 @@ class Settings:
                 setattr(self, one.name, size)
 
     @property
-    def recorded(self) -> bool:
+    def records_runs(self) -> bool:
         """Return whether calls and requests are recorded, for an admin port or a file."""
         return self.admin_port is not None or self.failures is not None
 
@@ -291,17 +292,17 @@ class Settings:
     def route_paths(self) -> list[str]:
         """Return the configured files and folders."""
         paths = [self.routes] if isinstance(self.routes, str) else self.routes or []
-        return [*paths, *self.may_be_empty]
+        return [*paths, *self.optional_paths]
 
     @property
-    def may_be_empty(self) -> list[str]:
-        """Return those of them that may be missing, or hold no route file."""
+    def optional_paths(self) -> list[str]:
+        """Return the configured folders that may be missing or hold no route file."""
         return [] if self.coreflux is None else [self.coreflux.routes]
 
     def setting_faults(self) -> Iterator[SettingFault]:
-        """Return everything that is wrong with the values: each by its row, then what they mean together.
+        """Yield all faults of the values: first of each value by its row, then of values that do not go together.
 
-        Without `admin_token` sets it to what a file of `secrets_dir` or the environment has.
+        If `admin_token` is not set, this also sets it from a file of `secrets_dir` or from the environment.
         """
         yield from self._faults_of_rows()
         if not self.server_host.strip():
@@ -338,7 +339,7 @@ class Settings:
                 yield (one.name,), fault
 
     def _read_admin_token(self) -> str | None:
-        """Set `admin_token` to what a file or the environment has, and return why that cannot be read."""
+        """Set `admin_token` from a file or the environment; return why it cannot be read, None if nothing is wrong."""
         if self.admin_token is None:
             try:
                 self.admin_token = read_secret(self, "admin_token", ADMIN_TOKEN_VARIABLE) or None
@@ -347,7 +348,7 @@ class Settings:
         return None
 
     def faults_of(self, route: Route) -> Iterator[Fault]:
-        """Return the settings that a route needs and that are missing; a warning if it only loses something."""
+        """Yield an error for each missing setting that a route needs; a warning if only lost messages are at stake."""
         config, name = route.config, route.name
         if self.spool is None and not self.is_mqtt_5 and route.route_config.overload_policy is OverloadPolicy.LOSSLESS:
             yield _needed(
@@ -430,7 +431,7 @@ class WorkerSettings(Settings):
     key_file: str | None = _setting(None, "PEM file of its key, not encrypted", "/etc/bridge/worker.key")
 
     def setting_faults(self) -> Iterator[SettingFault]:
-        """Return everything that is wrong with the values; neither certificates nor the password are read."""
+        """Yield all faults of the values; neither certificates nor the password are read."""
         yield from super().setting_faults()
         if not _GROUP.fullmatch(self.group):
             message = "must be a name of 1 to 64 letters, digits, _ . or -: all workers of a group share it"
@@ -443,9 +444,9 @@ def read_secret(settings: Settings, name: str, variable: str) -> str | None:
     """Return a secret from a file of `secrets_dir`, or from the environment; None without both. Blocks.
 
     Args:
-        settings: Of which `NAME_secret` names the file.
-        name: NAME.
-        variable: Of the environment, read without that setting.
+        settings: The settings; the one called `<name>_secret` names the file.
+        name: The setting that the secret is for, such as `admin_token`.
+        variable: The environment variable that is read if no file is named.
 
     Raises:
         ConfigurationError: The file cannot be read or is empty, or `${NAME}` is in the place of the secret.

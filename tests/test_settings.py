@@ -158,7 +158,7 @@ def test_each_setting_of_a_worker_is_an_option_but_for_secrets_and_mappings(
     assert main(["worker", "--help"]) == 0
     row = next(row_of(one) for one in fields(WorkerSettings) if one.name == name)
     is_option = f"--{name.replace('_', '-')} " in capsys.readouterr().out
-    assert is_option == (row.no_worker is None and not (row.is_secret or row.is_mapping))
+    assert is_option == (row.worker_instead is None and not (row.is_secret or row.is_mapping))
 
 
 def test_an_option_wins_over_its_variable_and_both_over_the_file(

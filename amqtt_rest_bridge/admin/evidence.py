@@ -17,7 +17,7 @@ from amqtt_rest_bridge.secret_search import MASK
 SHOWN_BYTES: Final = 16 << 10
 """Bytes of a payload or body that are shown."""
 MASKED_BYTES: Final = 4 * SHOWN_BYTES
-"""Bytes of it that are looked through for secrets: a secret that begins in the shown part may end behind it."""
+"""Bytes of it that are searched for secrets: a secret may begin in the shown part and end after it."""
 
 
 class ShownBody(Struct, frozen=True, array_like=True):
@@ -28,12 +28,12 @@ class ShownBody(Struct, frozen=True, array_like=True):
 
 
 class Evidence(Struct, frozen=True, array_like=True):
-    """What is kept of a call or request beside its message; no secrets of the route or of the request.
+    """What is kept of a call or request beside its message, without secrets of the route or of the request.
 
-    `payload` is the message's as it may be shown, None where it had been let go; `carries` is whether that message
-    brought credentials. `headers` and `body` are the request's as it was sent, `response` is None where none
-    came. `url` is None where nothing was sent; of a request of server mode it is the path. `together` is how many
-    messages the request was for, 0 for an event without BATCH_SIZE.
+    `payload` is the masked payload of the message, None if it was released early; `has_credentials` says whether the
+    message brought credentials. `url`, `headers` and `body` are those of the request as it was sent; `url` is the path
+    for a request of server mode, None if nothing was sent. `response` is None if none came. `together` is the number of
+    messages in the request, 0 for an event without BATCH_SIZE.
     """
 
     hint: str | None
@@ -41,7 +41,7 @@ class Evidence(Struct, frozen=True, array_like=True):
     tries: int
     attempts: list[Try]
     payload: ShownBody | None
-    carries: bool = False
+    has_credentials: bool = False
     headers: list[tuple[str, str]] = []
     body: ShownBody | None = None
     response: "ShownResponse | None" = None
@@ -62,7 +62,7 @@ def call_evidence(run: CallRun) -> Evidence:
     own, request, response = masker_of(run.route), run.request, run.response
     masker = masker_for(own, request, response)
     carried = frozenset() if request is None else credentials_of(request.headers, request.url)
-    carries = any(own.text(one) == one for one in carried)
+    has_credentials = any(own.text(one) == one for one in carried)
     url, headers, body, received = None, [], None, None
     if request is not None:
         url = masker.address(request.url)[:LONGEST_URL]
@@ -77,19 +77,19 @@ def call_evidence(run: CallRun) -> Evidence:
     hint = None if run.failure is None else run.failure.hint
     payload = shown_body(masker, run.message.payload)
     return Evidence(
-        hint, url, run.attempted, list(run.attempts), payload, carries, headers, body, received,
+        hint, url, run.attempted, list(run.attempts), payload, has_credentials, headers, body, received,
         run.together if run.event.batch_size is not None else 0,
     )  # fmt: skip
 
 
-def request_evidence(run: RequestRun, first: Evidence | None) -> Evidence:
+def request_evidence(run: RequestRun, original: Evidence | None) -> Evidence:
     """Return what is kept of a request beside its message, without secrets.
 
-    `first` is that of the run whose message this one sends again: it has what the request brought.
+    `original` is the evidence of the run that this one retries. Only that run has seen the request of the caller.
     """
     if run.retry_of is not None:
-        payload = None if first is None else first.payload
-        return Evidence(None if run.refusal is None else run.refusal.hint, None, 1, [], payload, carries=True)
+        payload = None if original is None else original.payload
+        return Evidence(None if run.refusal is None else run.refusal.hint, None, 1, [], payload, has_credentials=True)
     request, answer, publication, event = run.request, run.answer, run.publication, run.event
     headers = list(request.headers.items())
     carried = credentials_of(headers, request.target)
@@ -123,10 +123,10 @@ def _shown_headers(masker: Masker, headers: Iterable[tuple[str, str]]) -> list[t
 
 
 def shown_body(masker: Masker, body: bytes, size: int | None = None) -> ShownBody:
-    """Return what is shown of a body whose first `MASKED_BYTES` are given at least; `size` is that of the whole.
+    """Return a body masked, then cut for display.
 
-    It is masked before it is cut, and of a large one the end of what was looked through is left out, where a part of a
-    secret may be.
+    `body` may be the first `MASKED_BYTES` of a larger one, whose size is then `size`. The end of the masked bytes of a
+    large body is not shown: a secret may begin there that was not recognized, because its rest was not searched.
     """
     masked = masker.body(body[:MASKED_BYTES], shown=True)
     most = SHOWN_BYTES if len(body) < MASKED_BYTES else max(0, len(masked) - MASKED_BYTES + SHOWN_BYTES)

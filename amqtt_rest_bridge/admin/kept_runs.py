@@ -69,7 +69,7 @@ class KeptRun(Struct, frozen=True, array_like=True):
     def shown_payload(self) -> bytes | None:
         """Return the first bytes of its payload, which are not masked; None if `evidence` has them masked."""
         evidence, payload = self.evidence, self.payload
-        is_open = evidence is None or (evidence.payload is None and not evidence.carries)
+        is_open = evidence is None or (evidence.payload is None and not evidence.has_credentials)
         return payload[:MASKED_BYTES] if payload is not None and is_open else None
 
 

@@ -144,5 +144,5 @@ class Admin:
         if self._socket is not None:
             self._socket.close()
         if self._file is not None:
-            self.records.keep_waiting()
+            self.records.keep_pending()
             self._file.close()

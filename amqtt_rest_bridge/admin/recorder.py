@@ -1,8 +1,8 @@
-"""Records the calls and requests of the bridge: counts them, and keeps the last ones of each route. The loop alone.
+"""Records the calls and requests of the bridge: counts them, and keeps the last ones of each route. Event loop only.
 
-Each route has its last 50 calls and requests, and its last 20 failures, which successes do not push out; failures are
-also kept with their message, request and response (`KeptRuns`). Recording has to be cheap: the secrets of most runs are
-masked when they are read. Runs that are kept with their messages are masked before.
+The recorder remembers the last 50 calls and requests of each route, and separately its last 20 failures. Failures are
+also kept with their message, request and response (`KeptRuns`). Recording has to be cheap, so the secrets of remembered
+runs are masked only when a run is read. Runs that are kept with their messages are masked first.
 """
 
 import asyncio
@@ -43,24 +43,24 @@ BUCKETS: Final[tuple[float, ...]] = (
 )
 """The upper bounds of the histogram of what servers take, 0.8 ms to 36 s; one more counts what took longer.
 
-Each is at most a quarter above the one before, so that no quantile is further off.
+Each bound is at most a quarter above the one before, which limits the error of a quantile.
 """
 SUCCEEDED: Final = "succeeded"
 _SKIPPED: Final = "skipped"
-_LONGEST_METHOD: Final = 16  # of one that no endpoint takes, which may be as long as all headers
-_KEEP_SECONDS: Final = 0.2  # from a request that is kept at once to those after it, so that a flood costs little
-_MOST_WAITING: Final = 100  # requests, the last ones, that wait to be kept ...
-_MOST_WAITING_BYTES: Final = 8 << 20  # ... and their bodies
+_LONGEST_METHOD: Final = 16  # characters; a method that no endpoint takes may be as long as all headers
+_KEEP_SECONDS: Final = 0.2  # between two times that requests are kept, so that a flood costs little
+_MOST_PENDING: Final = 100  # requests that wait to be kept, the last ones ...
+_MOST_PENDING_BYTES: Final = 8 << 20  # ... and their bodies
 _KINDS: Final = {Outcome.SKIPPED: "skipped", Outcome.RETRYING: "retry", Outcome.REFUSED: "refused"}
 
 
 class EventCounts(Struct):
-    """What has been counted of an event since the start.
+    """Counts of an event since the start.
 
-    `outcomes` are calls by failure code ("succeeded" without one), `took` how long their requests took; `waits` of them
-    waited `waited_seconds` together. `statuses` are requests of server mode by the status of the answer; of a server
-    event `took` is the time until the answer, without callers that were refused and what was skipped. `skipped` are
-    messages and requests by the code of their reason.
+    `outcomes` counts calls by failure code ("succeeded" without one). `took` has the durations of their requests; for a
+    server event, the time until the answer of each request that was neither refused nor skipped. `waits` is the number
+    of calls that were not skipped, `waited_seconds` the time that these waited in all. `statuses` counts requests of
+    server mode by the status of the answer, `skipped` messages and requests by the code of the reason.
     """
 
     outcomes: dict[str, int]
@@ -115,7 +115,7 @@ class RunRecorder:
     Args:
         runs: Makes the ids of calls.
         capture: Which runs are kept with message, request and response.
-        kept: Keeps them.
+        kept: The store of these runs.
         bound_ports: Returns the bound port for each SERVER_PORT.
     """
 
@@ -134,15 +134,15 @@ class RunRecorder:
         self.problems = Problems()
         """What is wrong now."""
         self.kept.on_superseded = self.problems.superseded
-        self.followers = Followers(self._shown)
+        self.followers = Followers(self._without_secrets)
         """Who follows what happens."""
         self._counts: dict[EventName, EventCounts] = {}
         self._recent: dict[str, deque[NotedRun]] = {}
         self._failures: dict[str, deque[NotedRun]] = {}
         self._secrets: frozenset[str] = frozenset()  # of all routes
-        self._waiting: deque[tuple[NotedRun, RequestRun]] = deque()  # requests that are to be kept
-        self._waiting_bytes = 0
-        self._is_due = False
+        self._pending: deque[tuple[NotedRun, RequestRun]] = deque()  # requests to keep
+        self._pending_bytes = 0
+        self._has_timer = False
 
     def use_routes(self, routes: Sequence[Route]) -> None:
         """Record the events of these routes from now on, and no others; kept runs of others stay."""
@@ -179,20 +179,20 @@ class RunRecorder:
             None if is_refused else max(0.0, _milliseconds(run.waited)),
             run.attempts, run.retry_of, reason=None if run.skipped is None else Reason(*run.skipped),
         ))  # fmt: skip
-        self._note(noted)
+        self._remember(noted)
         if (counts := self._counts.get(name)) is None:
             return
         if run.outcome is Outcome.RETRYING:
-            self.problems.try_failed(run.number, self._shown(noted))
+            self.problems.try_failed(run.number, self._without_secrets(noted))
             return
         counts.add_call(run)
         is_kept = failure is not None or self._capture is Capture.ALL
         if is_kept or run.retry_of is not None:
-            shown, message = self._shown(noted), run.message
+            shown, message = self._without_secrets(noted), run.message
             has_evidence = is_kept and not is_refused and self._capture is not Capture.NONE
             evidence = call_evidence(run) if has_evidence else None
             if evidence is not None:
-                shown = replace(shown, url=evidence.url)  # without what the message brought, too
+                shown = replace(shown, url=evidence.url)  # without the secrets of the message, too
             if failure is not None:
                 self.problems.add_failure(shown)
             payload = None if self._capture is Capture.NONE else message.payload
@@ -210,7 +210,7 @@ class RunRecorder:
         route, event, refusal, status = run.route, run.event, run.refusal, run.answer.status[:3]
         url = path_of(run.request.target)
         if len(url) > LONGEST_URL:
-            url = self._masked(route, url)[:LONGEST_URL]
+            url = self._masked_url(route, url)[:LONGEST_URL]
         noted = NotedRun(route, Run(
             run.time, "skipped" if run.outcome is Outcome.SKIPPED else "request", run.request.id,
             None if route is None else route.name,
@@ -223,7 +223,7 @@ class RunRecorder:
             None, _milliseconds(run.took), None, (), run.retry_of,
             reason=None if run.skipped is None else Reason(*run.skipped),
         ))  # fmt: skip
-        self._note(noted)
+        self._remember(noted)
         if route is None or event is None or (counts := self._counts.get((route.name, event.name))) is None:
             return
         counts.add_request(run)
@@ -238,13 +238,13 @@ class RunRecorder:
             self._keep_soon(noted, run)
 
     def _note_retry(self, name: str | None, outcome: Outcome, now: float) -> None:
-        """Note how the retry of a failure has ended. If it has succeeded, its problem has a message less."""
+        """Note how the retry of a failure has ended. A success takes the message out of its problem."""
         if name is not None:
             for failure in self.kept.note_retry(name, outcome.value):
                 self.problems.sent_again(failure, now)
 
     def note_unmatched(self, message: Message) -> None:
-        """Note a message that concerns no route, for those that follow; not the broker's own on `$SYS`."""
+        """Show a message that concerns no route to followers, except the broker's own messages on `$SYS`."""
         if self.followers.are_any and not message.topic.startswith("$SYS/"):
             self.followers.note(NotedRun(None, Run(message.timestamp, "message", topic=loggable(message.topic))))
 
@@ -252,7 +252,7 @@ class RunRecorder:
         """Note an error of a route that ended no message."""
         self.problems.error(route, code, message, now)
 
-    def _note(self, noted: NotedRun) -> None:
+    def _remember(self, noted: NotedRun) -> None:
         run = noted.run
         if run.kind != "retry" and (recent := self._recent.get(run.route or "")) is not None:
             recent.append(noted)
@@ -262,44 +262,44 @@ class RunRecorder:
             self.followers.note(noted)
 
     def _keep_soon(self, noted: NotedRun, run: RequestRun) -> None:
-        """Keep a request: the first one at once, those of the next 0.2 s together."""
-        if not self._is_due:
-            self._is_due = True
-            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
+        """Keep a request at once, or with the timer if one was kept within the last 0.2 s."""
+        if not self._has_timer:
+            self._has_timer = True
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)
             self._keep_request(noted, run)
             return
-        self._waiting.append((noted, run))
-        self._waiting_bytes += _body_bytes(run)
-        while len(self._waiting) > _MOST_WAITING or (
-            self._waiting_bytes > _MOST_WAITING_BYTES and len(self._waiting) > 1
+        self._pending.append((noted, run))
+        self._pending_bytes += _body_bytes(run)
+        while len(self._pending) > _MOST_PENDING or (
+            self._pending_bytes > _MOST_PENDING_BYTES and len(self._pending) > 1
         ):
-            self._waiting_bytes -= _body_bytes(self._waiting.popleft()[1])
+            self._pending_bytes -= _body_bytes(self._pending.popleft()[1])
 
-    def _keep_due(self) -> None:
-        self._is_due = bool(self._waiting)
-        if self._is_due:
-            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._keep_due)
-            self.keep_waiting()
+    def _on_timer(self) -> None:
+        self._has_timer = bool(self._pending)
+        if self._has_timer:
+            asyncio.get_running_loop().call_later(_KEEP_SECONDS, self._on_timer)
+            self.keep_pending()
 
     def _keep_request(self, noted: NotedRun, run: RequestRun) -> None:
         publication = run.publication or Publication("", b"")
         payload = None if run.publication is None else publication.payload
-        first = self.kept.get(run.retry_of or "")
-        evidence = request_evidence(run, None if first is None else first.evidence)
-        shown = self._shown(noted)
+        original = self.kept.get(run.retry_of or "")
+        evidence = request_evidence(run, None if original is None else original.evidence)
+        shown = self._without_secrets(noted)
         self.kept.add(KeptRun(shown, publication.topic, run.time - run.took, payload, evidence, publication.properties))
 
-    # What is asked for.
+    # Queries.
 
-    def keep_waiting(self) -> None:
-        """Keep the requests that wait to be kept, before they are looked for."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, deque(), 0
+    def keep_pending(self) -> None:
+        """Keep the pending requests now; called before kept runs are searched."""
+        waiting, self._pending, self._pending_bytes = self._pending, deque(), 0
         for noted, run in waiting:
             self._keep_request(noted, run)
 
     def find(self, query: RunQuery) -> list[Run]:
-        """Return the newest runs that a query asks for, remembered or kept, and calls that are tried again."""
-        self.keep_waiting()
+        """Return the newest matches of a query among remembered and kept runs and the calls that are tried again."""
+        self.keep_pending()
         remembered = {
             one.run.id: one
             for route in (self._recent if query.route is None else (query.route,))
@@ -307,21 +307,21 @@ class RunRecorder:
             if query.wants(one.run)
         }
         newest = nlargest(query.limit, remembered.values(), key=lambda one: one.run.time)
-        found = {one.run.id: self._shown(one) for one in newest}
+        found = {one.run.id: self._without_secrets(one) for one in newest}
         tried = self.problems.open_tries() if query.tries or query.outcome == Outcome.RETRYING else ()
         kept = [one.run for one in self.kept.newest(query.route)]
         found |= {run.id: run for run in (*kept, *tried) if query.wants(run)}
         return nlargest(query.limit, found.values(), key=lambda run: run.time)
 
-    def _masked(self, route: Route | None, url: str) -> str:
+    def _masked_url(self, route: Route | None, url: str) -> str:
         return masked_path(url, self._secrets) if route is None else masker_of(route).address(url)
 
-    def _shown(self, noted: NotedRun) -> Run:
+    def _without_secrets(self, noted: NotedRun) -> Run:
         run, reason = noted.run, noted.run.reason
         address = (NO_SECRETS if noted.route is None else masker_of(noted.route)).address
         return replace(
             run,
-            url=None if run.url is None else self._masked(noted.route, run.url),
+            url=None if run.url is None else self._masked_url(noted.route, run.url),
             message=None if run.message is None else address(run.message),
             reason=None if reason is None else Reason(reason.code, address(reason.message)),
         )

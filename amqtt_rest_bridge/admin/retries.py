@@ -105,7 +105,7 @@ class Retries:
 
     async def retry(self, wanted: RetryQuery) -> Retried:
         """Begin the retries that are asked for; return once all have begun, or been refused."""
-        self._recorder.keep_waiting()
+        self._recorder.keep_pending()
         is_search, kept, done = wanted.ids is None, self._recorder.kept, Retried([], [])
         if wanted.ids is None:  # the oldest first
             names = [run.run.id or "" for run in kept.unsent(wanted.route, wanted.code)[MOST_RUNS - 1 :: -1]]

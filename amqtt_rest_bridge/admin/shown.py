@@ -1,7 +1,7 @@
 """What pages, the API and commands show, as texts: routes, problems, runs as JSON, trees, CSV, lines for a shell. Pure.
 
-Secrets were masked before. What was not is masked by the present definition of its route; where that is gone, nothing
-of the payload is shown.
+Most secrets were masked when the run was kept. A payload that was not masked then is masked here by the present
+definition of its route; if the route was removed, the payload is not shown.
 """
 
 import csv
@@ -34,8 +34,8 @@ from amqtt_rest_bridge.topics import loggable
 Row = Mapping[str, str]
 SORTS: Final = ("health", "name", "rate", "succeeded", "failed", "refused", "queued", "p50", "p99", "wait_p99")
 _UNFOLDED: Final = 40
-"""Routes that are listed one below the other; more are folded by what their names begin with."""
-_FEWEST: Final = 3  # routes that are folded together
+"""Most routes that are listed one by one; more are folded into groups by the beginnings of their names."""
+_SMALLEST_GROUP: Final = 3  # routes that are folded together
 _PREFIX: Final = re.compile(r"[^\W\d_]+?(?=[-_./: \d]|(?<=[a-z])[A-Z])|[^-_./: ]+")
 
 
@@ -83,7 +83,7 @@ def rows(numbers: Numbers, history: History) -> list[Row]:
 
 
 def sort_rows(all_rows: Sequence[Row], by: str) -> list[Row]:
-    """Sort by one of `SORTS`: what needs attention first, names from A on, numbers from the highest on."""
+    """Sort by one of `SORTS`: health with the worst first, names from A to Z, numbers with the highest first."""
     if by == "name":
         return sorted(all_rows, key=lambda one: one["name"].lower())
     if by == "health":
@@ -93,7 +93,7 @@ def sort_rows(all_rows: Sequence[Row], by: str) -> list[Row]:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Routes whose names begin alike; `name` is "" for those that are not folded."""
+    """Routes whose names begin with `name`; it is "" for routes that are not folded."""
 
     name: str
     rows: Sequence[Row]
@@ -101,15 +101,15 @@ class Group:
 
 
 def groups(sorted_rows: Sequence[Row]) -> list[Group]:
-    """Fold many routes by what their names begin with, the groups in the order of their first routes."""
+    """Fold many routes into groups by the beginnings of their names, in the order of the first route of each group."""
     if len(sorted_rows) <= _UNFOLDED:
         return [Group("", sorted_rows, summary(sorted_rows))]
     found: dict[str, list[Row]] = {}
     for one in sorted_rows:
         match = _PREFIX.match(one["name"])
         found.setdefault(match[0] if match else one["name"], []).append(one)
-    rest = [one for own in found.values() if len(own) < _FEWEST for one in own]
-    folded = [Group(name, own, summary(own)) for name, own in found.items() if len(own) >= _FEWEST]
+    rest = [one for own in found.values() if len(own) < _SMALLEST_GROUP for one in own]
+    folded = [Group(name, own, summary(own)) for name, own in found.items() if len(own) >= _SMALLEST_GROUP]
     return ([Group("", rest, summary(rest))] if rest else []) + folded
 
 
@@ -134,9 +134,9 @@ _UNFOLDED_LINES: Final = 24  # lines of an object or array
 
 
 def problem_members(numbers: Numbers) -> list[dict[str, Any]]:
-    """Return what is wrong now as the members of JSON objects, most messages first.
+    """Return the present problems as the members of JSON objects, those with most messages first.
 
-    Requests that led to no endpoint are among it where there is one that was probably meant.
+    Requests that matched no endpoint are included if one is near enough to have been meant.
     """
     bridge = numbers.bridge
     unmatched = [
@@ -155,7 +155,7 @@ def problem_members(numbers: Numbers) -> list[dict[str, Any]]:
 
 
 def unmatched_members(numbers: Numbers) -> dict[str, Any]:
-    """Return the requests that led to no endpoint as the members of a JSON object, by port and by path."""
+    """Return the requests that matched no endpoint as the members of a JSON object, by port and by path."""
     bridge = numbers.bridge
     paths = [
         msgspec.structs.asdict(one) | {"first": rfc3339(one.first), "last": rfc3339(one.last)}
@@ -176,7 +176,7 @@ def whole_run(run: Run, kept: KeptRun | None, routes: Mapping[str, Route]) -> di
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return JSON objects as CSV (RFC 4180), a column for each member of any, those of an inner object with its name.
+    """Return JSON objects as CSV (RFC 4180) with a column for each member; `a.b` is member b of an inner object a.
 
     A list of texts is one text, any other list its length. A text that a spreadsheet would take for a formula begins
     with an apostrophe.
@@ -228,7 +228,7 @@ def _exchange(run: Run, evidence: Evidence) -> dict[str, Any]:
 
 
 def _body(body: ShownBody) -> dict[str, Any]:
-    """Return a body with its size, and whether it was cut; a character that the cut has split is left out."""
+    """Return a body with its size, and whether it was cut. A UTF-8 character that the cut has split is left out."""
     data, is_cut = body.data, body.size > len(body.data)
     if is_cut:
         for left_out in range(_PARTIAL + 1):
@@ -241,15 +241,15 @@ def _body(body: ShownBody) -> dict[str, Any]:
     return {**body_members(data), "size": body.size, "is_cut": is_cut}
 
 
-# JSON as lines that a template makes folding elements of: names, order and numbers stay as they were written, names
-# that occur twice too.
+# JSON as lines, of which a template makes folding elements. Names (also those that occur twice), order and numbers stay
+# as they were written.
 
 
 class Line(NamedTuple):
     """A member or an item of JSON.
 
-    `kind` is `open` or `close` of an object or array, else of the value: `string`, `number` or `word`. `text` is the
-    value, or how much is in it; `is_open` whether what is in it is seen at first.
+    `kind` is `string`, `number` or `word`, or for an object or array `open` and `close`. `text` is the value, or the
+    number of members or items. `is_open` says whether an object or array is unfolded at first.
     """
 
     kind: str
@@ -269,7 +269,7 @@ class _Number(str):
 
 
 def json_lines(text: str) -> list[Line]:
-    """Return the lines of an object or array; none where it is empty, and where the text is anything else."""
+    """Return the lines of an object or array that is not empty; no lines for any other text."""
     try:
         value = json.loads(
             text, object_pairs_hook=_Members, parse_float=_Number, parse_int=_Number, parse_constant=_Number
@@ -282,7 +282,7 @@ def json_lines(text: str) -> list[Line]:
 
 def _lines(name: str, value: Any, depth: int) -> Iterator[Line]:
     if not isinstance(value, list) or not value:
-        yield _leaf(name, value)
+        yield _value_line(name, value)
         return
     if depth == _DEEPEST:
         raise RecursionError
@@ -298,7 +298,7 @@ def _lines(name: str, value: Any, depth: int) -> Iterator[Line]:
     yield Line("close")
 
 
-def _leaf(name: str, value: Any) -> Line:
+def _value_line(name: str, value: Any) -> Line:
     if isinstance(value, _Number):
         return Line("number", name, value)
     if isinstance(value, str):
@@ -312,9 +312,9 @@ def _leaf(name: str, value: Any) -> Line:
 
 
 def curl_line(run: Mapping[str, Any], route: Route | None) -> str | None:
-    """Return the request of a run as a line of curl, None where none was sent or its body is not shown whole.
+    """Return a curl command for the request of a run, None if it sent none or the body is not shown whole.
 
-    One of server mode has no host: it is sent to the port of its route on this machine.
+    A request of server mode has no host, so the command sends it to the port of the route on this machine.
     """
     request = run["request"]
     if not request or request.get("is_cut") or request.get("body_encoding") == "base64":
@@ -330,11 +330,11 @@ def curl_line(run: Mapping[str, Any], route: Route | None) -> str | None:
             words += ["-H", f"{name}: {value}" if value else f"{name};"]  # `NAME:` would leave the header out
     if request.get("body"):
         words += ["--data-raw", request["body"]]
-    return _line(words)
+    return _shell_line(words)
 
 
 def try_line(run: Mapping[str, Any], route: Route | None, secrets_dir: str = Settings.secrets_dir) -> str | None:
-    """Return the message of a run for `rest-bridge try`, None of a request and of one that is not shown whole."""
+    """Return a `rest-bridge try` command for the message of a call, None for a request or a message not shown whole."""
     message = run["message"]
     if route is None or not message or "path" in run or message["payload"] is None or message["is_cut"]:
         return None
@@ -343,19 +343,19 @@ def try_line(run: Mapping[str, Any], route: Route | None, secrets_dir: str = Set
     options = {"--topic": message["topic"], "--payload": message["payload"]}
     if secrets_dir != Settings.secrets_dir:
         options["--secrets-dir"] = secrets_dir
-    return _line(["rest-bridge", "try", route.path, *(word for pair in options.items() for word in pair)])
+    return _shell_line(["rest-bridge", "try", route.path, *(word for pair in options.items() for word in pair)])
 
 
-def _line(words: Sequence[str]) -> str | None:
-    """Quote each word, so that what a message holds is a word and nothing else; NUL is in no word of a line.
+def _shell_line(words: Sequence[str]) -> str | None:
+    """Return a line for a shell with each word quoted, so that no text of a message is read as a command.
 
-    Control characters, by which a pasted text could end the paste, are escaped as bash and zsh read them. Secrets were
-    masked before: to send the line, fill them in.
+    Returns None if a word holds NUL, which no shell accepts. Control characters could end a paste, so they are escaped
+    as bash and zsh read them. Secrets are masked: a reader fills them in before sending the line.
     """
-    return None if any("\0" in word for word in words) else " ".join(_quoted(word) for word in words)
+    return None if any("\0" in word for word in words) else " ".join(_quoted_word(word) for word in words)
 
 
-def _quoted(word: str) -> str:
+def _quoted_word(word: str) -> str:
     if CONTROL.search(word) is None:
         return shlex.quote(word)
     text = word.replace("\\", "\\\\").replace("'", "\\'")

@@ -16,7 +16,7 @@ from amqtt.utils import import_string
 from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, HintedError, on_one_line, reason
-from amqtt_rest_bridge.settings import in_yaml
+from amqtt_rest_bridge.settings import yaml_type_name
 from amqtt_rest_bridge.spelling import did_you_mean, question
 
 ANONYMOUS: Final = "amqtt.plugins.authentication.AnonymousAuthPlugin"
@@ -65,7 +65,8 @@ def broker_config(values: Mapping[str, Any]) -> BrokerConfig:
         raise UnusableConfigurationError((keys[0],), message) from error
     except dacite.WrongTypeError as error:  # without the value, which may be a password
         place = str(error.field_path)
-        message = f"wrong value type for {place}: must be {in_yaml(error.field_type)}, not {in_yaml(type(error.value))}"
+        wanted, given = yaml_type_name(error.field_type), yaml_type_name(type(error.value))
+        message = f"wrong value type for {place}: must be {wanted}, not {given}"
         raise UnusableConfigurationError(tuple(place.split(".")), message) from error
     except Exception as error:  # whatever amqtt raises
         message = "no listener is named default" if isinstance(error, KeyError) else on_one_line(reason(error), 200)
@@ -92,10 +93,10 @@ def _check_types(listeners: Any) -> None:
     """Raise `UnusableConfigurationError` for what amqtt refuses without naming it: a listener's name, form or type."""
     for name, listener in listeners.items() if isinstance(listeners, Mapping) else ():
         if not isinstance(name, str):
-            message = f"the name of listener {name} must be text, not {in_yaml(type(name))}: write it in quotes"
+            message = f"the name of listener {name} must be text, not {yaml_type_name(type(name))}: write it in quotes"
             raise UnusableConfigurationError(("listeners", str(name)), message)
         if not isinstance(listener, Mapping):
-            message = f"listener {name}: must be a mapping (type, bind), not {in_yaml(type(listener))}"
+            message = f"listener {name}: must be a mapping (type, bind), not {yaml_type_name(type(listener))}"
             raise UnusableConfigurationError(("listeners", name), message)
         kind = listener.get("type")
         if isinstance(kind, str) and kind not in set(ListenerType):

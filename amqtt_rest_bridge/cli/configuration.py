@@ -21,7 +21,7 @@ from amqtt_rest_bridge.cli.yaml_files import read_yaml
 from amqtt_rest_bridge.errors import ConfigurationError, Fault, FaultCode, Position, RouteFilesError, Severity, reason
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 from amqtt_rest_bridge.reload import usable_routes
-from amqtt_rest_bridge.settings import SettingFault, Settings, in_yaml
+from amqtt_rest_bridge.settings import SettingFault, Settings, yaml_type_name
 from amqtt_rest_bridge.spelling import Question, did_you_mean
 
 log = logging.getLogger(__name__)
@@ -277,10 +277,10 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
         if found_inside:
             return replace(found_inside[0], key=name, message=f"{name}: {found_inside[0].message}")
         return InvalidValue(name, f"{name}: {reason(error)}")
-    if in_yaml(expected) == in_yaml(found):
+    if yaml_type_name(expected) == yaml_type_name(found):
         return InvalidValue(name, f"what {place} holds does not fit")
     quoted = isinstance(value, str) and int in kinds and _NUMBER.fullmatch(value)
-    message = f"{place} must be {in_yaml(expected)}, not {in_yaml(found)}"
+    message = f"{place} must be {yaml_type_name(expected)}, not {yaml_type_name(found)}"
     return InvalidValue(name, message, "write a number without quotes" if quoted else None)
 
 
@@ -322,7 +322,7 @@ def _unusable_routes(settings: Settings) -> list[str]:
     sizes = ("max_body_bytes", "max_response_bytes")
     unreadable = {name: getattr(Settings, name) for name in sizes if isinstance(getattr(settings, name), str)}
     settings = replace(settings, **unreadable)  # what cannot be read is reported with the other values
-    texts = sources.read(settings.route_paths, settings.may_be_empty)
+    texts = sources.read(settings.route_paths, settings.optional_paths)
     loaded = loader.load(texts, Environment(os.environ, Path(settings.secrets_dir)))
     return [
         f"{route.path}:{route.position.line}:{route.position.column}: error: route {route.name}: {error}"

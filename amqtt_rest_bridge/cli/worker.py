@@ -75,7 +75,7 @@ examples:
 
 
 _TLS_FILES: Final = ("ca_file", "cert_file", "key_file")
-_ROWS: Final = [one for one in fields(WorkerSettings) if row_of(one).no_worker is None]
+_ROWS: Final = [one for one in fields(WorkerSettings) if row_of(one).worker_instead is None]
 _TEXTS: Final = [one for one in _ROWS if not row_of(one).is_mapping]
 """What can be set outside of the file."""
 
@@ -157,7 +157,7 @@ def _read(path: Path, options: Mapping[str, Any]) -> tuple["Section | None", lis
             sources[one.name] = f"{option}{variable_of(one)}"
     section, faults = configuration.section_of(WorkerSettings, read, (), {**read.values, **options}, sources)
     faults += [
-        read.fault((one.name,), f"a worker has no {one.name}", row_of(one).no_worker)
+        read.fault((one.name,), f"a worker has no {one.name}", row_of(one).worker_instead)
         for one in fields(WorkerSettings)
         if one.name in read.values and one not in _ROWS
     ]

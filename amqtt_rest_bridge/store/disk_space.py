@@ -10,7 +10,7 @@ room of a removed one, but only after a checkpoint of the present log: the log w
 room that it needs. Once the disk has room, the full reserve is held again. When all messages are removed and other
 files have taken the rest of the disk, the database file shrinks to make room.
 
-The broker's loop only, but for checkpoints.
+Runs on the broker's loop; checkpoints run on a thread.
 """
 
 import contextlib
@@ -29,9 +29,9 @@ log = logging.getLogger(__name__)
 _LEAST_STEP: Final = 128 << 10
 _MOST_STEP: Final = 1 << 20
 _SHARE: Final = 16  # of the file system
-_REMOVAL: Final = 32 << 10  # bytes that a tight spool keeps, so that another program cannot take the last ones
+_REMOVAL_ROOM: Final = 32 << 10  # bytes that a tight spool keeps, so that another program cannot take the last ones
 _BLOCK: Final = 4096
-_LARGEST: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
+_LARGEST_MESSAGE: Final = 16 << 20  # bytes; a larger message may not find room in a tight spool
 _SMALL_LOG: Final = 4 << 20  # bytes; the largest log that a checkpoint on the loop may copy
 _LARGE_RESERVE: Final = 64  # steps
 _MOST_PAGES: Final = (1 << 30) - 1
@@ -54,7 +54,7 @@ class Reserve:
         return os.fstat(self._file).st_size
 
     def hold(self, size: int) -> bool:
-        """Hold at least `size` bytes; False, and no more held than before, when the disk has no room for them."""
+        """Hold at least `size` bytes and return True; on a full disk hold no more than before, return False."""
         before = self.size
         if before >= size:
             return True
@@ -62,7 +62,9 @@ class Reserve:
             os.posix_fallocate(self._file, 0, size)
         except OSError as error:
             os.ftruncate(self._file, before)
-            return error.errno not in NO_BLOCKS  # a file system that cannot reserve is used without
+            return (
+                error.errno not in NO_BLOCKS
+            )  # True if the file system cannot reserve: the spool runs without a reserve
         return True
 
     def trim(self, size: int) -> None:
@@ -76,48 +78,48 @@ class Reserve:
 
 
 class DiskSpace:
-    """The reserve and the database's size; `connection` is the loop's."""
+    """Ensures that the database and its log find the room that they need; `connection` is the loop's."""
 
     def __init__(self, path: Path, reserve: Reserve, connection: sqlite3.Connection) -> None:
         self.tight = False
-        """No reserve is held, and the database does not grow."""
+        """Whether the disk has no room for the full reserve; then the database may not grow."""
         self._path = path
         self._reserve = reserve
         self._connection = connection
-        self._page = self._pragma("page_size")
+        self._page_size = self._pragma("page_size")
         disk, limit = os.statvfs(path), resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         total = disk.f_blocks * disk.f_frsize
         self._step = min(_MOST_STEP, max(_LEAST_STEP, (total if limit < 0 else min(limit, total)) // _SHARE))
-        self._least = self._step  # enough for the log to take one message or some removals
+        self._log_room = self._step  # that the log needs for one message or some removals
         self._budget = 0.0  # bytes that may be kept before the reserve is looked at
         self._logged = False
-        self._most_pages = _MOST_PAGES if limit < 0 else max(64, limit // self._page - 64)
-        self._pragma(f"max_page_count = {self._most_pages}")
-        if not self._reserve.hold(self._growth() + self._least + self._step):
+        self._page_limit = _MOST_PAGES if limit < 0 else max(64, limit // self._page_size - 64)
+        self._pragma(f"max_page_count = {self._page_limit}")
+        if not self._reserve.hold(self._checkpoint_growth() + self._log_room + self._step):
             self._tighten()
 
-    def cover(self, size: int) -> None:
+    def cover_message(self, size: int) -> None:
         """Ensure that a message of this size can reach the database file and be removed again.
 
         Raises `sqlite3.OperationalError` if it would take the room that a checkpoint of the log needs.
         """
-        if self.tight and self._growth() and not self._restart_log(_SMALL_LOG):
+        if self.tight and self._checkpoint_growth() and not self._restart_log(_SMALL_LOG):
             raise sqlite3.OperationalError("database or disk is full")
         self._budget -= size
         if self._budget >= 0:
             return
-        self._least = max(self._least, min(size, _LARGEST) + self._step)
-        if self._reserve.hold(self._growth() + self._least + size + self._step):
+        self._log_room = max(self._log_room, min(size, _LARGEST_MESSAGE) + self._step)
+        if self._reserve.hold(self._checkpoint_growth() + self._log_room + size + self._step):
             self._budget = self._step
         else:
             self._tighten()
 
-    def make(self, size: int = 0) -> bool:
+    def make_room(self, size: int = 0) -> bool:
         """Make room after a write has found none; return whether another try is worth it.
 
-        `size` is by how much the database has to grow; 0 for a removal.
+        `size` is how many bytes the database has to grow, 0 for a removal.
         """
-        if size > self._page * (self._pragma("freelist_count") + self._pragma("max_page_count") - self._pages()):
+        if size > self._page_size * (self._pragma("freelist_count") + self._pragma("max_page_count") - self._pages()):
             return False
         if not self.tight:
             self._tighten()
@@ -128,23 +130,23 @@ class DiskSpace:
             return True
         return gained
 
-    def removed(self) -> None:
-        """Hold the room again that `make` has released and the removal has left."""
+    def note_removal(self) -> None:
+        """Hold again what `make_room` has released, as far as the removal has not used it."""
         if self.tight:
-            self._reserve.hold(_REMOVAL - -(-self._log_size() // _BLOCK) * _BLOCK)
+            self._reserve.hold(_REMOVAL_ROOM - -(-self._log_size() // _BLOCK) * _BLOCK)
 
-    def settle(self, *, checkpointed: bool) -> None:
-        """Finish a checkpoint of the thread, complete or not: become tight, or no longer, as the disk allows."""
+    def finish_checkpoint(self, *, checkpointed: bool) -> None:
+        """Adapt the reserve to the disk after a checkpoint of the thread; `checkpointed` if it was complete."""
         if not checkpointed:
             disk = os.statvfs(self._path)
-            if not self.tight and disk.f_bavail * disk.f_frsize < self._growth() + self._step:
+            if not self.tight and disk.f_bavail * disk.f_frsize < self._checkpoint_growth() + self._step:
                 self._tighten()
         elif self.tight:
             self._restart_log(math.inf)
             self._shrink()
             self._loosen()
         elif self._reserve.size > _LARGE_RESERVE * self._step:
-            self._reserve.trim(self._least + self._step)
+            self._reserve.trim(self._log_room + self._step)
             self._budget = 0
 
     def release(self) -> None:
@@ -153,14 +155,14 @@ class DiskSpace:
 
     def hold_for_next_start(self) -> None:
         """Hold the reserve again, after the connection was closed."""
-        self._reserve.hold(self._least)
+        self._reserve.hold(self._log_room)
         self._reserve.close()
 
     def _tighten(self) -> None:
         self.tight, self._budget = True, math.inf
-        self._most_pages = self._pragma("max_page_count")
+        self._page_limit = self._pragma("max_page_count")
         self._pragma(f"max_page_count = {self._pages()}")
-        self._reserve.trim(0 if self._log_size() else _REMOVAL)
+        self._reserve.trim(0 if self._log_size() else _REMOVAL_ROOM)
         self._restart_log(_SMALL_LOG)
         self._loosen()
         if self.tight and not self._logged:
@@ -173,11 +175,11 @@ class DiskSpace:
 
     def _loosen(self) -> None:
         """Hold the reserve again if that leaves room for the log."""
-        held = self._growth() + self._least + self._step
-        if not self._reserve.hold(held + self._least):
+        held = self._checkpoint_growth() + self._log_room + self._step
+        if not self._reserve.hold(held + self._log_room):
             return
         self._reserve.trim(held)
-        self._pragma(f"max_page_count = {self._most_pages}")
+        self._pragma(f"max_page_count = {self._page_limit}")
         self.tight, self._budget = False, 0.0
         if self._logged:
             self._logged = False
@@ -190,14 +192,16 @@ class DiskSpace:
         cuts the file: for a gigabyte that takes longer than the loop may wait.
         """
         free, disk = self._pragma("freelist_count"), os.statvfs(self._path)
-        is_empty = self._page * (self._pages() - free) <= _REMOVAL // 2
-        is_worth_it = self._page * free >= 2 * self._least + self._step and disk.f_bavail * disk.f_frsize < self._step
+        is_empty = self._page_size * (self._pages() - free) <= _REMOVAL_ROOM // 2
+        is_worth_it = (
+            self._page_size * free >= 2 * self._log_room + self._step and disk.f_bavail * disk.f_frsize < self._step
+        )
         if self._log_size() or not is_empty or not is_worth_it:
             return
         self._reserve.trim(0)
         with contextlib.suppress(sqlite3.Error):
             self._connection.execute("VACUUM")
-        self.removed()
+        self.note_removal()
         self._pragma(f"max_page_count = {self._pages()}")
 
     def _restart_log(self, most: float) -> bool:
@@ -206,7 +210,7 @@ class DiskSpace:
             if 0 < self._log_size() <= most:
                 (busy, *_) = self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
                 if self.tight and not busy:
-                    self._reserve.hold(_REMOVAL)
+                    self._reserve.hold(_REMOVAL_ROOM)
                 return not busy
         return False
 
@@ -215,9 +219,9 @@ class DiskSpace:
             return Path(f"{self._path}-wal").stat().st_size
         return 0
 
-    def _growth(self) -> int:
+    def _checkpoint_growth(self) -> int:
         """Return how many bytes the next checkpoint adds to the database file."""
-        return max(0, self._pages() * self._page - self._path.stat().st_size)
+        return max(0, self._pages() * self._page_size - self._path.stat().st_size)
 
     def _pages(self) -> int:
         return self._pragma("page_count")

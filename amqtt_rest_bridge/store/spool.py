@@ -116,11 +116,11 @@ class Spool:
         row = (key, route, event, message.topic, message.payload, message.timestamp, hops, client_id, username)
         size = size_on_disk(message.payload, message.topic)
         try:
-            self._disk.cover(size)
+            self._disk.cover_message(size)
             try:
                 self._cursor.execute(INSERT, row)
             except sqlite3.Error as error:
-                if not is_lack_of_room(error) or not self._disk.make(size):
+                if not is_lack_of_room(error) or not self._disk.make_room(size):
                     raise
                 self._cursor.execute(INSERT, row)
         except (sqlite3.Error, OSError) as error:
@@ -143,9 +143,9 @@ class Spool:
         self._permitted.pop(key, None)
 
     def flush(self) -> None:
-        """Write down, in one commit, what was permitted and forgotten; on a full disk in several small ones.
+        """Write what was permitted and forgotten in one commit, or in several small ones on a full disk.
 
-        If all of it would take the loop too long, a part is written, at least one call, and the rest the next time.
+        If all of it would block the loop for too long, a part is written, at least one call; the next `flush` goes on.
         """
         if not self._forgotten and not self._permitted:
             return
@@ -181,7 +181,7 @@ class Spool:
         with contextlib.suppress(OSError, sqlite3.Error):
             if Path(f"{self._path}-wal").stat().st_size > self._large_log:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            self._disk.settle(checkpointed=self._checkpointed)
+            self._disk.finish_checkpoint(checkpointed=self._checkpointed)
             if self.trouble is not None and not self._disk.tight:
                 self._connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")  # writes the page that holds it
                 self.trouble = None
@@ -216,16 +216,16 @@ class Spool:
 
     def _next_part(self) -> tuple[list[str], list[str]]:
         """Return what the next commit removes and permits."""
-        gone: list[str] = []
-        passed: list[str] = []
+        removed: list[str] = []
+        permitted: list[str] = []
         room, size_of = _MOST_FLUSHED, self._large.get
-        for keys, part, factor in ((self._forgotten, gone, 1), (self._permitted, passed, _PERMISSION_FACTOR)):
+        for keys, part, factor in ((self._forgotten, removed, 1), (self._permitted, permitted, _PERMISSION_FACTOR)):
             for key in keys:
                 if room <= 0:
                     break
                 part.append(key)
                 room -= _REMOVAL_COST + factor * size_of(key, 0)
-        return gone, passed
+        return removed, permitted
 
     def _open(self) -> None:
         for _ in range(_REPAIRS):
@@ -286,53 +286,53 @@ class Spool:
         self._disk = DiskSpace(self._path, self._reserve, connection)
 
     def _flush(self) -> None:
-        gone, passed = self._next_part()
-        if (self._disk.tight or self._cramped) and not gone:
+        removed, permitted = self._next_part()
+        if (self._disk.tight or self._cramped) and not removed:
             return  # see below
         try:
-            self._write(gone, passed)
+            self._write(removed, permitted)
         except sqlite3.Error as error:
             if not is_lack_of_room(error):
                 raise
-            self._disk.make()
-            for start in range(0, len(gone), _PART):
-                self._remove(gone[start : start + _PART])
+            self._disk.make_room()
+            for start in range(0, len(removed), _PART):
+                self._remove(removed[start : start + _PART])
             # A change of a row needs as much room as the row. What is not noted is asked for again after a restart.
             self._cramped = True  # tried again when calls have ended, or by `settle`: not with each flush
             with contextlib.suppress(sqlite3.OperationalError):
-                self._write([], passed)
+                self._write([], permitted)
                 self._cramped = False
-            self._disk.removed()
+            self._disk.note_removal()
         else:
             self._cramped = False
 
-    def _remove(self, gone: list[str]) -> None:
+    def _remove(self, removed: list[str]) -> None:
         try:
-            self._write(gone, [])
+            self._write(removed, [])
         except sqlite3.Error as error:
-            if not is_lack_of_room(error) or not self._disk.make():
+            if not is_lack_of_room(error) or not self._disk.make_room():
                 raise
-            self._write(gone, [])
+            self._write(removed, [])
 
-    def _write(self, gone: list[str], passed: list[str]) -> None:
+    def _write(self, removed: list[str], permitted: list[str]) -> None:
         connection, ids = self._connection, self._ids
         try:
             connection.execute("BEGIN")
-            connection.executemany("DELETE FROM calls WHERE id = ?", [(ids[key],) for key in gone if key in ids])
+            connection.executemany("DELETE FROM calls WHERE id = ?", [(ids[key],) for key in removed if key in ids])
             connection.executemany(
                 "UPDATE calls SET client_id = NULL, username = NULL WHERE id = ?",
-                [(ids[key],) for key in passed if key in ids],
+                [(ids[key],) for key in permitted if key in ids],
             )
             connection.execute("COMMIT")
         except sqlite3.Error:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
-        for key in gone:  # at once: SQLite may give the id to the next message
+        for key in removed:  # at once: SQLite may give the id to the next message
             ids.pop(key, None)
             self._large.pop(key, None)
             del self._forgotten[key]
-        for key in passed:
+        for key in permitted:
             del self._permitted[key]
 
 

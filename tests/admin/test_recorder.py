@@ -49,7 +49,7 @@ def test_a_problem_is_resolved_though_retries_that_failed_have_pushed_out_the_fa
                 Request(name, "POST", "/hook", "", {}, b"{}"), Response("200 OK") if is_served else refused(AWAY),
                 refusal, None, Publication("received", b"{}"), 0.1, retry_of, "POST /hook",
             ))  # fmt: skip
-            records.keep_waiting()
+            records.keep_pending()
 
         def problem() -> tuple[str, int, int]:
             (one,) = records.problems.listed(time.time(), {})

@@ -44,7 +44,7 @@ class Reloading:
         self.looks = self.tries = 0
         if self._is_child:
             return
-        reloader = self.host.program._started
+        reloader = self.host.program._loaded_reloader
         reload, wait = reloader.reload, reloader._asked.wait
 
         async def reloaded(*look: Fingerprint | None, **manner: bool) -> None:

@@ -35,7 +35,7 @@ TEMPLATE_API: Final = "template_api.cli"
 AMQTT: Final = "amqtt.scripts.broker_script"
 _BRIDGE: Final = "amqtt_rest_bridge.plugin_bridge"
 _LOADER: Final = "amqtt_rest_bridge.route_loader"
-_SETTLE: Final = "amqtt_rest_bridge.bridge.Program._settle"
+_SETTLE: Final = "amqtt_rest_bridge.bridge.Program._freeze_garbage"
 _CHILD: Final = "amqtt_rest_bridge.broker.child.ChildProcess"
 _LOAD: Final = f"{_LOADER}.SubprocessLoader.load"
 

@@ -184,7 +184,7 @@ def test_what_is_too_much_to_wait_is_answered_too(
 ) -> None:
     monkeypatch.setattr(service, "MOST_COMMANDS", 3)
     gate, begun = threading.Event(), threading.Event()
-    trial = served[0].program._started._loader.load
+    trial = served[0].program._loaded_reloader._loader.load
 
     async def slow(instead: object = None) -> object:
         begun.set()
@@ -192,7 +192,7 @@ def test_what_is_too_much_to_wait_is_answered_too(
             await asyncio.sleep(0.01)
         return await trial(instead)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(served[0].program._started._loader, "load", slow)
+    monkeypatch.setattr(served[0].program._loaded_reloader._loader, "load", slow)
     commands = 8
     editor.publish("-listEnv")
     assert begun.wait(SECONDS)
@@ -212,7 +212,7 @@ def test_a_text_that_takes_too_long_is_answered(
 
     monkeypatch.setattr("amqtt_rest_bridge.reload._TRIAL_SECONDS", 0.01)
     with monkeypatch.context() as patch:
-        patch.setattr(served[0].program._started._loader, "load", endless)
+        patch.setattr(served[0].program._loaded_reloader._loader, "load", endless)
         assert "it takes longer than ten seconds to read this" in editor.command(f"-addRoute {ROUTE}")
     monkeypatch.undo()
     eventually(lambda: editor.call("-listEnv")["success"], "it does not go on")
