@@ -304,7 +304,7 @@ class Program:
     def _unfinished(self, route: Route) -> int:
         """Return how many messages of a present route have not ended, with those on disk for a lossless one."""
         admission = self._outcomes.statistics[route.name].admission
-        return max(admission.outstanding + admission.outside, (self._broker.spool or {}).get(route.name, 0))
+        return max(admission.outstanding + admission.awaiting_room, (self._broker.spool or {}).get(route.name, 0))
 
     def _use(self, routes: tuple[Route, ...]) -> None:
         self._client_mode.use_routes(routes)
@@ -340,7 +340,7 @@ class Program:
         for route in self._routes:
             if route.config.enable_server and route.config.server_port == port and route.server_events:
                 statistics = self._outcomes.statistics[route.name]
-                statistics.note_down(why, time.time())
+                statistics.note_port_fault(why, time.time())
                 self._outcomes.report_health(statistics)
 
     def _freeze_garbage(self) -> None:

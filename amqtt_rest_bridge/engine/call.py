@@ -4,10 +4,10 @@
                 |                                ^                |
                 v refuse                         +-- _try_again <-+
 
-A call with a place is a task. A route has `workers` places; a call has one from the building of its request until the
-broker has acknowledged the result. A call that waits is an entry of a queue: for room, for a place, behind another call
-of its line, in an open batch, for a turn of RATE_LIMIT, for its target, for its next attempt. What keeps it there puts
-it back into `_queue`. From the time that its batch is closed, a `Batch` goes this way in the place of its calls.
+A route has `workers` places. A call with a place is a task: it has the place from the building of its request until
+the broker has acknowledged the result. A call without a place is an entry of a queue. It waits for room, for a place,
+behind another call of its line, in an open batch, for a turn of RATE_LIMIT, for its target or for its next attempt.
+Whatever holds it passes it to `_queue` again. Once a batch is closed, a `Batch` goes this way in place of its calls.
 
 A call runs by the definition of its event that is in use when its first attempt begins. A lossless call, which may be
 tried without end, uses the present definition at each attempt.
@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 
 MAX_HOPS: Final = 8
 """Routes that a message may go through, one after the other."""
-_LOOKED_AT_TOGETHER: Final = 32
+_EXAMINED_TOGETHER: Final = 32
 _QUICKLY_PARSED: Final = 16 << 10  # bytes
 _SHORT_SECONDS: Final = 0.001
 _REMOVED: Final = "the message waited for its turn when its route or event was removed; it was not sent"
@@ -78,17 +78,17 @@ class RouteCalls:
         self._outcomes = common.outcomes
         self._admission = statistics.admission
         self._open: dict[int, Call] = {}  # admitted and not ended, by number
-        self._workers = 1  # that share RATE_LIMIT and probes, this one included
+        self._workers = 1  # workers that share RATE_LIMIT and probes, including this one
         self._is_stopping = False
-        # Where calls wait: for room, behind others of their line, to be looked at, in a batch, for a place.
-        self._outside = RoomQueue(self._admission, clock, self._arrive, self.refuse)
+        # The queues of calls: for room, behind others of a line, to be examined, in an open batch, for a place.
+        self._room_queue = RoomQueue(self._admission, clock, self._arrive, self.refuse)
         self._order = Order()
-        self._arrivals: deque[Call] = deque()
-        self._is_looking = False
+        self._unexamined: deque[Call] = deque()
+        self._is_examining = False
         self._parsing = asyncio.Lock()
         self._batches = Batches(limits.max_body_bytes, clock, self._send_batch, has_groups=common.host.keys_have_groups)
-        self._waiting: deque[Call] = deque()
-        self._pace: Pace | None = None  # of RATE_LIMIT; after a reload without one it delays nothing
+        self._place_queue: deque[Call] = deque()
+        self._pace: Pace | None = None  # of RATE_LIMIT; it delays nothing if a reload has removed the setting
         self._breaker: Breaker | None = None  # keeps the calls that wait for the target
         self.use(definition)
 
@@ -102,21 +102,21 @@ class RouteCalls:
 
         The delivery is held until the call has ended. Returns the key from which the id of the run is made.
         """
-        call = self._make(event, message, hops, delivery, size)
+        call = self._make_call(event, message, hops, delivery, size)
         call.retry_of = retry_of
         self._admit(call)
         return call.run
 
     def fail(self, event: str, message: Message, hops: int, delivery: Delivery | None, failure: CallError) -> None:
-        """End a message with a failure that its source has found: it was refused, or admitted by a bridge that died."""
-        call = self._make(event, message, hops, delivery, 0)
+        """End a message with a failure found by its source: it was refused, or a bridge that had admitted it died."""
+        call = self._make_call(event, message, hops, delivery, 0)
         if failure.code is FailureCode.BRIDGE_RESTARTED:
             self._admission.hold(call.size)
             self._end_now(call, call.event.fail(call, failure))
         else:
             self.refuse(call, failure)
 
-    def _make(self, event: str, message: Message, hops: int, delivery: Delivery | None, size: int) -> Call:
+    def _make_call(self, event: str, message: Message, hops: int, delivery: Delivery | None, size: int) -> Call:
         if delivery is not None:
             delivery.hold()
         size, number = max(size, len(message.payload)), next(self._common.numbers)
@@ -134,7 +134,7 @@ class RouteCalls:
             self._admission.hold(call.size)
         else:
             failure = self._admission.admit(call.size)
-            if failure is not None and self._outside.add(call):
+            if failure is not None and self._room_queue.add(call):
                 return
         if failure is None:
             self._arrive(call)
@@ -161,7 +161,7 @@ class RouteCalls:
         if call.event.event.batch_size is None:
             self._line_up(call)
         else:
-            self._look_at(call)
+            self._examine(call)
 
     def _line_up(self, call: Call) -> None:
         """Queue a call. A call of an ORDERED event waits first until those before it in its line have ended."""
@@ -169,35 +169,35 @@ class RouteCalls:
             self._queue(call)
 
     def _queue(self, call: Call) -> None:
-        """Queue a call for a place. With RATE_LIMIT look at the call first: one that sends nothing takes no turn."""
+        """Queue a call for a place. With RATE_LIMIT, examine it first: a call that sends nothing takes no turn."""
         if call.has_ended or self._is_stopping:
             return
         if self._pace is not None and not isinstance(call, Batch):
-            self._look_at(call)
+            self._examine(call)
         else:
-            self._waiting.append(call)
+            self._place_queue.append(call)
             self._give_places()
 
-    def _look_at(self, *calls: Call) -> None:
-        """Find out soon, one call after the other, whether each sends a request."""
-        self._arrivals.extend(calls)
-        if not self._is_looking:
-            self._is_looking = True
-            self._start(self._look_at_arrivals())
+    def _examine(self, *calls: Call) -> None:
+        """Find out, in a task that takes one call after the other, whether each call sends a request."""
+        self._unexamined.extend(calls)
+        if not self._is_examining:
+            self._is_examining = True
+            self._start(self._examine_arrivals())
 
-    async def _look_at_arrivals(self) -> None:
+    async def _examine_arrivals(self) -> None:
         for number in itertools.count(1):
-            if not self._arrivals:
+            if not self._unexamined:
                 break
-            call = self._arrivals.popleft()
+            call = self._unexamined.popleft()
             if not call.has_ended and not self._is_stopping:
-                await self._look(call)
-            if number % _LOOKED_AT_TOGETHER == 0:
+                await self._examine_one(call)
+            if number % _EXAMINED_TOGETHER == 0:
                 await asyncio.sleep(0)
-        self._is_looking = False
+        self._is_examining = False
 
-    async def _look(self, call: Call) -> None:
-        """Queue a call that sends a request for its place, or add it to a batch; end a call that sends none."""
+    async def _examine_one(self, call: Call) -> None:
+        """Queue a call for a place or add it to a batch; end it if it sends no request."""
         is_of_batch = False
         try:
             verdict = self._use_present_definition(call)
@@ -209,7 +209,7 @@ class RouteCalls:
         except Exception:
             log.exception("%s: unexpected error", call.event.label)
             verdict = call.event.fail_unexpectedly(call)
-        if call.has_ended:  # its source has taken the message back meanwhile
+        if call.has_ended:  # meanwhile its source has taken the message back
             return
         if verdict is not None:
             self._end_now(call, verdict)
@@ -218,7 +218,7 @@ class RouteCalls:
         else:
             call.discard_request()
             call.has_begun = call.has_begun or not call.has_payload
-            self._waiting.append(call)
+            self._place_queue.append(call)
             self._give_places()
 
     def _send_batch(self, calls: list[Call]) -> None:
@@ -230,8 +230,8 @@ class RouteCalls:
         self._line_up(batch)
 
     def _give_places(self) -> None:
-        """Begin calls that wait while there are places for them."""
-        admission, waiting = self._admission, self._waiting
+        """Begin waiting calls, the oldest first, while there are free places."""
+        admission, waiting = self._admission, self._place_queue
         while waiting and admission.in_flight < admission.places:
             call = waiting[0]
             if call.has_ended:
@@ -239,7 +239,7 @@ class RouteCalls:
             elif call.line is not None and not self._common.lease.lasts:
                 self._common.lease.hold(waiting.popleft())
             elif self._pace is not None and not self._pace.give_turn(call):
-                break  # it calls this method when there is a turn
+                break  # `_pace` calls this method when the turn comes
             else:
                 waiting.popleft()
                 call.has_place = True
@@ -279,13 +279,13 @@ class RouteCalls:
         self._give_places()
 
     def _use_present_definition(self, call: Call) -> Verdict | None:
-        """Use the present definition for a call; one that has begun keeps its own, unless it is lossless.
+        """Use the present definition for a call that has not begun, or is lossless; any other call keeps its own.
 
-        Returns None, or the verdict that ends a call whose event a reload has removed.
+        Returns None, or the verdict that ends the call if a reload has removed its event.
 
         Raises:
-            HeldError: The call does not go on here. A lossless call of a removed event is left to its source. A batch
-                whose items have changed is gathered again.
+            HeldError: The call does not continue here: a lossless call of a removed event is left to its source, a
+                batch whose items have changed is gathered again.
         """
         before = call.event
         present = self.definition.events.get(before.event.name)
@@ -302,11 +302,11 @@ class RouteCalls:
         if not isinstance(call, Batch) or present.batch_form == before.batch_form:
             return None
         self._forget(call)
-        for one in call.calls:  # their items are others now
+        for one in call.calls:  # their items are made again
             self._open[one.number] = one
             one.item = None
-        self._arrivals.extendleft(reversed(call.calls))  # before calls that came later
-        self._look_at()
+        self._unexamined.extendleft(reversed(call.calls))  # before calls that came later
+        self._examine()
         raise HeldError
 
     async def _parse(self, call: Call, step: Callable[[Call], Verdict | None]) -> Verdict | None:
@@ -329,7 +329,8 @@ class RouteCalls:
         """Send the request of a call, with redirects and repetitions; return the verdict on the reply.
 
         Raises:
-            HeldError: The target is down, so that the breaker keeps the call; a call that was not tried yet fails.
+            HeldError: The breaker is open and holds the call. A call without any attempt so far fails instead, unless
+                it is lossless.
         """
         event, request, client, pace, breaker = call.event, call.request, call.event.client, self._pace, self._breaker
         if request is None or client is None:
@@ -367,7 +368,7 @@ class RouteCalls:
         """Queue a call again when it is time for its next attempt."""
         when = f"retry in {verdict.seconds:.1f} s"
         if self._breaker is not None and self._breaker.hold(call):
-            when = "retry by the breaker"  # which has its own time between two probes
+            when = "retry by the breaker"  # the breaker decides when
         else:
             self._clock.later(verdict.seconds, partial(self._queue, call))
         self._outcomes.note_failed_attempt(call, verdict, self.statistics, when)
@@ -396,14 +397,14 @@ class RouteCalls:
                 self._outcomes.note_unpublished(call.name, refused)
         self._forget(call)
         for one, own in verdicts:
-            self._close(one, None if own is verdict else own.publication)
+            self._release_message(one, None if own is verdict else own.publication)
 
     def _end_now(self, call: Call, verdict: Verdict) -> None:
         """End a call at once, without a place; its failure, if any, is published later."""
         verdicts = self._count_end(call, verdict)
         self._forget(call)
         for one, own in verdicts:
-            self._close(one, own.publication)
+            self._release_message(one, own.publication)
 
     def _count_end(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
         """Count the calls that end with a verdict; return each with its own one."""
@@ -421,8 +422,8 @@ class RouteCalls:
             if following is not None:
                 self._queue(following)
 
-    def _close(self, call: Call, publication: Publication | None) -> None:
-        """Release the message of a call that has ended, once its failure, if any, is published; free its room."""
+    def _release_message(self, call: Call, publication: Publication | None) -> None:
+        """Release the message of a call that has ended, after its failure payload if there is one; free its room."""
         if publication is not None:
             self._common.failures.put(call, publication)
         elif call.delivery is not None:
@@ -430,18 +431,18 @@ class RouteCalls:
         self._free_room(call)
 
     def _free_room(self, call: Call) -> None:
-        """Free the room of a call that has ended, for those that wait for it."""
+        """Free the room of a call that has ended, and admit calls that wait for room."""
         call.has_ended = True
         self._admission.release(call.size)
-        if self._admission.outside:
-            self._outside.admit_waiting()
+        if self._admission.awaiting_room:
+            self._room_queue.admit_waiting()
         if call.event.client is not self.definition.client and call.event.client is not None:
             call.event.client.close()  # of a definition that a reload has replaced
 
-    # What reloads, groups and the end of the bridge ask for.
+    # Called at a reload, by the group, and at the end of the bridge.
 
     def use(self, definition: PreparedRoute) -> None:
-        """Run calls by another definition from now on. A definition without events ends the calls that wait."""
+        """Use another definition from now on. A definition without events ends the waiting calls."""
         before, self.definition = self.definition, definition
         rule = definition.route.route_config.breaker
         self._set_pace()
@@ -454,7 +455,7 @@ class RouteCalls:
             before.client.close()
         self._batches.close_changed(definition.events)
         removed = []
-        for call in self._outside.remove():
+        for call in self._room_queue.remove():
             present = definition.events.get(call.event.event.name)
             if present is None:
                 removed.append(call)
@@ -486,7 +487,7 @@ class RouteCalls:
 
     def withdraw(self) -> None:
         """Drop waiting calls whose source has taken the message back; close open batches."""
-        for call in self._outside.remove(lambda call: call.is_taken_back):
+        for call in self._room_queue.remove(lambda call: call.is_taken_back):
             if call.delivery is not None:
                 call.delivery.abandon()
         waiting = [call for call in self._open.values() if not call.has_place]
@@ -498,16 +499,16 @@ class RouteCalls:
         self._batches.close_all()
 
     def _drop(self, call: Call) -> bool:
-        """Drop a call, or calls of a batch, whose source has taken the message back; return whether none is left."""
+        """Drop the call, or those calls of a batch, whose source took the message back; return whether none is left."""
         dropped = [one for one in call.batch if one.is_taken_back]
         if dropped:
             self._leave_to_source(call, dropped)
         return call.has_ended
 
     def _leave_to_source(self, call: Call, dropped: list[Call]) -> None:
-        """Forget calls that have not begun, or wait for their next attempt: their source keeps the messages.
+        """Forget waiting calls whose messages their source keeps: the call itself, or some calls of a batch.
 
-        They are those of a batch, or the call itself. A batch goes on without them, unless they are all its calls.
+        A batch continues with its other calls, if there are any.
         """
         left = [one for one in call.batch if one not in dropped]
         if isinstance(call, Batch) and left:
@@ -522,8 +523,8 @@ class RouteCalls:
             self._free_room(one)
 
     def stop(self) -> None:
-        """Begin no more calls except for open batches, which are sent now. Lossless ones stay with their source."""
-        self._waiting.clear()
+        """Begin no more calls, but send open batches now; lossless batches stay with their source."""
+        self._place_queue.clear()
         self._batches.close_all(lossless=False)
         self._is_stopping = True
 
@@ -531,11 +532,11 @@ class RouteCalls:
     def is_idle(self) -> bool:
         """Return whether no message waits, no call runs, and the next request may leave at once."""
         may_send = self._pace is None or self._pace.seconds_left <= 0
-        return not self._open and not self._admission.outside and may_send
+        return not self._open and not self._admission.awaiting_room and may_send
 
     def messages_left(self) -> tuple[int, int]:
         """Return how many messages are lost if the bridge ends now, and how many their source keeps."""
-        calls = [*(one for call in self._open.values() for one in call.batch), *self._outside.remove()]
+        calls = [*(one for call in self._open.values() for one in call.batch), *self._room_queue.remove()]
         kept = sum(call.delivery is not None and call.delivery.is_bounded for call in calls)
         return len(calls) - kept, kept
 

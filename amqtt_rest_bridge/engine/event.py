@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 LARGE: Final = 128 << 10
 """Payloads of at least so many bytes are released once the request is built, unless something still needs them."""
-_MOST_MARKS: Final = 250  # MQTT's user properties have a bound
+_MOST_MARKS: Final = 250  # of a batch: MQTT bounds the size of a user property
 _UNEXPECTED: Final = "the call ended with an unexpected error of the bridge itself"
 
 
@@ -98,9 +98,11 @@ class Call(Struct, eq=False):
     since: float | None = None  # monotonic time at which it began to wait for room
     line: str | None = None  # name of its line, for an ORDERED event; calls of one line run one after the other
     is_behind: bool = False  # it waits for another call of its line
-    # That of the present attempt, None between attempts. With the payload released, it stays.
+    # The request of the present attempt, None between attempts. Kept for all attempts once the payload is released.
     request: HttpRequest | None = None
-    destination: str | None = None  # the topic of the result; None without one, or where the response gives it
+    destination: str | None = (
+        None  # the topic of the result; None if there is no result, or the topic comes from the response
+    )
     attempted: int = 0  # number of attempts; a batch that is halved counts from 0 again
     attempts: deque[Try] | None = None  # the last attempts, for the records; None if the first one succeeds
     is_retried: bool = False  # an attempt has failed, and another one follows
@@ -110,7 +112,7 @@ class Call(Struct, eq=False):
     has_payload: bool = True  # false once a large payload was released
     item: bytes | None = None  # its item in the body of its batch
     together: int = 1  # number of messages in its last request
-    text: bytes | None = None  # digest of what ON_CHANGE compares
+    change_digest: bytes | None = None  # of the text that ON_CHANGE compares
     dedupe_key: bytes | None = None  # the key of DEDUPE_KEY that it claims
     # Whether its key was seen before. None until its claim is answered; False if it has the claim.
     was_seen: bool | None = None
@@ -161,7 +163,7 @@ class Call(Struct, eq=False):
 
 
 class Batch(Call, eq=False):
-    """Calls that are sent as one request. It goes on in their place; they end with it, each with its own verdict."""
+    """Calls that are sent as one request. It takes their place until the end, when each gets its own verdict."""
 
     calls: list[Call] = []
 
@@ -177,12 +179,12 @@ class Batch(Call, eq=False):
 
     @property
     def mark(self) -> str:
-        """Return the marks of its calls; of a large batch only so many."""
+        """Return the marks of its calls, at most `_MOST_MARKS` of them."""
         return ",".join(filter(None, (one.mark for one in self.calls[:_MOST_MARKS])))
 
 
 class Stage:
-    """What one setting does to the calls of an event; an event without the setting has no stage of it.
+    """The effect of one setting on the calls of an event. An event without the setting has no such stage.
 
     Each hook does nothing by default. Only hooks that a stage overrides are called.
     """
@@ -197,22 +199,22 @@ class Stage:
         """
 
     def before(self, call: Call, request: HttpRequest) -> HttpRequest:  # noqa: ARG002  # of the default
-        """Return a request as it is to be sent."""
+        """Return the request to send in place of this one."""
         return request
 
     def retry(self, call: Call, verdict: Verdict) -> Verdict:  # noqa: ARG002  # of the default
-        """Return the given verdict on a failed attempt, or one of `Outcome.RETRYING`, by which the call goes on.
+        """Return the given verdict on a failed attempt, or a verdict `Outcome.RETRYING` for another attempt.
 
-        The last stage to `enter` comes first; once the call goes on, no other one is asked.
+        The stages are asked in the reverse order of `enter`, until one of them returns `Outcome.RETRYING`.
         """
         return verdict
 
     def after(self, call: Call, verdict: Verdict | None) -> None:
-        """Note how a call has ended; None if it was given up, or goes on by another definition."""
+        """Note the verdict that ended a call, None if it was given up or continues with another definition."""
 
 
 class PreparedEvent:
-    """A client event of a route, with all that can be computed before a message comes.
+    """A client event of a route, with everything that can be computed before a message comes.
 
     Args:
         route: The route.
@@ -244,7 +246,7 @@ class PreparedEvent:
         self.shown_request = f"{event.method} {self.masker.address(self.target)}"
         """METHOD and server, for the log. Never the path, which may hold payloads and secrets."""
         self.batch_form = event.batch_size, event.body, event.batch_item
-        """What shapes the items of a batch, which stays together while it is unchanged."""
+        """The settings that shape the items of a batch. If a reload changes them, the batch is gathered again."""
         named = [name for text in (event.destination_topic, event.payload) if text is not None for name in text.names]
         self._needs_payload = (
             self.is_lossless
@@ -271,7 +273,7 @@ class PreparedEvent:
             if self._items is None:
                 values, key = self._enter(call), call.key
             else:
-                if call.item is None and not isinstance(call, Batch):  # it has joined no batch, and is one by itself
+                if call.item is None and not isinstance(call, Batch):  # it joined no batch, so it is a batch of one
                     call.item = self._items.make(self._enter(call))
                 call.together = len(call.batch)
                 values, key = self._items.values_of_batch(call.batch)
@@ -316,14 +318,14 @@ class PreparedEvent:
                 failure = refused
             except CallError as error:
                 failure = error
-        # The frames of its traceback hold the payload, and the failure in turn: without them both are freed at once.
+        # The frames of the traceback hold the payload and the failure, a cycle that only garbage collection would free.
         failure.with_traceback(None).__cause__ = failure.__context__ = None
         masker = masker_for(self.masker, request, response)
         failure = error_without_secrets(masker, failure)
         if response is not None and failure.code is FailureCode.HTTP_STATUS:
             failure = failure_explained(masker, failure, response)
         if call.url is not None:
-            call.url = masker.address(call.url)  # secrets of the message, too: records mask only the route's
+            call.url = masker.address(call.url)  # here also for secrets of the message; records mask only the route's
         status = None if response is None else response.status
         verdict: Verdict = Verdict(Outcome.FAILED, status, failure, request=request, response=response)
         for retry in self._retries:
@@ -342,12 +344,12 @@ class PreparedEvent:
         return self.fail(call, catalogue.FAULT_OF_THE_BRIDGE.error(_UNEXPECTED))
 
     def forget(self, call: Call) -> None:
-        """Make the stages forget a call that ends without them or goes on by another definition."""
+        """Make the stages forget a call that ends without a verdict of theirs or continues with another definition."""
         for after in self._afters:
             after(call, None)
 
     def verdicts(self, call: Call, verdict: Verdict) -> list[tuple[Call, Verdict]]:
-        """Return each call that ends with a verdict, with its own one.
+        """Return the calls that end with a verdict, each with its own verdict.
 
         The result of a batch is published once, by the verdict of its first call; a failure by each call for itself.
         """
@@ -381,9 +383,9 @@ class PreparedEvent:
         return verdict
 
     def _with_publication(self, call: Call, verdict: Verdict, masker: Masker) -> Verdict:
-        """Return the verdict on a failed call with what it publishes, without secrets; any other one as it is.
+        """Return the verdict on a failed call with its failure payload added, without secrets.
 
-        The calls of a batch publish their own failures: see `verdicts`.
+        Other verdicts, and that of a batch, are returned as they are; see `verdicts` for the calls of a batch.
         """
         if verdict.failure is None or isinstance(call, Batch):
             return verdict

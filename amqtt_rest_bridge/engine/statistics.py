@@ -20,12 +20,12 @@ from amqtt_rest_bridge.times import rfc3339
 HEALTH_WINDOW: Final = 20
 """Health looks at so many of the last calls of a route, and of its last requests of server mode."""
 WHEN_SECONDS: Final = 60.0
-"""A WHEN that could not be used for any message of so many seconds makes its route Yellow ..."""
-_FEWEST: Final = 5  # ... where these were so many messages at least
-_MOST_RUNS: Final = 20  # of one message that was sent again and again
+"""A WHEN that failed for all messages of this time makes its route Yellow ..."""
+_FEWEST_UNUSABLE: Final = 5  # ... if there were at least this many messages
+_MOST_RUNS: Final = 20  # ids that are kept of one message that is retried again and again
 _RED_STREAK = 3
-_LAST = 1000  # calls and requests that p50 and p99 are taken from
-# What a failure tells of the connection to the server; any other one, such as a value that is missing, tells nothing.
+_MOST_SAMPLES = 1000  # calls and requests that p50 and p99 are taken from
+# What failures say about the connection to the server. Others, such as that of a missing value, say nothing.
 _DISCONNECTED: Final = frozenset(
     {FailureCode.CONNECTION_FAILED, FailureCode.TLS_FAILED, FailureCode.TIMEOUT, FailureCode.TARGET_DOWN}
 )
@@ -33,35 +33,35 @@ _ANSWERED: Final = frozenset({FailureCode.HTTP_STATUS, FailureCode.REDIRECT_REFU
 
 
 class RouteError(NamedTuple):
-    """An error of a route, as its status has it; `time` is Unix time in seconds."""
+    """An error of a route, as its status shows it; `time` is Unix time in seconds."""
 
     time: float
     code: str
     message: str
 
     def members(self) -> dict[str, str]:
-        """Return the members of the payload."""
+        """Return the members of `last_error` in the status."""
         return self._asdict() | {"time": rfc3339(self.time)}
 
 
 class _Ended(Struct):
-    """How a message or request has ended: it succeeded, failed, or was refused, since its caller is at fault.
+    """How a message or request has ended: it succeeded, failed, or was refused through the fault of its caller.
 
-    `runs` are the ids of its failed runs, by which a retry finds it.
+    `runs` are the ids of its failed runs: a retry names one of them.
     """
 
     outcome: Outcome
     runs: list[str]
 
 
-_WELL: Final = _Ended(Outcome.SUCCEEDED, [])
+_SUCCEEDED: Final = _Ended(Outcome.SUCCEEDED, [])
 
 
 class _Window:
     """How the last 20 messages, or requests, of a route have ended.
 
-    What was sent again takes the place of its failure, so that a message counts once. `streak` is the number of
-    failures in a row.
+    A retry replaces the failure that it repeats, so each message counts once. `streak` is the number of failures in a
+    row.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Window:
             return
         if len(self._last) == HEALTH_WINDOW:
             self._count(self._last[0].outcome, -1)
-        self._last.append(_WELL if outcome is Outcome.SUCCEEDED else _Ended(outcome, runs))
+        self._last.append(_SUCCEEDED if outcome is Outcome.SUCCEEDED else _Ended(outcome, runs))
 
     def _count(self, outcome: Outcome, change: int) -> None:
         if outcome is Outcome.FAILED:
@@ -94,16 +94,16 @@ class _Window:
 
 
 class _When(Struct):
-    """When the WHEN of an event could be used last and when it could not, monotonic seconds, and why not."""
+    """When the WHEN of an event was last evaluated, when it last failed (both monotonic seconds), and why it failed."""
 
     usable: float = float("-inf")
-    unusable: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST))
+    unusable: deque[float] = field(default_factory=lambda: deque(maxlen=_FEWEST_UNUSABLE))
     fault: str = ""
 
     def is_broken(self, now: float) -> bool:
-        """Return whether it could not be used for any message of the last minute, of which there are enough."""
+        """Return whether it failed for all messages of the last minute, of which there were at least five."""
         since = now - WHEN_SECONDS
-        return self.usable < since and len(self.unusable) == _FEWEST and self.unusable[0] >= since
+        return self.usable < since and len(self.unusable) == _FEWEST_UNUSABLE and self.unusable[0] >= since
 
 
 class QueueBytes:
@@ -117,7 +117,7 @@ class QueueBytes:
 
     @property
     def is_full(self) -> bool:
-        """Return whether no more may be queued."""
+        """Return whether no more payloads may be queued."""
         return self.held >= self.limit
 
 
@@ -135,7 +135,7 @@ class Admission:
     """
 
     __slots__ = (
-        *("admitted", "capacity", "held_bytes", "in_flight", "most_bytes", "outside", "outside_bytes"),
+        *("admitted", "capacity", "held_bytes", "in_flight", "most_bytes", "awaiting_room", "awaiting_room_bytes"),
         *("outstanding", "places", "policy", "timeout", "_queue"),
     )
 
@@ -144,10 +144,10 @@ class Admission:
         self._queue = queue
         self.admitted = 0  # so far
         self.outstanding = 0  # admitted and not ended
-        self.in_flight = 0  # of those: that have a place
-        self.held_bytes = 0  # of their payloads
-        self.outside = 0  # not admitted yet: they wait for room, and a new one goes behind them
-        self.outside_bytes = 0
+        self.in_flight = 0  # those of them that have a place
+        self.held_bytes = 0  # payloads of the outstanding messages
+        self.awaiting_room = 0  # messages that are not admitted yet; a new one waits behind them
+        self.awaiting_room_bytes = 0
         self.update(config)
 
     def update(self, config: RouteConfig) -> None:
@@ -159,29 +159,29 @@ class Admission:
 
     def admit(self, size: int) -> CallError | None:
         """Hold one more message of `size` bytes, or return the reason why not."""
-        if self.outside:  # those go first
+        if self.awaiting_room:  # these messages go first
             return self.why_full(size)
         if self.policy is OverloadPolicy.REALTIME and self.in_flight >= self.places:
             busy = f"all {self.places} workers are busy and OVERLOAD_POLICY is realtime"
             return catalogue.NO_FREE_WORKER.error(f"the route is overloaded: {busy}")
-        if self.outstanding and not (self.outstanding < self.capacity and self._fit(self.held_bytes, size)):
+        if self.outstanding and not (self.outstanding < self.capacity and self._fits(self.held_bytes, size)):
             return self.why_full(size)
         self.hold(size)
         return None
 
     def why_full(self, size: int) -> CallError:
         """Return why a message of `size` bytes has no room."""
-        if self.outstanding >= self.capacity or self.outside >= self.capacity:
+        if self.outstanding >= self.capacity or self.awaiting_room >= self.capacity:
             used_up = f"its OVERLOAD_CAPACITY of {self.capacity} messages is used up"
             return catalogue.ROUTE_FULL.error(f"the route is overloaded: {used_up}")
         row, whose, bound = catalogue.ROUTE_BYTES_FULL, "route", f"OVERLOAD_BYTES of {size_text(self.most_bytes)}"
         if self.held_bytes + size <= self.most_bytes and self._queue.held + size > self._queue.limit:
             row, whose, bound = catalogue.QUEUE_BYTES_FULL, "bridge", f"queue_bytes of {size_text(self._queue.limit)}"
-        # The bytes of a route hold those that wait too, which go first.
+        # The bytes of messages that await room count, too, since those go first.
         return row.error(f"the {whose} is overloaded: its {bound} have no room for a payload of {size_text(size)}")
 
     def hold(self, size: int) -> None:
-        """Hold a message of `size` bytes whatever room there is: its source bounds them."""
+        """Hold a message of `size` bytes, even without room: for messages that their source bounds."""
         self.admitted += 1
         self.outstanding += 1
         self.held_bytes += size
@@ -198,33 +198,35 @@ class Admission:
 
         As many messages, and bytes, may wait as the route has room for, so that waiting is bounded too.
         """
-        return self.outside == 0 or (self.outside < self.capacity and self._fit(self.outside_bytes, size))
+        return self.awaiting_room == 0 or (
+            self.awaiting_room < self.capacity and self._fits(self.awaiting_room_bytes, size)
+        )
 
-    def count_outside(self, change: int, size: int) -> None:
-        """Note that a message begins (+1) or ceases (-1) to wait for room."""
-        self.outside += change
-        self.outside_bytes += change * size
+    def count_awaiting_room(self, change: int, size: int) -> None:
+        """Note that a message begins (`change` 1) or ceases (-1) to wait for room."""
+        self.awaiting_room += change
+        self.awaiting_room_bytes += change * size
         self._queue.held += change * size
 
     def has_room(self, size: int) -> bool:
-        """Return whether a message of `size` bytes that waits for room, and counts in `queue`, can be queued."""
+        """Return whether a waiting message of `size` bytes, which counts in `queue` already, can be admitted."""
         return not self.outstanding or (
-            self.outstanding < self.capacity and self._fit(self.held_bytes, size, counted=True)
+            self.outstanding < self.capacity and self._fits(self.held_bytes, size, is_counted=True)
         )
 
-    def _fit(self, held: int, size: int, *, counted: bool = False) -> bool:
-        """Return whether `size` bytes fit beside those `held`; `counted`: they are in `queue` already."""
-        return held + size <= self.most_bytes and (counted or self._queue.held + size <= self._queue.limit)
+    def _fits(self, held: int, size: int, *, is_counted: bool = False) -> bool:
+        """Return whether `size` bytes fit beside those `held`; `is_counted` if they count in `queue` already."""
+        return held + size <= self.most_bytes and (is_counted or self._queue.held + size <= self._queue.limit)
 
     @property
     def queued(self) -> int:
         """Return how many messages wait: for a place, for their next attempt, or for room."""
-        return self.outstanding - self.in_flight + self.outside
+        return self.outstanding - self.in_flight + self.awaiting_room
 
     @property
     def bytes(self) -> int:
         """Return the bytes of the payloads that wait or are in flight."""
-        return self.held_bytes + self.outside_bytes
+        return self.held_bytes + self.awaiting_room_bytes
 
 
 class RouteStatistics:
@@ -233,35 +235,35 @@ class RouteStatistics:
     def __init__(self, route: Route, places: int, now: float, queue: QueueBytes) -> None:
         self.name = route.name
         self.admission = Admission(route.route_config, places, queue)
-        self._others = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
-        # `_others`: messages that were refused, and requests of server mode, beside the messages that were admitted.
-        self._other_errors = 0  # that ended no message: attempts of a lossless call, a port that is not served
+        self._not_admitted = self.succeeded = self.failed = self.retried = self.refused = self.skipped = 0
+        # `_not_admitted` counts refused messages and the requests of server mode; `admission` counts the rest.
+        self._other_errors = 0  # errors that ended no message, such as failed attempts of lossless calls
         self._calls, self._requests = _Window(), _Window()
         self._whens: dict[str, _When] = {}
         self.broken_whens: dict[str, str] = {}
-        """Why a WHEN could not be used for any message of the last minute, by event."""
-        self._took: deque[float] = deque(maxlen=_LAST)
-        self._waited: deque[float] = deque(maxlen=_LAST)
+        """Why a WHEN failed for all messages of the last minute, by event."""
+        self._latencies: deque[float] = deque(maxlen=_MOST_SAMPLES)
+        self._waits: deque[float] = deque(maxlen=_MOST_SAMPLES)
         self.retrying = 0
-        """Calls of which an attempt has failed and is followed by another one; see `note_retry`."""
+        """How many calls wait for another attempt after a failed one; see `note_retry`."""
         self._retry_code = ""
-        self._refused_callers = 0  # of `refused`
-        self._refusal = ""  # of the last of them
+        self._refused_callers = 0  # the part of `refused` that are requests
+        self._refusal = ""  # the answer to the last refused caller
         self._connection = "idle"
         self.last_success: float | None = None
         """When a message or request ended well last (Unix time), None before the first."""
         self._last_error: RouteError | None = None
-        self._down: str | None = None  # why its port is not served
+        self._port_fault: str | None = None  # why its port is not served
         self.open_breaker: str | None = None
         """Why its breaker is open, None while it is closed."""
         self.open_streams = 0
-        self._known_health = self.health
+        self._reported_health = self.health
         self._since = now
         self.update(route)
 
     def update(self, route: Route) -> None:
         """Apply what a reload changed."""
-        self._calls_out = route.config.enable_client
+        self._has_client_mode = route.config.enable_client
         self._counts_tries = route.is_lossless
         self._has_breaker = route.route_config.breaker is not None
         self._has_stream = route.config.enable_server and any(event.stream for event in route.server_events)
@@ -270,24 +272,24 @@ class RouteStatistics:
         self.broken_whens.clear()
 
     def health_changed(self) -> bool:
-        """Return whether the health is another one than when this was asked last."""
-        before, self._known_health = self._known_health, self.health
-        return self._known_health != before
+        """Return whether the health has changed since the last call."""
+        before, self._reported_health = self._reported_health, self.health
+        return self._reported_health != before
 
     def note_refusal(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Note a message that was not admitted."""
-        self._others += 1
+        self._not_admitted += 1
         self.refused += 1
         self._note_call_error(error, run, retry_of)
 
     def note_success(self, waited: float, took: float, now: float, retry_of: str | None = None) -> None:
-        """Note a call that ended well: it waited, and its requests took, so many seconds.
+        """Note a call that succeeded; `waited` and `took` are seconds of waiting and of its requests.
 
-        `retry_of` is the id of the failed run whose message it has sent again, which counts as a success then.
+        `retry_of` is the id of the failed run that the call retried; that run counts as a success from now on.
         """
         self.succeeded += 1
-        self._took.append(took)
-        self._waited.append(waited)
+        self._latencies.append(took)
+        self._waits.append(waited)
         self.last_success = now
         self._connection = "connected"
         self._calls.add(Outcome.SUCCEEDED, None, retry_of)
@@ -297,7 +299,7 @@ class RouteStatistics:
         self.skipped += 1
 
     def note_when(self, event: str, fault: str | None, now: float) -> None:
-        """Note that the WHEN of an event could be used, or why not; `now` is monotonic seconds."""
+        """Note that the WHEN of an event was evaluated, or (`fault`) why it failed; `now` is monotonic seconds."""
         when = self._whens.get(event)
         if when is None:
             when = self._whens[event] = _When()
@@ -310,7 +312,7 @@ class RouteStatistics:
             self.check_whens(now)
 
     def check_whens(self, now: float) -> None:
-        """Find each WHEN that could not be used for any message of the last minute."""
+        """Update `broken_whens`."""
         self.broken_whens = {event: when.fault for event, when in self._whens.items() if when.is_broken(now)}
 
     def note_failure(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
@@ -319,10 +321,10 @@ class RouteStatistics:
         self._note_call_error(error, run, retry_of)
 
     def note_retry(self, code: str) -> None:
-        """Note why an attempt has failed that is followed by another one.
+        """Note the failure code of an attempt that another one follows.
 
-        A route is not Green while a message is tried again, which may take minutes without a result. A
-        message whose later attempt succeeds leaves no trace in the health.
+        A route is not Green while a call waits for another attempt, which may take minutes. Once a later attempt
+        succeeds, the failed ones no longer affect the health.
         """
         self.retried += 1
         self._retry_code = code
@@ -331,35 +333,35 @@ class RouteStatistics:
     def note_error(self, error: RouteError, run: str | None = None) -> None:
         """Note an error that ended no message, such as a failed attempt of a lossless call.
 
-        Each failed attempt of a lossless call is an error of its own. Such a call ends only when it succeeds,
-        so a route whose server is down for a week would be Green all the while.
+        Each failed attempt of a lossless call counts as an error. Such a call ends only when it succeeds, so otherwise
+        a route whose server is down for a week would stay Green.
         """
         self._other_errors += 1
         self._note_call_error(error, run)
 
     def note_served_request(self, seconds: float, now: float, retry_of: str | None = None) -> None:
         """Count a request of server mode that was answered well."""
-        self._others += 1
+        self._not_admitted += 1
         self.succeeded += 1
-        self._took.append(seconds)
+        self._latencies.append(seconds)
         self.last_success = now
-        if not self._calls_out:
+        if not self._has_client_mode:
             self._connection = "connected"
         self._requests.add(Outcome.SUCCEEDED, None, retry_of)
 
     def note_skipped_request(self) -> None:
         """Count a request for which WHEN is false, or whose DEDUPE_KEY was seen."""
-        self._others += 1
+        self._not_admitted += 1
         self.skipped += 1
         self._requests.add(Outcome.SUCCEEDED)
 
     def note_refused_caller(self, refusal: str) -> None:
         """Count a request that is its caller's fault; `refusal` is its answer, such as `401 unauthorized`.
 
-        That is not a fault of the route. It makes its health Yellow, never Red, counts as no error, and
-        leaves `last_error` as it is.
+        The route is not at fault: this makes the health Yellow, never Red, counts as no error, and does not change
+        `last_error`.
         """
-        self._others += 1
+        self._not_admitted += 1
         self.refused += 1
         self._refused_callers += 1
         self._refusal = refusal
@@ -367,7 +369,7 @@ class RouteStatistics:
 
     def note_failed_request(self, error: RouteError, run: str | None = None, retry_of: str | None = None) -> None:
         """Count a request that the route could not serve."""
-        self._others += 1
+        self._not_admitted += 1
         self.failed += 1
         self._last_error = error
         self._requests.add(Outcome.FAILED, run, retry_of)
@@ -378,11 +380,11 @@ class RouteStatistics:
         self._last_error = error
         self._requests.add(Outcome.FAILED)
 
-    def note_down(self, reason: str | None, now: float) -> None:
+    def note_port_fault(self, reason: str | None, now: float) -> None:
         """Note that the port of the route is not served, or (None) that it is."""
-        if reason is not None and reason != self._down:
+        if reason is not None and reason != self._port_fault:
             self._last_error = RouteError(now, INTERNAL_ERROR.code, reason)
-        self._down = reason
+        self._port_fault = reason
 
     @property
     def breaker(self) -> str | None:
@@ -409,11 +411,11 @@ class RouteStatistics:
     def health(self) -> str:
         """Return Green, Yellow (errors or refused callers among the last 20) or Red (3 in a row, breaker, port).
 
-        Calls and requests are looked at each for themselves; the worse counts. With a call that is tried again, or a
-        WHEN that cannot be used, Yellow.
+        Calls and requests are judged separately, and the worse result counts. A call that waits for another attempt and
+        a WHEN that fails make it Yellow, too.
         """
         calls, requests = self._calls, self._requests
-        is_down = self._down is not None or self.open_breaker is not None
+        is_down = self._port_fault is not None or self.open_breaker is not None
         if is_down or calls.streak >= _RED_STREAK or requests.streak >= _RED_STREAK:
             return "Red"
         is_ill = calls.failed or self.retrying or requests.failed or requests.refused or self.broken_whens
@@ -421,9 +423,9 @@ class RouteStatistics:
 
     @property
     def health_reason(self) -> str | None:
-        """Return why the health is not Green: what fails, and callers that are refused apart from it."""
+        """Return why the health is not Green, as sentences joined by `; `; None if it is Green."""
         calls, requests = self._calls, self._requests
-        reasons = [why for why in (self._down, self.open_breaker) if why is not None]
+        reasons = [why for why in (self._port_fault, self.open_breaker) if why is not None]
         if calls.failed:
             what = "tries failed" if self._counts_tries else "messages failed"
             reasons.append(f"{what}: {calls.failed} of the last {len(calls)}")
@@ -453,7 +455,7 @@ class RouteStatistics:
             "readers": self.readers,
             "errors": {"total": errors, "consecutive": max(self._calls.streak, self._requests.streak)},
             "messages": {
-                "total": self.admission.admitted + self._others,
+                "total": self.admission.admitted + self._not_admitted,
                 "succeeded": self.succeeded,
                 "failed": self.failed,
                 "retried": self.retried,
@@ -466,15 +468,15 @@ class RouteStatistics:
             },
             "last_success": None if self.last_success is None else rfc3339(self.last_success),
             "last_error": None if self._last_error is None else self._last_error.members(),
-            "latency_ms": _quantiles(self._took),
-            "wait_ms": _quantiles(self._waited),
+            "latency_ms": _quantiles(self._latencies),
+            "wait_ms": _quantiles(self._waits),
             "uptime_s": round(now - self._since, 3),
             "timestamp": rfc3339(now),
         }
 
 
 def _quantiles(seconds: Iterable[float]) -> dict[str, float | None]:
-    """Return the values below which half, and 99 of 100, of the seconds lie, in milliseconds (nearest rank)."""
+    """Return the median and the 99th percentile of durations in seconds, as milliseconds (nearest rank)."""
     ordered = sorted(seconds)
     if not ordered:
         return {"p50": None, "p99": None}

@@ -87,8 +87,8 @@ class Presence(_Notice, frozen=True):
 class Lease(_Notice, frozen=True):
     """The notice of a slot: which `worker` holds it ("": none), and since when. Times are epoch seconds.
 
-    `term` counts changes of hands. `waits`: calls that the last holder began may still run: it did not wait for their
-    end.
+    `term` counts changes of hands. `waits` says that calls of the last holder may still run, since it crashed or did
+    not wait for their end.
     """
 
     worker: Annotated[str, Meta(max_length=128, pattern=_NAME)]
@@ -161,10 +161,10 @@ Intent = Notice | HandOver
 
 
 @dataclass(slots=True)
-class _Known:
-    """A worker's presence, and when it was heard last by our clock; `gone_at` is when it was removed.
+class _KnownWorker:
+    """What is known of a worker: its presence, and by the clock of this process when it was last heard and removed.
 
-    `is_heard`: the presence has come since this worker's connection began.
+    `is_heard` says whether the presence has come since the connection of this process began.
     """
 
     presence: Presence
@@ -177,9 +177,9 @@ class _Known:
 class _Slot:
     """What is known of a slot.
 
-    A slot of a living holder is held. Any other one is free since `free_since`, as soon as this worker has seen that.
-    `pending` is what this worker has published of the slot, `pending_since` when: a claim, or a grant, which counts as
-    the slot's lease at once. It is published again until it, or a later lease, has come back.
+    A slot with a living holder is held; `free_since` is None. Any other slot is free, `free_since` this worker noticed.
+    `pending` is the claim or grant that this worker has published at `pending_since`. It is published again until it,
+    or a later lease, has come back. A grant becomes `lease` at once, a claim only when it has come back.
     """
 
     lease: Lease | None = None  # the last one that has come; its holder may be away
@@ -217,51 +217,51 @@ class Leases:
         self.worker = worker
         self.changes = 0
         """How many times a slot has come to this worker, or has gone."""
-        self.beyond: set[int] = set()
-        """Slots that have leases and that the group does not have: it had more slots before."""
+        self.surplus_slots: set[int] = set()
+        """Slots beyond those of the group that still have leases, from a time when the group had more slots."""
         self.ordered_until = -math.inf
-        """Until this time no other worker takes this one for gone and claims its slots."""
+        """Until this time no other worker counts this one as gone, so none claims its slots."""
         self._group = group
         self._adopt_seconds = adopt_seconds
         self._own = Presence(worker, 0.0, "", version, clock, slots, prefers, (), leaves=False)
-        self._known: dict[str, _Known] = {}
+        self._workers: dict[str, _KnownWorker] = {}
         self._slots = [_Slot() for _ in range(slots)]
         self._connected: float | None = None  # since when
         self._silence = math.inf  # of this worker, in seconds, after which the broker publishes its will
-        self._due = 0.0  # when this worker announces itself again
-        self._unheard: float | None = None  # since when our presence is on its way and has not come back
-        self._looked = 0.0  # when `intents` was called last
+        self._next_presence = 0.0  # when this worker publishes its presence again
+        self._echo_since: float | None = None  # since when the last published presence has not come back
+        self._last_look = 0.0  # when `intents` was called last
 
     def use_routes(self, routes: str, every: tuple[str, ...] = ()) -> None:
         """Publish another hash of the route set, and the names of its events with EVERY, from now on."""
-        self._own, self._due = replace(self._own, routes=routes, every=every), -math.inf
+        self._own, self._next_presence = replace(self._own, routes=routes, every=every), -math.inf
 
-    # What comes in.
+    # Notices come in.
 
     def connecting(self, now: float) -> None:
-        """Note that the connection has ended, or that a new one begins to bring retained notices: see `connected`."""
-        self._connected = self._unheard = None
+        """Note that the connection has ended, or that a new one begins to receive retained notices."""
+        self._connected = self._echo_since = None
         self.ordered_until = min(self.ordered_until, now + min(GONE_SECONDS, self._adopt_seconds))
-        for known in self._known.values():
+        for known in self._workers.values():
             known.is_heard = False
         for slot in self._slots:
             slot.is_heard = False
 
     def connected(self, now: float, silence: float = math.inf) -> None:
-        """Note that all retained notices have come: what was not among them was removed while this worker was away."""
+        """Note that all retained notices have come. Those that are missing were removed while this worker was away."""
         self._silence = silence
-        self._connected = self._due = self._looked = now
-        self._known = {worker: known for worker, known in self._known.items() if known.is_heard}
+        self._connected = self._next_presence = self._last_look = now
+        self._workers = {worker: known for worker, known in self._workers.items() if known.is_heard}
         for slot in self._slots:
-            # Each worker publishes the leases again that it knows and the broker has lost. Their holders may not know
-            # them: a slot may have been handed over to a worker that was away.
+            # If the broker has lost a lease, every worker that knows it publishes it again. The holder alone would not
+            # do: it may not know the lease, if the slot was handed over to it while it was away.
             slot.is_due |= not slot.is_heard
             slot.free_since = None
             if slot.pending is not slot.lease:  # a claim
                 slot.pending = None
 
     def received(self, topic: str, payload: bytes, now: float, *, retained: bool) -> None:
-        """Take a notice. Other payloads are ignored, and a retained notice may be old."""
+        """Take a notice, which may be old if it is retained. Other payloads are ignored."""
         match topic.split("/"):
             case [_, _, "workers", worker, "presence"]:
                 self._take_presence(worker, payload, now)
@@ -271,21 +271,21 @@ class Leases:
                 if int(slot) < len(self._slots):
                     self._take_lease(self._slots[int(slot)], lease, retained=retained)
                 else:
-                    self.beyond.add(int(slot))
+                    self.surplus_slots.add(int(slot))
 
     def _take_presence(self, worker: str, payload: bytes, now: float) -> None:
-        known = self._known.get(worker)
+        known = self._workers.get(worker)
         presence = parse(payload, Presence)
-        is_one_too_many = known is None and worker != self.worker and len(self._known) >= MOST_WORKERS
+        is_one_too_many = known is None and worker != self.worker and len(self._workers) >= MOST_WORKERS
         if presence is not None and presence.worker == worker and not is_one_too_many:
-            self._known[worker] = _Known(presence, now)
-            if worker == self.worker and self._unheard is not None:
-                self.ordered_until = self._unheard + min(self._adopt_seconds, self._silence)
-                self._unheard = None
+            self._workers[worker] = _KnownWorker(presence, now)
+            if worker == self.worker and self._echo_since is not None:
+                self.ordered_until = self._echo_since + min(self._adopt_seconds, self._silence)
+                self._echo_since = None
         elif not payload and known is not None and known.gone_at is None:
             known.gone_at = now
         if not payload and worker == self.worker:
-            self._due = now  # the will of an earlier connection, or a message of another client
+            self._next_presence = now  # it was removed by the will of an earlier connection, or by another client
 
     def _take_lease(self, slot: _Slot, lease: Lease, *, retained: bool) -> None:
         known, mine, slot.is_heard = slot.lease, self.worker, True
@@ -295,11 +295,11 @@ class Leases:
         elif (lease.term, lease.worker) == (known.term, known.worker):
             slot.lease = lease
         elif known.worker == mine:
-            # The lease that came is older than this worker's, or has the same term, and the broker retains it: this
-            # worker publishes its own again. With the same term both workers may believe that they hold the slot, as
+            # The broker retains a lease with an older term than this worker's, or with the same term: publish this
+            # worker's lease again. With the same term both workers may believe that they hold the slot, since the
             # brokers of a cluster may order two claims differently. Then the worker with the higher id takes the next
-            # term. It uses that term at once, so that a grant which it publishes meanwhile has a higher term, and no
-            # term has two holders.
+            # term. It uses that term at once: a grant that it publishes meanwhile gets a higher one, so that no term
+            # has two holders.
             again = lease.term == known.term and mine > lease.worker and not retained
             slot.lease, slot.is_due = replace(known, term=known.term + again), True
         elif retained and lease.term < known.term:
@@ -307,11 +307,11 @@ class Leases:
         if slot.pending is not None and lease.term >= slot.pending.term:
             slot.pending = None
 
-    # What comes of it.
+    # What this worker has to do.
 
     @property
     def is_connected(self) -> bool:
-        """Return whether notices come."""
+        """Return whether there is a connection on which all retained notices have come."""
         return self._connected is not None
 
     def is_heard(self, now: float) -> bool:
@@ -319,15 +319,15 @@ class Leases:
 
         If they do not, its connection carries nothing, and the other workers will soon take its slots.
         """
-        return self._unheard is None or now - self._unheard < max(self._adopt_seconds / 2, 1.0)
+        return self._echo_since is None or now - self._echo_since < max(self._adopt_seconds / 2, 1.0)
 
-    def is_deaf(self, now: float) -> bool:
-        """Return whether this worker's notices have not come back for so long that it gives up its connection."""
-        return self._unheard is not None and now - self._unheard >= max(self._adopt_seconds, self._silence)
+    def is_cut_off(self, now: float) -> bool:
+        """Return whether this worker's notices have failed to come back for so long that it ends its connection."""
+        return self._echo_since is not None and now - self._echo_since >= max(self._adopt_seconds, self._silence)
 
     @property
     def by_slot(self) -> Mapping[int, Lease]:
-        """Return the last lease of each slot that has one; its holder may be away."""
+        """Return the last lease of each slot that has one. The holder may be away."""
         return {number: slot.lease for number, slot in enumerate(self._slots) if slot.lease is not None}
 
     @property
@@ -340,20 +340,22 @@ class Leases:
         living = self._others(now) | {self.worker: self._own}
         return GroupView(self.worker, dict(sorted(living.items())))
 
-    def share_comes(self, now: float) -> bool:
+    def lacks_share(self, now: float) -> bool:
         """Return whether this worker holds less than its share."""
         return self.held < {slot for slot, worker in self._shares(now).items() if worker == self.worker}
 
     def intents(self, now: float, clock: float) -> list[Intent]:
-        """Return what this worker has to do now; nothing without a connection."""
+        """Return what this worker has to do now, an empty list without a connection."""
         if self._connected is None or self._own.leaves:
             return []
-        if now - self._looked > _PAUSE_SECONDS:  # this worker was suspended: notices wait
-            for known in self._known.values():
-                known.heard += now - self._looked if known.heard <= self._looked else 0.0
-        self._looked = now
-        hears_itself = self._unheard is None or now - self._unheard < self._adopt_seconds * _ECHO_PART
-        intents: list[Intent] = [self._announce(now, clock)] if now >= self._due else []
+        if (
+            now - self._last_look > _PAUSE_SECONDS
+        ):  # this worker was suspended: do not count the pause as silence of others
+            for known in self._workers.values():
+                known.heard += now - self._last_look if known.heard <= self._last_look else 0.0
+        self._last_look = now
+        hears_itself = self._echo_since is None or now - self._echo_since < self._adopt_seconds * _ECHO_PART
+        intents: list[Intent] = [self._renew(now, clock)] if now >= self._next_presence else []
         holders, wanted = self._holders(now), self._shares(now)
         for number, slot in enumerate(self._slots):
             is_late = slot.pending is not None and now - slot.pending_since >= _CLAIM_SECONDS
@@ -376,21 +378,21 @@ class Leases:
                 intents.append(self._publish(number, slot.pending, clock))
         return intents
 
-    def _announce(self, now: float, clock: float) -> Notice:
-        """Announce this worker, publish its leases again, and forget workers that have long been gone."""
-        self._due = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
-        self._unheard = now if self._unheard is None else self._unheard
+    def _renew(self, now: float, clock: float) -> Notice:
+        """Return this worker's presence, mark its leases to be published again, forget workers that are long gone."""
+        self._next_presence = now + min(self._adopt_seconds / _BEATS, self._silence / 2)
+        self._echo_since = now if self._echo_since is None else self._echo_since
         for slot in self._slots:
             slot.is_due |= slot.holder == self.worker
         long_ago = now - 2 * self._adopt_seconds
-        self._known = {worker: one for worker, one in self._known.items() if (one.gone_at or one.heard) > long_ago}
+        self._workers = {worker: one for worker, one in self._workers.items() if (one.gone_at or one.heard) > long_ago}
         return self._presence(clock)
 
     def grant(self, number: int, now: float, clock: float, *, waits: bool = False) -> Notice | None:
         """Hand over a slot that this worker no longer serves; return the notice, None if it no longer holds the slot.
 
-        The notice names the living worker whose share the slot is. That may be this worker again; if it stops and no
-        other one lives, the notice names none. With `waits` requests of the slot still run.
+        The notice names the living worker whose share the slot is, which may be this worker again. It names none if
+        this worker stops and no other one lives. `waits` says that requests of the slot still run.
         """
         slot = self._slots[number]
         if slot.holder != self.worker:
@@ -402,12 +404,12 @@ class Leases:
         return self._publish(number, slot.lease, clock)
 
     def stop(self, clock: float) -> Notice:
-        """Take no more slots: `grant` leaves those that are held to the others; returns the notice that says so."""
+        """Take no more slots, so that `grant` gives the held ones to other workers; return the notice that says so."""
         self._own = replace(self._own, leaves=True)
         return self._presence(clock)
 
     def farewell(self) -> Notice:
-        """Return the notice of a planned stop, which is the will too."""
+        """Return the notice of a planned stop. It is also the will of the connection."""
         return Notice(presence_topic(self._group, self.worker), b"")
 
     def _presence(self, clock: float) -> Notice:
@@ -416,7 +418,7 @@ class Leases:
 
     def _lease(self, worker: str, term: int, clock: float, *, waits: bool) -> Lease:
         """Return the lease of a slot that changes hands now; with `worker` "" it is free."""
-        known = self._known.get(worker)
+        known = self._workers.get(worker)
         presence = self._own if known is None else known.presence
         until = clock + self._adopt_seconds if worker else clock
         return Lease(worker, until, presence.routes, presence.version, term, clock, waits)
@@ -429,38 +431,38 @@ class Leases:
 
     # Who may hold what.
 
-    def _lives(self, known: _Known, now: float) -> bool:
+    def _is_alive(self, known: _KnownWorker, now: float) -> bool:
         return known.gone_at is None and now - known.heard < self._adopt_seconds
 
     def _others(self, now: float) -> dict[str, Presence]:
         """Return the other workers that can be given slots, by id."""
         return {
             worker: known.presence
-            for worker, known in self._known.items()
-            if worker != self.worker and self._lives(known, now) and not known.presence.leaves
+            for worker, known in self._workers.items()
+            if worker != self.worker and self._is_alive(known, now) and not known.presence.leaves
         }
 
     def _holders(self, now: float) -> dict[int, str | None]:
         """Return the holder of each slot; None where the slot is free."""
         return {
-            number: slot.holder if number < self._most(slot.holder) and self._may_hold(slot.holder, now) else None
+            number: slot.holder if number < self._open_slots(slot.holder) and self._may_hold(slot.holder, now) else None
             for number, slot in enumerate(self._slots)
         }
 
-    def _most(self, worker: str) -> int:
-        """Return how many slots a worker opens, the lowest ones, of those that this worker knows."""
-        known = self._known.get(worker)
+    def _open_slots(self, worker: str) -> int:
+        """Return how many of the slots, counted from 0, a worker can open by its own setting."""
+        known = self._workers.get(worker)
         most = len(self._slots)
         return most if known is None or worker == self.worker else min(known.presence.slots, most)
 
     def _may_hold(self, worker: str, now: float) -> bool:
         if worker in ("", self.worker):
             return worker != ""
-        known = self._known.get(worker)
+        known = self._workers.get(worker)
         if known is None or known.gone_at is not None:
             gone_at = self._connected or now if known is None or known.gone_at is None else known.gone_at
             return now - gone_at < min(GONE_SECONDS, self._adopt_seconds)
-        return self._lives(known, now)
+        return self._is_alive(known, now)
 
     def _shares(self, now: float) -> dict[int, str | None]:
         """Return which worker each slot belongs to; see `shares`."""
@@ -470,8 +472,10 @@ class Leases:
             holders = {slot: None if holder == self.worker else holder for slot, holder in holders.items()}
         else:
             living[self.worker] = self._own.slot
-        for most in sorted({len(self._slots), *map(self._most, living)}):  # so that all agree on slots that all open
-            able = {worker: prefers for worker, prefers in living.items() if self._most(worker) >= most}
+        for most in sorted(
+            {len(self._slots), *map(self._open_slots, living)}
+        ):  # in steps, so that workers with different settings agree on the slots that all open
+            able = {worker: prefers for worker, prefers in living.items() if self._open_slots(worker) >= most}
             found |= shares(able, {slot: holders[slot] for slot in range(first, most)})
             first = most
         return found

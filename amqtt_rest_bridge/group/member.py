@@ -1,4 +1,4 @@
-"""A worker in its group: it follows the leases, opens the slots that it is given and leaves those of others.
+"""A worker in its group: it follows the leases, opens the slots that it holds and leaves those that it has lost.
 
 | connection | client id | subscribes | session |
 |---|---|---|---|
@@ -54,7 +54,7 @@ class Member:
 
     Args:
         settings: Those of the worker, checked.
-        broker: Returns the broker's address, with the password as it is by then; called before each connection.
+        broker: Returns the broker's address with the present password; called before each connection.
         publisher: Publishes notices.
         calls: Runs the calls of messages.
         watches: Takes the messages of read events and replies.
@@ -82,10 +82,10 @@ class Member:
         self._publisher = publisher
         self._calls = calls
         self._supervisor = supervisor
-        self._look = asyncio.Event()
-        self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._look.set)
+        self._wake = asyncio.Event()
+        self.own = MemberSession(broker, settings.group, self.leases, publisher, watches, self._wake.set)
         """The connection that publishes."""
-        self._slots: dict[int, Slot] = {}  # those that are being left, too
+        self._slots: dict[int, Slot] = {}  # open here, including those that are being left
         self._plan = plan((), settings.group)
         self._routes: list[str] = []  # names
         self._capacities = Capacities(int(settings.queue_bytes))
@@ -93,11 +93,13 @@ class Member:
         self._sharing = 1  # workers that share each RATE_LIMIT ...
         self._ordered_until = -math.inf  # ... and until when ORDERED events are called, as client mode knows
         self._warnings = Warnings(settings.group, settings.slots)
-        self._changes = defaultdict[tuple[str, int], LineLimit](lambda: LineLimit(_LOG_SECONDS))  # leases may be forged
-        self._stopping = False
-        self._closed = Counter[str]()  # of sessions that were closed, for `numbers`
+        self._log_limits = defaultdict[tuple[str, int], LineLimit](
+            lambda: LineLimit(_LOG_SECONDS)
+        )  # leases may be forged
+        self._is_stopping = False
+        self._closed_counts = Counter[str]()  # of sessions that were closed, for `group_numbers`
 
-    # What the program asks and tells.
+    # Called by the program.
 
     @property
     def slots(self) -> list[bool]:
@@ -107,14 +109,14 @@ class Member:
 
     @property
     def group_numbers(self) -> GroupNumbers:
-        """Return what the admin port shows of the group; route sets by their hashes, with the workers that run each."""
+        """Return what the admin port shows of the group, with the number of workers for each hash of a route set."""
         intakes = list(self._intakes())
         clients = (self.own.client, *(intake.client for intake in intakes))
         return GroupNumbers(
             self.slots,
             unacknowledged=sum(intake.held for intake in intakes),
-            redelivered=self._closed["redelivered"] + sum(intake.redelivered for intake in intakes),
-            reconnects=self._closed["reconnects"] + sum(client.reconnects for client in clients),
+            redelivered=self._closed_counts["redelivered"] + sum(intake.redelivered for intake in intakes),
+            reconnects=self._closed_counts["reconnects"] + sum(client.reconnects for client in clients),
             lease_changes=self.leases.changes,
             route_sets=dict(Counter(loggable(presence.routes) for presence in self.view.workers.values())),
         )
@@ -140,12 +142,12 @@ class Member:
         return self._publisher.is_connected
 
     def status_published(self, route: str, payload: bytes) -> None:
-        """Publish the status of a route for tools that command routes, too, while commands are taken here."""
+        """Publish the status of a route also for Coreflux's tools, while this worker takes their commands."""
         if self._commands is not None:
             self._commands.status_published(route, payload)
 
     async def watch_unmatched(self, *, wanted: bool) -> None:
-        """Do nothing: a worker gets what it subscribes, and no other message."""
+        """Do nothing: a worker receives only messages that match its subscriptions."""
 
     async def connect(self, program: RunsRoutes) -> None:
         """Connect for the first time; with `coreflux` find out whether the broker allows what commands need.
@@ -168,7 +170,7 @@ class Member:
         self._supervisor.keep("slots", self.follow)
 
     async def catch_up(self) -> None:
-        """Return at once: other workers, or their sessions, take what this one does not yet."""
+        """Return at once: what this worker does not take yet goes to other workers, or waits in the slots' sessions."""
 
     async def settle(self) -> None:
         """Wait until this worker serves the slots of its share, for ten seconds at most."""
@@ -183,10 +185,10 @@ class Member:
         self._plan = plan(routes, self._settings.group)
         self._rate_limited = any(route.route_config.rate_limit for route in routes)
         self.leases.use_routes(route_set_hash(routes), every(routes))
-        self._look.set()
+        self._wake.set()
 
     async def subscribe(self) -> None:
-        """Subscribe what the routes need now."""
+        """Subscribe the topics that the present routes need."""
         try:
             await self.own.subscribe()
         except BrokerError as error:  # when the connection is back all is subscribed
@@ -198,26 +200,26 @@ class Member:
         while True:
             now = lease_time()
             self._note_connection(now)
-            for intent in [] if self._stopping else self.leases.intents(now, time.time()):
+            for intent in [] if self._is_stopping else self.leases.intents(now, time.time()):
                 if isinstance(intent, Notice):
                     self._publish(intent)
                 elif (slot := self._slots.get(intent.slot)) is not None and not slot.is_leaving:
                     log.info("slot %d of group %s is handed over", intent.slot, self._settings.group)
                     self._begin_leaving(slot, hands_over=True)
-            if not self._stopping:
+            if not self._is_stopping:
                 self._follow_leases(now)
-            if self._ordered_until != self.leases.ordered_until:  # before it no other worker takes the slots held here
+            if self._ordered_until != self.leases.ordered_until:  # until then no other worker takes the slots held here
                 self._ordered_until = self.leases.ordered_until
                 self._calls.share_limits(self._sharing, self._ordered_until)
-            await woken(self._look, _LOOK_SECONDS)
+            await woken(self._wake, _LOOK_SECONDS)
 
     async def stop_taking(self) -> None:
-        """Take no more messages, and leave the slots that have nothing under way soon.
+        """Take no more messages, and leave the slots whose calls end within 1.5 s.
 
-        What has not ended is not acknowledged: the broker keeps it for the next holder of the slot.
+        Messages whose calls have not ended are not acknowledged: the broker keeps them for the next holder.
         """
-        self._stopping = True
-        if self.own.client.was_open:  # so that others may know of this worker
+        self._is_stopping = True
+        if self.own.client.was_open:  # else no other worker knows of this one
             self._publish(self.leases.stop(time.time()))
         slots = list(self._slots.values())
         for slot in slots:
@@ -225,13 +227,13 @@ class Member:
         self._calls.withdraw()
         ending = [] if self._commands is None else [asyncio.ensure_future(self._commands.end())]
         drained = await asyncio.gather(*(slot.ended(_DRAIN_SECONDS) for slot in slots))
-        await asyncio.gather(*ending)  # no command may change routes from here on
+        await asyncio.gather(*ending)  # from here on no command changes routes
         early = [slot for slot, is_drained in zip(slots, drained, strict=True) if is_drained]
-        await asyncio.gather(*(self._leave(slot) for slot in early))
+        await asyncio.gather(*(self._close_and_grant(slot) for slot in early))
 
     async def leave(self) -> None:
         """Leave all slots."""
-        await asyncio.gather(*(self._leave(slot) for slot in list(self._slots.values())))
+        await asyncio.gather(*(self._close_and_grant(slot) for slot in list(self._slots.values())))
 
     async def close(self) -> None:
         """Remove the presence of this worker and the statuses of its routes, and disconnect."""
@@ -245,11 +247,11 @@ class Member:
     # Following the leases.
 
     def _note_connection(self, now: float) -> None:
-        """Allow the slots' sessions to connect while leases are known; leave the slots when their leases run out.
+        """Allow the slots' sessions to connect while this worker hears the group; leave its slots if it is cut off.
 
-        While this worker is cut off, another one may take its slots. That one begins ORDERED events once requests that
-        run here must have ended, so none may begin here any more. A connection that is open but carries nothing cuts
-        this worker off too, and its sessions must not take the slots back.
+        While this worker is cut off, another one may take its slots. The other worker begins ORDERED events once the
+        requests that run here must have ended, so no request may begin here any more. A connection that is open but
+        carries nothing counts as cut off, and then the slots' sessions must not connect and take the slots back.
         """
         is_heard = self.leases.is_heard(now)
         if self.leases.is_connected and is_heard:
@@ -257,8 +259,8 @@ class Member:
             self._lost_at = None
             return
         self.connected.clear()
-        # Other workers still hear this one, and would leave it slots that it does not serve.
-        if self.leases.is_deaf(now) and (connection := self.own.client.connection) is not None:
+        # Otherwise other workers would still hear this one, and leave it slots that it does not serve.
+        if self.leases.is_cut_off(now) and (connection := self.own.client.connection) is not None:
             connection.abort("the records of this worker do not come back")
         if self._lost_at is None:
             self._lost_at = now
@@ -273,17 +275,17 @@ class Member:
         held = self.leases.held
         for slot in self._served():
             if slot.number not in held:
-                if self._changes["lost", slot.number].count():
+                if self._log_limits["lost", slot.number].count():
                     log.warning("slot %d of group %s was taken by another worker", slot.number, self._settings.group)
                 self._begin_leaving(slot, hands_over=False)
         if self.connected.is_set():
             for number in sorted(held - self._slots.keys()):
                 self._open(number)
             view, self.view = self.view, self.leases.view(now)
-            self._warnings.look(self.view, self.leases.beyond, now)
+            self._warnings.look(self.view, self.leases.surplus_slots, now)
             if view != self.view:
                 self._group_changed()
-            if not self.leases.share_comes(now) and all(slot.is_tried for slot in self._served()):
+            if not self.leases.lacks_share(now) and all(slot.is_tried for slot in self._served()):
                 self.settled.set()
 
     def _group_changed(self) -> None:
@@ -313,7 +315,7 @@ class Member:
         seconds = math.ceil(self._settings.adopt_seconds) if notice.topic.endswith("/presence") else 0
         self._publisher.announce(Publication(notice.topic, notice.payload, retain=True), seconds=seconds)
 
-    # Slots.
+    # Slots are opened and left.
 
     def _open(self, number: int) -> None:
         lease, group = self.leases.by_slot.get(number), self._settings.group
@@ -322,63 +324,63 @@ class Member:
         more = f"; ORDERED events wait for {waits:.0f} s, as long as its requests may run" if waits else ""
         if not has_crashed:
             log.info("slot %d of group %s is taken here", number, group)
-        elif self._changes["adopted", number].count():
+        elif self._log_limits["adopted", number].count():
             log.warning("slot %d of group %s has lost its worker and is taken here%s", number, group, more)
         slot = self._slots[number] = Slot(
             self._broker, self._settings, number, self._calls.offer, self._capacities, self._supervisor,
             self.connected.wait, asyncio.get_running_loop().time() + waits,
         )  # fmt: skip
-        self._supervisor.finish(f"slot {number}", partial(self._use_and_look, slot))
+        self._supervisor.finish(f"slot {number}", partial(self._use_and_wake, slot))
         if self._commands is not None and number == FIRST_SLOT:
             self._commands.begin()
 
-    async def _use_and_look(self, slot: Slot) -> None:
+    async def _use_and_wake(self, slot: Slot) -> None:
         await slot.use(self._plan)
         for intake in list(slot.intakes):
             await intake.client.tried.wait()
-        self._look.set()
+        self._wake.set()
 
     def _served(self) -> list[Slot]:
         return [slot for slot in self._slots.values() if not slot.is_leaving]
 
     def _begin_leaving(self, slot: Slot, *, hands_over: bool) -> None:
-        """Leave a slot: hand it over, or drop all at once, as another worker has it or will have it."""
+        """Leave a slot: hand it over, or drop everything at once if another worker has taken it or will."""
         slot.is_leaving = True
         slot.drop(shared=not hands_over)
         self._calls.withdraw()
-        leave = self._hand_over if hands_over else self._abandon
+        leave = self._hand_over if hands_over else self._close_sessions
         self._supervisor.finish(f"leaving slot {slot.number}", partial(leave, slot))
 
     async def _hand_over(self, slot: Slot) -> None:
         """Leave a slot once its running requests, and all calls of messages for several events, have ended.
 
-        Messages for several events have as long as a request may run. Then they are dropped too, and the next holder
-        repeats the calls that had ended. A stop of the worker does the same after 1.5 s.
+        Messages for several events are dropped if they have not ended after the longest REQUEST_TIMEOUT; the next
+        holder then repeats those of their calls that had ended. `stop_taking` waits for 1.5 s only.
         """
         if not await slot.ended(self._plan.seconds + _SLACK_SECONDS):
             slot.drop(shared=True)
             self._calls.withdraw()
-        await self._leave(slot)
+        await self._close_and_grant(slot)
 
-    async def _leave(self, slot: Slot) -> None:
-        """Disconnect, then name the next holder, which connects only after that."""
+    async def _close_and_grant(self, slot: Slot) -> None:
+        """Close the sessions of a slot, then publish the lease of the next holder, which connects only after that."""
         is_drained = not slot.held
-        await self._abandon(slot)
+        await self._close_sessions(slot)
         notice = self.leases.grant(slot.number, lease_time(), time.time(), waits=not is_drained)
         if notice is not None:
             self._publish(notice)
-        self._look.set()
+        self._wake.set()
 
-    async def _abandon(self, slot: Slot) -> None:
-        """Disconnect."""
+    async def _close_sessions(self, slot: Slot) -> None:
+        """Close the sessions of a slot on this worker; the broker keeps them for the next holder."""
         if self._commands is not None and slot.number == FIRST_SLOT:
             await self._commands.end()
         for intake in slot.intakes:
-            self._closed["redelivered"] += intake.redelivered
-            self._closed["reconnects"] += intake.client.reconnects
+            self._closed_counts["redelivered"] += intake.redelivered
+            self._closed_counts["reconnects"] += intake.client.reconnects
         await slot.close()
         self._slots.pop(slot.number, None)
-        self._look.set()
+        self._wake.set()
 
 
 def worker_id() -> str:

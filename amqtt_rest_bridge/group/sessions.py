@@ -37,7 +37,7 @@ from amqtt_rest_bridge.topics import schedule_topic
 
 _RECEIVE_MAXIMUM: Final = 1024
 _MARK: Final = b"mark"
-_MOST_BYTES: Final = 64 << 10  # of a worker with 1,000 events with EVERY; longer ones are foreign
+_MOST_BYTES: Final = 64 << 10  # of a notice: enough for 1,000 events with EVERY; longer payloads are ignored
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ _LOOK_SECONDS: Final = 0.02
 
 
 class Watches(Protocol):
-    """Receives the messages that read events and replies are answered from; `ServerMode` does."""
+    """Receives the messages from which read events and replies are answered: `ServerMode`."""
 
     @property
     def filters(self) -> Collection[str]:
@@ -57,11 +57,11 @@ class Watches(Protocol):
         ...
 
     def asking_again(self) -> AbstractContextManager[Collection[str]]:
-        """Return the filters whose retained messages are needed once more, which the block then subscribes."""
+        """Return a context with the filters whose retained messages are needed again; its body subscribes these."""
         ...
 
     def see(self, message: Message, *, retained: bool = False, size: int = 0) -> None:
-        """Take a message that one of these filters matches; see `ServerMode.see`."""
+        """Take a message that matches one of `filters`; see `ServerMode.see`."""
         ...
 
     def refuse(self, message: Message, failure: CallError) -> None:
@@ -70,7 +70,7 @@ class Watches(Protocol):
 
 
 class OwnSession:
-    """The connection that publishes, and that sees what read events and replies need.
+    """The connection that publishes, and that receives the messages for read events and replies.
 
     Args:
         broker: Returns the broker's address; called before each connection.
@@ -95,7 +95,7 @@ class OwnSession:
         self._always = {one: Feed(one, frozenset()).identifier for one in topic_filters}
 
     async def subscribe(self) -> None:
-        """Subscribe what is watched now, then unsubscribe what is not; without a connection on the next one."""
+        """Subscribe what is watched now, then unsubscribe the rest. The next connection does so if there is none."""
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
@@ -170,7 +170,7 @@ class MemberSession(OwnSession):
         self._on_notice()
 
     def subscribed(self) -> None:
-        """Publish a mark, which comes back behind all retained notices."""
+        """Publish a mark, which comes back after all retained notices."""
         self._publisher.announce(Publication(self._presence.topic, _MARK))
 
     def take_own(self, connection: MqttConnection, received: Publish) -> None:
@@ -185,7 +185,7 @@ class MemberSession(OwnSession):
 
 @dataclass(frozen=True, slots=True)
 class SessionPlan:
-    """What a session subscribes, and how many messages, and bytes of payloads, its route holds at most."""
+    """What a session subscribes, and the most messages and bytes of payloads that it may hold."""
 
     feeds: tuple[Feed, ...]
     most: int
@@ -194,9 +194,9 @@ class SessionPlan:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The sessions of every slot of a group, by name, all client events, and how long one of their requests may take.
+    """The sessions that every slot of a group has, by name, and all client events.
 
-    `seconds` are the longest REQUEST_TIMEOUT, `ordered_seconds` that of ORDERED events.
+    `seconds` is the longest REQUEST_TIMEOUT of a route, `ordered_seconds` of a route with ORDERED events.
     """
 
     sessions: Mapping[str, SessionPlan]
@@ -208,8 +208,8 @@ class Plan:
 def plan(routes: Iterable[Route], group: str) -> Plan:
     """Return which sessions a set of routes needs.
 
-    The session of a route holds OVERLOAD_CAPACITY and OVERLOAD_BYTES. Of a balanced route too, so that a
-    backlog waits at the broker instead of being refused; only realtime routes refuse messages on a worker.
+    The session of a route holds OVERLOAD_CAPACITY messages and OVERLOAD_BYTES bytes at most. The rest of a backlog
+    waits at the broker, even for a balanced route: on a worker only realtime routes refuse messages.
     """
     sessions: dict[str, SessionPlan] = {}
     at_once: list[Route] = []
@@ -237,7 +237,7 @@ def _feeds(routes: Iterable[Route], share: str, *, at_once: bool = False) -> tup
     events: dict[tuple[str, bool], set[EventName]] = {}
     for route in routes:
         for event in route.client_events:
-            if event.source_topic != schedule_topic(route.name, event.name):  # else it listens to no topic
+            if event.source_topic != schedule_topic(route.name, event.name):  # an event with EVERY listens to no topic
                 events.setdefault((event.source_topic, event.is_in_order), set()).add((route.name, event.name))
     return tuple(
         Feed(topic if ordered else f"$share/{share}/{topic}", frozenset(names), ordered, at_once)
@@ -259,12 +259,12 @@ class Capacities:
 
     def __init__(self, queue_bytes: int) -> None:
         self.keeps_unserved = False
-        """Whether messages that no event here takes wait: another worker of the group may have the event."""
+        """Whether messages without an event here are kept: another worker of the group may have their event."""
         self._all = Capacity(most_bytes=queue_bytes)
         self._by_name: dict[str, Capacity] = {}
 
     def of(self, name: str, wanted: SessionPlan) -> Capacity:
-        """Return the capacity of the sessions of a name, as large as it is wanted now."""
+        """Return the capacity that the sessions of a name share, changed to the bounds of their plan."""
         capacity = self._by_name.setdefault(name, Capacity(within=self._all))
         capacity.most, capacity.most_bytes = wanted.most, wanted.most_bytes
         return capacity
@@ -281,7 +281,7 @@ class Slot:
         capacities: What sessions hold.
         supervisor: Runs the connections.
         gate: Awaited before each connection.
-        ordered_from: Before this time of the loop ORDERED events are not called.
+        ordered_from: Time of the loop before which ORDERED events are not called.
     """
 
     def __init__(
@@ -316,7 +316,7 @@ class Slot:
 
     @property
     def is_tried(self) -> bool:
-        """Return whether each session has connected, or has failed to."""
+        """Return whether each session has connected, or has failed to connect, once."""
         return self._used and all(intake.client.tried.is_set() for intake in self.intakes)
 
     @property
@@ -370,13 +370,13 @@ class Slot:
             await self._intakes.pop(name).client.close()
 
     def drop(self, *, shared: bool) -> None:
-        """Take no more messages, and drop what is not called yet; messages of several events only with `shared`."""
+        """Take no more messages, and drop those without a call; with `shared` also messages for several events."""
         for intake in self.intakes:
             intake.pause()
             intake.drop(shared=shared)
 
     async def ended(self, seconds: float) -> bool:
-        """Wait until nothing that has come is under way; return False when something is after so many seconds."""
+        """Wait until all messages that have come have ended; return False if some have not after `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while self.held:

@@ -220,7 +220,7 @@ class Messages(RuleBasedStateMachine):
             assert one.source.state == "acknowledged" or one.is_dropped or one.is_lossless
         for statistics in self.rig.outcomes.statistics.values():
             admission = statistics.admission
-            assert (admission.outstanding, admission.in_flight, admission.outside) == (0, 0, 0)
+            assert (admission.outstanding, admission.in_flight, admission.awaiting_room) == (0, 0, 0)
             assert (admission.held_bytes, statistics.retrying) == (0, 0)
         assert self.rig.outcomes.queue.held == 0
 

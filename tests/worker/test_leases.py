@@ -405,9 +405,9 @@ def test_a_connection_by_which_no_record_comes_is_given_up_later_than_the_broker
     group.deliver(node)
     node.leases.connected(group.now, 22.5)
     assert node.leases.intents(group.now, group.now)
-    assert not node.leases.is_deaf(group.now + ADOPT - 1) and node.leases.is_deaf(group.now + ADOPT)
+    assert not node.leases.is_cut_off(group.now + ADOPT - 1) and node.leases.is_cut_off(group.now + ADOPT)
     node.leases.connecting(group.now + ADOPT)
-    assert not node.leases.is_deaf(group.now + 2 * ADOPT)
+    assert not node.leases.is_cut_off(group.now + 2 * ADOPT)
 
 
 def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_same() -> None:
@@ -420,7 +420,7 @@ def test_of_forged_records_so_many_are_kept_and_a_worker_hears_itself_all_the_sa
     lease = Lease("other", 0.0, "", "1", 5, 0.0).payload
     for slot in (3, 4, 9999, 10_000):
         node.leases.received(lease_topic("plant", slot), lease, 1000, retained=True)
-    assert node.leases.beyond == {4, 9999}
+    assert node.leases.surplus_slots == {4, 9999}
 
 
 @pytest.mark.parametrize("silence", [22.5, 3 * ADOPT])

@@ -34,19 +34,19 @@ class OnChange(Stage):
 
     def enter(self, call: Call, values: MessageValues) -> None:
         """Skip the call if its text equals the last one of its topic, and that one is not too old."""
-        call.text = digest(self._text.fill_bytes(values))
+        call.change_digest = digest(self._text.fill_bytes(values))
         last = self._last.get(digest(call.message.topic.encode()))
-        if last is None or last[0] != call.text:
+        if last is None or last[0] != call.change_digest:
             return
         if self._seconds is None or self._monotonic() - last[1] < self._seconds:
             raise SkippedError("unchanged", "ON_CHANGE is the same as in the last message of the topic")
 
     def after(self, call: Call, verdict: Verdict | None) -> None:
         """Keep the text of a call that has succeeded. Failed calls change nothing."""
-        if verdict is not None and verdict.outcome is Outcome.SUCCEEDED and call.text is not None:
+        if verdict is not None and verdict.outcome is Outcome.SUCCEEDED and call.change_digest is not None:
             topic = digest(call.message.topic.encode())
             self._last.pop(topic, None)
-            self._last[topic] = call.text, self._monotonic()
+            self._last[topic] = call.change_digest, self._monotonic()
             if len(self._last) > MOST_TOPICS:
                 self._last.popitem(last=False)
 

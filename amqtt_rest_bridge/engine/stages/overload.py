@@ -47,7 +47,7 @@ class RoomQueue:
         if call.since is None:
             call.since = self._clock.monotonic()
         self._waiting.append(call)
-        admission.count_outside(1, call.size)
+        admission.count_awaiting_room(1, call.size)
         self._watch()
         return True
 
@@ -64,12 +64,12 @@ class RoomQueue:
         removed = [call for call in self._waiting if is_one(call)]
         self._waiting = deque(call for call in self._waiting if not is_one(call))
         for call in removed:
-            self._admission.count_outside(-1, call.size)
+            self._admission.count_awaiting_room(-1, call.size)
         return removed
 
     def _first(self) -> Call:
         call = self._waiting.popleft()
-        self._admission.count_outside(-1, call.size)
+        self._admission.count_awaiting_room(-1, call.size)
         return call
 
     def _seconds_left(self) -> float:
