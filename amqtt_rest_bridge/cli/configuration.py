@@ -1,8 +1,7 @@
 """The broker's configuration file: read it, and find what is wrong with it, plugins' settings included. Main thread.
 
-What is amqtt's is judged by amqtt, and its first complaint shown on one line; the settings of the plugins are validated
-here, all at once, each at its place. dacite builds them, because amqtt does so: nothing is accepted that amqtt would
-refuse.
+amqtt checks its own keys; its first error becomes one fault. The settings of plugins are validated here, all at once,
+each fault at its place. dacite builds them, as in amqtt: nothing is accepted that amqtt would refuse.
 """
 
 import logging
@@ -52,12 +51,6 @@ class Configuration:
         self, keys: tuple[Any, ...], message: str, hint: str | None = None, severity: Severity = Severity.ERROR
     ) -> Fault:
         """Return a fault at the value that these keys lead to, or as near to it as the file goes."""
-        place, end = self._places(keys)
-        replacement = hint.meant if isinstance(hint, Question) else None
-        return Fault(self.path, place, severity, message, hint, FaultCode.CONFIGURATION, end, replacement)
-
-    def _places(self, keys: tuple[Any, ...]) -> tuple[Position, Position]:
-        """Return where the last of these keys that is there begins and ends."""
         node: yaml.Node | None = self.root
         begin = end = self.root.start_mark
         for key in keys:
@@ -66,13 +59,15 @@ class Configuration:
             if found is not None:
                 name, node = found
                 begin, end = name.start_mark, name.end_mark
-        return Position(begin.line + 1, begin.column + 1), Position(end.line + 1, end.column + 1)
+        position, behind = (Position(mark.line + 1, mark.column + 1) for mark in (begin, end))
+        replacement = hint.meant if isinstance(hint, Question) else None
+        return Fault(self.path, position, severity, message, hint, FaultCode.CONFIGURATION, behind, replacement)
 
 
 def _find(node: yaml.Node | None, key: str) -> tuple[yaml.Node, yaml.Node | None] | None:
-    """Return a key and its value: those of a mapping, else those of the first mapping inside that has the key.
+    """Return a key and its value in a mapping, otherwise those of the first mapping inside that has the key.
 
-    amqtt does not say which of the listeners has a wrong value.
+    The mapping inside is needed since amqtt does not say which of the listeners has a wrong value.
     """
     pairs = list(_pairs(node))
     direct = (pair for pair in pairs if pair[0].value == key)
@@ -122,7 +117,7 @@ def broker_faults(configuration: Configuration) -> list[Fault]:
 class Section:
     """The settings of a plugin, or of a worker, without those that are `invalid`; `keys` lead to them in the file.
 
-    `given` are the names of those that are set; `elsewhere` is what sets those of them that are not in the file.
+    `given` are the names of the settings that are set. `elsewhere` names the source of each that is not in the file.
     """
 
     configuration: Configuration
@@ -147,7 +142,7 @@ class Section:
             return [self.configuration.fault(self.keys, f"{self.keys[-1]} cannot check its settings: {reason(error)}")]
 
     def faults_of(self, found: Iterable[SettingFault]) -> list[Fault]:
-        """Return faults at the first given one of some settings, without those of settings that do not fit anyway."""
+        """Return a fault at the first setting that is set of each pair. Pairs with invalid settings are left out."""
         faults = []
         for names, message in found:
             if self.invalid.isdisjoint(names):
@@ -234,7 +229,7 @@ def _entries(plugins: Any) -> Iterator[tuple[str, Any]]:
 
 
 def build(kind: type[Any], values: Mapping[Any, Any]) -> tuple[Any, list[InvalidValue]]:
-    """Build a dataclass as amqtt would, but that true and false are not numbers.
+    """Build a dataclass as amqtt would, but refuse true and false for numbers.
 
     Args:
         kind: The dataclass; its `__post_init__` may refuse values.
@@ -284,10 +279,10 @@ def _misfit(name: str, hint: Any, value: Any) -> InvalidValue | None:
     return InvalidValue(name, message, "write a number without quotes" if quoted else None)
 
 
-def is_sound(section: Section) -> bool:
-    """Log what would keep the bridge from starting besides the values of its settings; start nothing, bind no port.
+def check_start(section: Section) -> bool:
+    """Check, and log, what keeps the bridge from starting besides invalid settings. Nothing is started, no port bound.
 
-    What follows from settings that do not fit is not checked.
+    What depends on an invalid setting is not checked. Returns whether nothing was found.
     """
     settings: Settings = section.settings
     faults: list[SettingFault] = []

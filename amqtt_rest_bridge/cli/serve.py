@@ -115,14 +115,14 @@ def _serve(path: Path, signals: Signals, logs: Handler) -> int:
 
 
 def _check(path: Path) -> int:
-    from amqtt_rest_bridge.cli.configuration import is_sound
+    from amqtt_rest_bridge.cli.configuration import check_start
     from amqtt_rest_bridge.settings import Settings
 
     _, plugins, faults = _read(path)
     faults += [fault for plugin in plugins for fault in plugin.setting_faults()]
     for fault in faults:
         log.log(fault.severity.level, "%s", fault)
-    sound = [is_sound(plugin) for plugin in plugins if isinstance(plugin.settings, Settings)]
+    sound = [check_start(plugin) for plugin in plugins if isinstance(plugin.settings, Settings)]
     if not all(sound) or any(fault.severity is Severity.ERROR for fault in faults):
         return 1
     log.info("ok")

@@ -172,7 +172,7 @@ def _check(path: Path, options: Mapping[str, Any]) -> int:
     section, faults = _read(path, options)
     for fault in faults:
         log.error("%s", fault)
-    if section is None or not configuration.is_sound(section) or faults:
+    if section is None or not configuration.check_start(section) or faults:
         return 1
     log.info("ok")
     return 0

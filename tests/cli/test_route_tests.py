@@ -306,7 +306,7 @@ def test_what_is_not_a_message_is_counted_and_stops_nothing(wrong: dict[str, obj
     kept = {"source_topic": "in", "payload": "a", "payload_encoding": "utf-8"}
     payloads = [json.dumps(one).encode() for one in ({**kept, **wrong}, kept)]
     found = read_failures(payloads)
-    assert (found.publications, found.without + len(found.damaged)) == ([Publication("in", b"a")], 1)
+    assert (found.publications, found.without_message + len(found.damaged)) == ([Publication("in", b"a")], 1)
 
 
 def test_messages_of_failures_are_published_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

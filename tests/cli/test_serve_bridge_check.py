@@ -30,13 +30,13 @@ def of_plugin(settings: Settings) -> configuration.Section:
 def test_files_of_the_bridge_are_checked(
     place: Workplace, caplog: pytest.LogCaptureFixture, settings: Settings, fault: str
 ) -> None:
-    assert not configuration.is_sound(of_plugin(settings))
+    assert not configuration.check_start(of_plugin(settings))
     (message,) = caplog.messages
     assert message.startswith(f"broker.yaml:7:3: error: {fault}")
 
 
 def test_sound_settings_of_the_bridge_are_not_complained_of(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
-    assert configuration.is_sound(of_plugin(Settings("routes.lot", spool="spool.db")))
+    assert configuration.check_start(of_plugin(Settings("routes.lot", spool="spool.db")))
     assert caplog.messages == []
 
 
@@ -47,14 +47,14 @@ def test_certificate_files_of_routes_are_read(place: Workplace, caplog: pytest.L
         'WITH BASE_ADDRESS "https://127.0.0.1" WITH CA_FILE "broker.yaml" ADD EVENT E WITH SOURCE_TOPIC "t" '
         'WITH METHOD "GET" WITH ENDPOINT "/"',
     )
-    assert not configuration.is_sound(of_plugin(Settings("routes.lot")))
+    assert not configuration.check_start(of_plugin(Settings("routes.lot")))
     (message,) = caplog.messages
     assert message.startswith("routes.lot:1:1: error: route Calls: CA_FILE: broker.yaml cannot be used")
 
 
 def test_route_files_are_checked(place: Workplace, caplog: pytest.LogCaptureFixture) -> None:
     place.write("routes.lot", SERVER_ROUTE.replace("POST", "POTS"))
-    assert not configuration.is_sound(of_plugin(Settings("routes.lot")))
+    assert not configuration.check_start(of_plugin(Settings("routes.lot")))
     assert "routes.lot:7:21: error: " in caplog.messages[0]
 
 

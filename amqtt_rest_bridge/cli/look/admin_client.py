@@ -1,8 +1,6 @@
-"""The admin port of a running bridge, as `status`, `failures`, `retry` and `trace` ask it. Every function blocks.
+"""The client of a bridge's admin port, for `status`, `failures`, `retry` and `trace`. Every function blocks.
 
-No address is guessed: it is given by `--admin` or by REST_BRIDGE_ADMIN.
-
-The one door for urllib3.
+The address is given by `--admin` or by REST_BRIDGE_ADMIN; there is no default. The one door for urllib3.
 """
 
 import json
@@ -53,7 +51,7 @@ class AdminError(CommandError):
 class AdminClient:
     """One connection to the admin port at an address, with the files of its options --ca-file, --cert-file, --key-file.
 
-    Without an address it is that of REST_BRIDGE_ADMIN.
+    The default address is that of REST_BRIDGE_ADMIN.
 
     Raises:
         ConfigurationError: There is no address, it is not one, or a file cannot be used.
@@ -79,21 +77,21 @@ class AdminClient:
     def get(
         self, path: str, member: str, query: Mapping[str, str] | None = None, expected: Collection[int] = ()
     ) -> Any:
-        """Return the JSON object that is answered, which has to have a member; raises `AdminError`.
+        """Return the JSON object of the answer, which must have `member`; raises `AdminError`.
 
         A status of 300 and above is an error, unless it is `expected`.
         """
         asked = f"{path}?{urlencode(query, errors='surrogateescape')}" if query else path
         with self.asking("GET", asked) as response:
-            return self._read(response, member, expected)
+            return self._read_answer(response, member, expected)
 
     def post(self, path: str, member: str, members: Mapping[str, Any]) -> Any:
-        """Post a JSON object and return the one that is answered, which has to have a member; raises `AdminError`."""
+        """Post a JSON object and return that of the answer, which must have `member`; raises `AdminError`."""
         with self.asking("POST", path, json.dumps(members).encode()) as response:
-            return self._read(response, member)
+            return self._read_answer(response, member)
 
     def check_route(self, name: str) -> None:
-        """Raise `AdminError` for a route that the bridge does not have, of which nothing would ever be shown."""
+        """Raise `AdminError` for a route that the bridge does not have."""
         routes = self.get("/api/routes", "routes")["routes"]
         names = [str(route["name"]) for route in routes if isinstance(route, dict) and "name" in route]
         if name not in names:
@@ -132,15 +130,15 @@ class AdminClient:
                 timeout=Timeout(connect=_SECONDS, read=silence),
             )  # fmt: skip
         except HTTPError as error:
-            raise self._unreadable(error) from error
+            raise self._connection_error(error) from error
         try:
             yield response
         except HTTPError as error:
-            raise self._unreadable(error) from error
+            raise self._connection_error(error) from error
         finally:
             response.close()
 
-    def _unreadable(self, failure: HTTPError) -> AdminError:
+    def _connection_error(self, failure: HTTPError) -> AdminError:
         error = _cause(failure)
         why = getattr(error, "strerror", None) or reason(error)
         hint = "is admin_port set, and the bridge up?"
@@ -154,14 +152,14 @@ class AdminClient:
         """Close the connection."""
         self._pool.close()
 
-    def _read(self, response: BaseHTTPResponse, member: str, expected: Collection[int] = ()) -> Any:
+    def _read_answer(self, response: BaseHTTPResponse, member: str, expected: Collection[int] = ()) -> Any:
         if response.status >= 300 and response.status not in expected:
             raise AdminError(f"{self.shown}: {refusal(response)}")
         try:
             answer = json.loads(response.read())
             answer[member]
         except (ValueError, TypeError, KeyError):
-            raise AdminError(f"{self.shown}: {_answered(response)}") from None
+            raise AdminError(f"{self.shown}: {_describe_other_server(response)}") from None
         return answer
 
 
@@ -178,12 +176,12 @@ def refusal(response: BaseHTTPResponse) -> str:
         if error["hint"] == NO_RUN.hint:
             return visible(f"{error['message']}; rest-bridge failures lists those that are kept")
         is_other = response.status in _NOT_HERE
-        return _answered(response) if is_other else visible(f"{error['message']}. {error['hint']}")
+        return _describe_other_server(response) if is_other else visible(f"{error['message']}. {error['hint']}")
     except (ValueError, TypeError, KeyError):
-        return _answered(response)
+        return _describe_other_server(response)
 
 
-def _answered(response: BaseHTTPResponse) -> str:
+def _describe_other_server(response: BaseHTTPResponse) -> str:
     """Return what has answered in place of an admin port, in a sentence."""
     kind, server = response.headers.get("Content-Type", "no content type"), response.headers.get("Server")
     named = "" if server is None else f", from {server}"
@@ -200,7 +198,7 @@ def _parse(url: str, option: str) -> SplitResult:
 
 
 def _lines(response: BaseHTTPResponse) -> Iterator[str]:
-    """Yield the lines of an answer as they come; its end may be cut off, as that of a bridge that was killed is."""
+    """Yield the lines of an answer as they come. An answer that is cut off ends, as when a bridge is killed."""
     rest = b""
     try:
         while data := response.read1():
@@ -213,7 +211,7 @@ def _lines(response: BaseHTTPResponse) -> Iterator[str]:
 
 
 def _cause(error: Exception) -> Exception:
-    """Return what urllib3 has wrapped, which says why without its words around it."""
+    """Return the innermost exception that urllib3 has wrapped: its message is the reason alone."""
     while isinstance(error, HTTPError):
         inner = [one for one in (*error.args, error.__cause__) if isinstance(one, Exception)]
         if not inner:

@@ -1,6 +1,6 @@
-"""How `rest-bridge status` and `replay` ask a broker: its address from the command line, one connection. Main thread.
+"""The broker connection of `rest-bridge status` and `replay`; its address is from the command line. Main thread.
 
-They speak MQTT 3.1.1, which every broker takes, amqtt among them; `replay` speaks MQTT 5 where the broker does.
+They speak MQTT 3.1.1, which every broker understands. `replay` speaks MQTT 5 if the broker does.
 """
 
 import asyncio
@@ -39,8 +39,8 @@ from amqtt_rest_bridge.settings import PASSWORD_VARIABLE
 from amqtt_rest_bridge.topics import filter_matches
 
 _ACKNOWLEDGED_SECONDS: Final = 10.0
-_NOTHING: Final = status_topic("+").removesuffix("/+/status")
-_MOST_UNREAD: Final = 1000  # messages that came and were not looked at; then no more are read
+_UNMATCHED: Final = status_topic("+").removesuffix("/+/status")  # a topic on which nothing is published
+_MOST_UNREAD: Final = 1000  # messages in the queue, at which the connection pauses
 _BAD_LOGIN: Final = "wrong user name or password"
 _NOT_AUTHORIZED: Final = f"not authorized: check user name (mqtt://USER@HOST) and password ({PASSWORD_VARIABLE})"
 _REASONS: Final[dict[int, str]] = {  # MQTT 3.1.1 section 3.2.2.3, MQTT 5 section 3.2.2.2
@@ -103,7 +103,7 @@ class Subscriber:
 
     def __init__(self, address: Address, level: int = MQTT_3_1_1, client_id: str | None = None) -> None:
         session = ClientSession(client_id or f"rest-bridge-{uuid.uuid4().hex[:8]}", 0, _MOST_UNREAD, level=level)
-        self.connection = MqttConnection(address, session, self._take)
+        self.connection = MqttConnection(address, session, self._queue_message)
         self.shown = address.shown
         self._messages: asyncio.Queue[Publish | None] = asyncio.Queue()  # None: the connection has ended
         self._ending: asyncio.Task[str] | None = None
@@ -115,8 +115,9 @@ class Subscriber:
         self._ending.add_done_callback(lambda _: self._messages.put_nowait(None))
         for topic_filter in filters[:1]:
             await self.connection.subscribe([Subscription(topic_filter, qos=qos)])
-        # amqtt answers a subscription after what was retained for the one before has been sent.
-        for topic_filter in (*filters[1:], _NOTHING):  # without them there is less to show
+        # amqtt acknowledges a subscription once it has sent what was retained for the one before. So when the last one,
+        # which matches nothing, is acknowledged, all retained messages are here. A refusal only means less to show.
+        for topic_filter in (*filters[1:], _UNMATCHED):
             with contextlib.suppress(BrokerError):
                 await self.connection.subscribe([Subscription(topic_filter, qos=0)])
 
@@ -141,13 +142,13 @@ class Subscriber:
     async def publish(self, publication: Publication) -> bool:
         """Publish with QoS 1; return False when the broker has not acknowledged it in time."""
         done: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        properties: Properties = {Property.USER_PROPERTY: _user(publication)}
+        properties: Properties = {Property.USER_PROPERTY: _user_properties(publication)}
         self.connection.publish(publication.topic, publication.payload, done.set_result, properties=properties)
         waiting: list[asyncio.Future[Any]] = [done] if self._ending is None else [done, self._ending]
         await asyncio.wait(waiting, timeout=_ACKNOWLEDGED_SECONDS, return_when=asyncio.FIRST_COMPLETED)
         return done.done()
 
-    def _take(self, connection: MqttConnection, message: Publish) -> None:
+    def _queue_message(self, connection: MqttConnection, message: Publish) -> None:
         if message.packet_id is not None:
             connection.acknowledge(message.packet_id)
         self._messages.put_nowait(message)
@@ -172,13 +173,13 @@ async def connected(
             if subscriber.connection.is_open and error.code is not None:
                 says = f"{address.shown} does not allow a subscription to {filters[0]}"
                 raise BrokerUnavailableError(says) from error
-            raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_why(error)}") from error
+            raise BrokerUnavailableError(f"cannot connect to {address.shown}: {_explain(error)}") from error
         yield subscriber
     finally:
         await subscriber.connection.disconnect()
 
 
-def _why(error: BrokerError) -> str:
+def _explain(error: BrokerError) -> str:
     if error.code is not None:
         return _REASONS.get(error.code, f"it answers with code {error.code}")
     match error.__cause__:
@@ -208,24 +209,24 @@ async def collect(address: Address, topic_filter: str, seconds: float) -> list[b
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             message = await subscriber.receive(left)
-            # a plain amqtt 0.12 sends a client that connects retained messages of other clients' subscriptions too
+            # amqtt 0.12 also sends a new client the retained messages of other clients' subscriptions.
             if message is not None and filter_matches(topic_filter, message.topic):
                 payloads.append(message.payload)
     return payloads
 
 
 async def publish(address: Address, publications: Sequence[Publication], seconds: float) -> None:
-    """Publish with QoS 1, `seconds` apart, each once the broker has acknowledged the one before.
+    """Publish with QoS 1, `seconds` apart, each after the broker has acknowledged the one before.
 
-    A publication that has the time of its original message (`private.TIME`) carries it: as a user property, to a broker
-    that speaks MQTT 5, else in the id of a client of its own.
+    The time of an original message (`private.TIME`) is sent too: as a user property to a broker that speaks MQTT 5,
+    otherwise in the client id of a connection for this message alone.
 
     Raises:
         BrokerUnavailableError: As `collect`; the message says how many were published.
     """
     is_mqtt_5, done = await _is_mqtt_5(address), 0
     for some in [publications] if is_mqtt_5 else [[one] for one in publications]:
-        first = next((float(value) for name, value in _user(some[0]) if name == TIME), None)
+        first = next((float(value) for name, value in _user_properties(some[0]) if name == TIME), None)
         level = MQTT_5 if is_mqtt_5 else MQTT_3_1_1
         client_id = None if is_mqtt_5 or first is None else replaying_client_id(first)
         async with connected(address, [], level=level, client_id=client_id) as subscriber:
@@ -254,5 +255,5 @@ async def _is_mqtt_5(address: Address) -> bool:
     return True
 
 
-def _user(publication: Publication) -> Pairs:
+def _user_properties(publication: Publication) -> Pairs:
     return () if publication.properties is None else publication.properties.user

@@ -61,21 +61,21 @@ def run(
         since_of(since or "0s", time.time())
     except BadQueryError as error:
         raise typer.BadParameter(f"--{error}") from None
-    with closing(AdminClient(admin, ca_file, cert_file, key_file)) as port:
+    with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
         if words:
-            found: Any = port.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
+            found: Any = client.get(f"/api/runs/{quote(words[1], safe='', errors='surrogateescape')}", "id")
             print(json.dumps(found) if as_json else "\n".join(_whole(found)))
             return 0
         query = {"route": route, "code": code, "since": since}
-        retrying = runs_of(port, query, "retrying")
-        failures = sorted([*kept_failures(port, query), *retrying], key=lambda run: str(run["time"]))
+        retrying = runs_of(client, query, "retrying")
+        failures = sorted([*kept_failures(client, query), *retrying], key=lambda run: str(run["time"]))
         if route is not None and not failures:
-            port.check_route(route)
+            client.check_route(route)
     if as_json:
         print(json.dumps(failures))
         return 0
     for failure in failures:
-        print(line(failure))
+        print(failure_line(failure))
     still = f", {count(len(retrying), 'message')} still retrying" if retrying else ""
     print(f"{count(len(failures) - len(retrying), 'failure')}{still}")
     if len(failures) > len(retrying):
@@ -93,21 +93,21 @@ def check_code(code: str | None) -> None:
         raise typer.BadParameter(f"there is no code {visible(code)}; {did_you_mean(code, known) or listed}")
 
 
-def kept_failures(port: AdminClient, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
+def kept_failures(client: AdminClient, query: Mapping[str, str | None]) -> list[dict[str, Any]]:
     """Return the runs that failed, and those of messages that were refused, the oldest first; raises `AdminError`."""
-    refused = [run for run in runs_of(port, query, "refused") if "path" not in run]  # else it is its caller's fault
-    return sorted([*runs_of(port, query, "failed"), *refused], key=lambda run: str(run["time"]))
+    refused = [run for run in runs_of(client, query, "refused") if "path" not in run]  # else it is its caller's fault
+    return sorted([*runs_of(client, query, "failed"), *refused], key=lambda run: str(run["time"]))
 
 
-def runs_of(port: AdminClient, query: Mapping[str, str | None], outcome: str) -> list[dict[str, Any]]:
+def runs_of(client: AdminClient, query: Mapping[str, str | None], outcome: str) -> list[dict[str, Any]]:
     """Return the runs with an outcome; raises `AdminError`."""
     given = {name: value for name, value in query.items() if value is not None}
-    answer = port.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})
+    answer = client.get("/api/runs", "runs", {**given, "outcome": outcome, "limit": str(_MOST)})
     found: list[dict[str, Any]] = answer["runs"]
     return found
 
 
-def line(run: Mapping[str, Any]) -> str:
+def failure_line(run: Mapping[str, Any]) -> str:
     """Return a failure on one line."""
     error, again = run.get("error") or {}, run.get("retried_as")
     parts = [
@@ -125,7 +125,7 @@ def line(run: Mapping[str, Any]) -> str:
 
 
 def _whole(run: Mapping[str, Any]) -> Iterator[str]:
-    yield line(run) if run.get("route") is not None else visible(str(run["id"]))
+    yield failure_line(run) if run.get("route") is not None else visible(str(run["id"]))
     if run.get("error"):
         yield visible(f"hint: {run['error']['hint']}")
     for one in run["tries"]:

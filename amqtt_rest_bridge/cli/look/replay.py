@@ -83,7 +83,7 @@ def run(
         print(f"{source} is not a file: listening {seconds:g} s on that topic filter", file=sys.stderr)
         found = read_failures(asyncio.run(broker_client.collect(address, source, seconds)))
         # A topic may carry any messages, such as results beside failures. A line of a file is damaged or cut off.
-        found.without += len(found.damaged)
+        found.without_message += len(found.damaged)
         found.damaged.clear()
     print(_summary(found))
     publications = found.publications
@@ -98,10 +98,10 @@ def run(
 
 @dataclass(slots=True)
 class FoundMessages:
-    """What failure payloads hold: messages, how many hold none, and the lines that cannot be read, from 1."""
+    """The messages of failure payloads, how many payloads have none, and the numbers of damaged lines, from 1."""
 
     publications: list[Publication] = field(default_factory=list)
-    without: int = 0
+    without_message: int = 0
     damaged: list[int] = field(default_factory=list)
 
 
@@ -120,7 +120,7 @@ def read_failures(payloads: Iterable[bytes]) -> FoundMessages:
         except _DamagedError:
             found.damaged.append(number)
         except (ValueError, KeyError, TypeError):
-            found.without += 1
+            found.without_message += 1
     return found
 
 
@@ -130,7 +130,7 @@ def _message_of(text: bytes) -> Publication:
     except (ValueError, RecursionError) as error:
         raise _DamagedError(str(error)) from error
     topic, payload, encoding = failure["source_topic"], failure["payload"], failure["payload_encoding"]
-    if check_topic_name(topic) or topic.startswith("$"):  # a broker refuses those; the schedule runs its own again
+    if check_topic_name(topic) or topic.startswith("$"):  # brokers refuse both; a schedule repeats by itself
         raise ValueError(topic)
     if not isinstance(payload, str) or encoding not in ("utf-8", "base64"):
         raise _DamagedError(encoding)
@@ -143,7 +143,7 @@ def _message_of(text: bytes) -> Publication:
 
 
 def _first_received(timestamp: object) -> float | None:
-    """Return when the broker first received a message, Unix seconds; None where its failure does not say it."""
+    """Parse when the broker first received a message, to Unix seconds; return None for any other text."""
     try:
         return datetime.fromisoformat(str(timestamp)).timestamp()
     except (ValueError, OverflowError):
@@ -156,6 +156,8 @@ def _summary(found: FoundMessages) -> str:
     if found.damaged:
         named = several([str(line) for line in found.damaged], _MOST_NAMED)
         lines.append(f"{len(found.damaged):>7} cannot be read: damaged or cut off, line {named}")
-    if found.without:
-        lines.append(f"{found.without:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule")
+    if found.without_message:
+        lines.append(
+            f"{found.without_message:>7} without a message: not a failure, without FAILURE_PAYLOAD, or of a schedule"
+        )
     return "\n".join(lines) or "no failures"

@@ -8,7 +8,7 @@ import typer
 
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, agrees, count
 from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient
-from amqtt_rest_bridge.cli.look.failures import check_code, kept_failures, line
+from amqtt_rest_bridge.cli.look.failures import check_code, failure_line, kept_failures
 from amqtt_rest_bridge.errors import visible
 
 _MOST_SHOWN: Final = 20
@@ -47,18 +47,19 @@ def run(
         raise typer.BadParameter("name either the ids of runs, or --route and perhaps --code")
     check_code(code)
     wanted = {"ids": ids} if ids else {"route": route, "code": code}
-    with closing(AdminClient(admin, ca_file, cert_file, key_file)) as port:
+    with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
         if not ids and not yes:
-            failures = [one for one in kept_failures(port, {"route": route, "code": code}) if one["retried_as"] is None]
+            kept = kept_failures(client, {"route": route, "code": code})
+            failures = [failure for failure in kept if failure["retried_as"] is None]
             for failure in failures[-_MOST_SHOWN:]:
-                print(line(failure))
+                print(failure_line(failure))
             if len(failures) > _MOST_SHOWN:
                 print(f"... and {len(failures) - _MOST_SHOWN} older ones")
             if failures and not agrees(f"Send {count(len(failures), 'message')} again?"):
                 return 1
-        answer = port.post("/api/failures/retry", "started", wanted)
+        answer = client.post("/api/failures/retry", "started", wanted)
         if route is not None and not answer["started"] and not answer["refused"]:
-            port.check_route(route)
+            client.check_route(route)
     for one in answer["started"]:
         print(visible(f"{one['retry_of']} sent again as {one['id']}"))
     for one in answer["refused"]:

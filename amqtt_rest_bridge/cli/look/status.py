@@ -78,9 +78,9 @@ Status = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """The status of each route, and lines about what is wrong with all of them.
+    """The status of each route, and a line for each trouble of the whole bridge.
 
-    `group` is what the workers of a group report, whose statuses are merged.
+    `group` is the overview of a group of workers, None for a bridge; its statuses are merged from those of the workers.
     """
 
     statuses: Sequence[Status]
@@ -91,20 +91,20 @@ class Overview:
 Show = Callable[[Overview], object]
 
 
-def watch_bridge(port: AdminClient, show: Show, *, once: bool) -> None:
-    """Call `show` every second, or once, with the figures of now; blocks, and closes the port at the end.
+def watch_bridge(client: AdminClient, show: Show, *, once: bool) -> None:
+    """Call `show` with the present figures, every second or once. Blocks, and closes the client at the end.
 
-    A bridge that is away for a while is said so below its last figures.
+    While the bridge cannot be reached, its last figures are shown with the error below them.
 
     Raises:
-        AdminError: The port cannot be asked, or refuses, the first time.
+        AdminError: The first question cannot be asked, or is refused.
     """
     statuses: list[Status] | None = None
-    with contextlib.closing(port):
+    with contextlib.closing(client):
         while True:
             try:
-                routes = port.get("/api/routes", "routes")["routes"]
-                reasons = port.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
+                routes = client.get("/api/routes", "routes")["routes"]
+                reasons = client.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
                 statuses = [one for one in routes if _is_status(one)]
                 show(Overview(statuses, [f"not ready: {visible(str(one))}" for one in reasons]))
             except AdminError as error:
@@ -124,8 +124,8 @@ async def watch_broker(address: Address, group: str | None, show: Show, *, once:
     Raises:
         BrokerUnavailableError: The broker cannot be reached, refuses us, or closes the connection.
     """
-    # SIGTERM is as Ctrl-C, also where a script's background job ignores that; an exception that a signal's handler
-    # raises could come where Python drops it.
+    # SIGTERM ends the command as Ctrl-C does, which background jobs of scripts ignore. The handler cancels this task,
+    # as Python may drop an exception that a signal handler raises.
     task, loop = asyncio.current_task(), asyncio.get_running_loop()
     with contextlib.suppress(NotImplementedError):  # Windows
         loop.add_signal_handler(signal.SIGTERM, task.cancel)  # type: ignore[union-attr]
@@ -134,7 +134,7 @@ async def watch_broker(address: Address, group: str | None, show: Show, *, once:
         feed = _Feed(subscriber, group)
         quiet = time.monotonic() + _QUIET_SECONDS
         while (left := quiet - time.monotonic()) > 0 and (is_retained := await feed.receive(left)) is not None:
-            if is_retained:  # others may come without a pause
+            if is_retained:  # messages that are not retained may never pause
                 quiet = time.monotonic() + _QUIET_SECONDS
         while True:
             show(feed.overview())

@@ -123,7 +123,7 @@ def counters_age(statuses: Iterable[Status], now: float) -> str | None:
 
 
 def _table(columns: Sequence[_Column], gap: int) -> Table:
-    """Return a table whose names are folded where they are too wide; nothing else is."""
+    """Return a table in which only names that are too wide are folded."""
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, gap, 0, 0))
     for each in columns:
         width = None if each.is_name else each.width
@@ -167,7 +167,7 @@ def _errors(statuses: Sequence[Status], now: float) -> Iterator[Text]:
 
 
 def _since(since: Any, away: Any) -> Text:
-    """Return a time as a clock here shows it, with the day where it is not today; `away`: since when it is away."""
+    """Return a time in local time, with the date unless it is today; `away` is since when a worker is away."""
     shown = since if away is None else away
     if (moment := _moment(shown)) is None:
         clock = _text(shown)

@@ -45,19 +45,19 @@ def run(
     cert_file: CertFile = None,
     key_file: KeyFile = None,
 ) -> int:
-    """Print until the stream ends."""
+    """Print each message and request until the stream ends."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     query = {name: value for name, value in (("route", route), ("topic", topic)) if value is not None}
     try:
-        with closing(AdminClient(admin, ca_file, cert_file, key_file)) as port:
+        with closing(AdminClient(admin, ca_file, cert_file, key_file)) as client:
             if route is not None:
-                port.check_route(route)
-            for name, value in _events(port.follow("/api/live", query)):
+                client.check_route(route)
+            for name, value in _events(client.follow("/api/live", query)):
                 if name == "message":
                     print(json.dumps(value) if as_json else line(value), flush=True)
                 else:
                     print(f"{value.get('count')} more were left out: they came too fast", file=sys.stderr)
-            raise AdminError(f"{port.shown} closed the connection")
+            raise AdminError(f"{client.shown} closed the connection")
     except BrokenPipeError:  # what reads our output has seen enough, which is the usual end of `trace | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0

@@ -1,9 +1,9 @@
-"""Payloads to commands, and answers to payloads. Pure, and cheap enough for the broker's loop whatever a payload holds.
+"""Parses payloads to commands, and writes answers. Pure, and cheap for any payload: it runs on the broker's loop.
 
 A payload is `-word arguments`, with `-requestId ID` as its last words where the client wants the envelope for an
-answer; else the answer is a text, as the notebook extension reads it. This extension takes any answer with the word
-"success" for one, even an answer to another client. So no failure contains that word: in an envelope its first letter
-is a JSON escape, in a text a soft hyphen splits it.
+answer. Without it the answer is a text, for the notebook extension. That extension takes any answer with the word
+"success" for its own success, even an answer to another client. So no failure contains that word: in an envelope its
+first letter is a JSON escape, in a text a soft hyphen splits it.
 """
 
 import json

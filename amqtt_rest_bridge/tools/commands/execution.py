@@ -1,7 +1,7 @@
-"""What each command does: it changes the routes of a service by files in a folder, or reports. The event loop.
+"""Executes commands: they change the routes of a service by files in a folder, or report. The event loop.
 
-A definition is tried first, in the process that parses route files, beside all other files as they are. Only one that
-has no fault there is written, and only what the reload that follows has loaded is answered as added.
+A definition is first parsed together with all other route files. It is written if it has no error there, and reported
+as added once a reload has loaded it.
 """
 
 import asyncio
@@ -85,17 +85,17 @@ class RouteFolder:
             why = "it is a file" if isinstance(error, FileExistsError) else error.strerror
             raise ConfigurationError(f"the setting coreflux cannot keep routes in {self._path}: {why}") from error
 
-    def place_of(self, name: str) -> str:
+    def path_of(self, name: str) -> str:
         """Return the path of a route's file, as the loader calls it; reads nothing."""
         return str(self._path / f"{name}.lot")
 
-    def is_place_of(self, name: str, path: str) -> bool:
+    def is_path_of(self, name: str, path: str) -> bool:
         """Return whether a path, as a fault or a route names it, is that of a route's file."""
         return os.path.realpath(path) == f"{os.path.realpath(self._path)}/{name}.lot"
 
     def read(self, name: str) -> str | None:
         """Return the text of a route's file, None if there is none; raises `FolderError` for a link or a folder."""
-        path = Path(self.place_of(name))
+        path = Path(self.path_of(name))
         try:
             if not stat.S_ISREG(path.lstat().st_mode):
                 raise FolderError(f"{path} is not a regular file: no command wrote it, and none changes it")
@@ -106,7 +106,7 @@ class RouteFolder:
     def change(self, texts: Mapping[str, str | None]) -> None:
         """Write the files of routes, or remove them (None); after an error of the system some may have changed."""
         for name, text in texts.items():
-            path = Path(self.place_of(name))
+            path = Path(self.path_of(name))
             if text is None:
                 path.unlink(missing_ok=True)
             else:
@@ -178,23 +178,23 @@ class Execution:
             case "LotDiagnostic":
                 return await self._diagnose(command)
             case "CheckRouteConnection":  # by its last calls: this command sends no request
-                route = self._named(command.arguments)
+                route = self._route_named(command.arguments)
                 status = self._service.status(route.name)
                 return CommandAnswer(f"Route '{route.name}': {status['connection']}.", route=route.name, data=status)
             case "RouteCode" if command.arguments.strip().upper() == ROUTE_TYPE:
                 return CommandAnswer(template(), data=template())
             case name if name in _ALWAYS:
                 return _ALWAYS[name]
-        return await self._list(command)
+        return await self._execute_list(command)
 
-    async def _list(self, command: MqttCommand) -> CommandAnswer:
+    async def _execute_list(self, command: MqttCommand) -> CommandAnswer:
         statuses = map(self._service.status, self._routes)
         match command.name:
             case "ListRoutes":
-                rows = _members(statuses, "name", "type", "connection", "health")
+                rows = _rows_of(statuses, "name", "type", "connection", "health")
                 return _listed("route", rows, "{name} ({type}): {connection}, {health}")
             case "ConnectionStatus":
-                return _listed("route", _members(statuses, "name", "connection", "last_error"), "{name}: {connection}")
+                return _listed("route", _rows_of(statuses, "name", "connection", "last_error"), "{name}: {connection}")
             case "ListEntities":
                 own = set(await asyncio.to_thread(self._added_names))
                 origins = {name: "adhoc" if name in own else _place(route) for name, route in self._routes.items()}
@@ -212,8 +212,8 @@ class Execution:
             raise RefusedError(definition.fault)
         name = definition.name
         if name is not None:
-            await asyncio.to_thread(self._check_file, name)
-        place = self._folder.place_of(name or "command")
+            await asyncio.to_thread(self._is_added_file, name)
+        place = self._folder.path_of(name or "command")
         loaded = await self._service.trial({place: definition.text})
         faults = [one for one in loaded.faults if one.path == place]
         # Nothing that is added may be left out but MQTT_CONFIG.
@@ -237,11 +237,11 @@ class Execution:
         if len(name.split()) != 1:
             raise RefusedError("write -removeRoute and the name of a route")
         route = self._routes.get(name)
-        is_file = is_name_of_file(name) and await asyncio.to_thread(self._check_file, name)
+        is_file = is_name_of_file(name) and await asyncio.to_thread(self._is_added_file, name)
         if route is None and not is_file:
             shown = on_one_line(name)
             return CommandAnswer(f"Route '{shown}' not found.", False, shown)
-        if route is not None and not self._folder.is_place_of(name, route.path):
+        if route is not None and not self._folder.is_path_of(name, route.path):
             raise RefusedError(f"it is defined in {_place(route)}, which no command changes")
         await self._change({name: None})
         return CommandAnswer(f"Route '{name}' removed successfully.", route=name)
@@ -249,13 +249,13 @@ class Execution:
     async def _remove_all(self) -> CommandAnswer:
         names = await asyncio.to_thread(self._added_names)
         for name in names:
-            await asyncio.to_thread(self._check_file, name)
+            await asyncio.to_thread(self._is_added_file, name)
         if names:
             await self._change(dict.fromkeys(names))
         return CommandAnswer("removed all routes successfully", data={"removed": names})
 
     async def _change(self, texts: Mapping[str, str | None]) -> None:
-        """Change files and use them; on a failure the files are as before."""
+        """Change files and reload; restore the files if that fails."""
         before = {name: await asyncio.to_thread(self._folder.read, name) for name in texts}
         try:
             await asyncio.to_thread(self._folder.change, texts)
@@ -278,21 +278,21 @@ class Execution:
         except (BridgeError, OSError):
             log.exception("route files of the setting coreflux could not be restored: %s", ", ".join(texts))
 
-    def _check_file(self, name: str) -> bool:
-        """Return whether a route's file exists; raises for one that no command wrote. Blocks."""
+    def _is_added_file(self, name: str) -> bool:
+        """Return whether a route has a file that a command wrote; raises for any other file in its path. Blocks."""
         text = self._folder.read(name)
         if text is None:
             return False
         for other in self._routes.values():
-            if other.name != name and self._folder.is_place_of(name, other.path):
+            if other.name != name and self._folder.is_path_of(name, other.path):
                 raise RefusedError(f"the file of {name} would be that of route {other.name}, {_place(other)}")
         if read_definition(text).name != name:
-            raise RefusedError(f"{self._folder.place_of(name)} does not begin with this route: no command wrote it")
+            raise RefusedError(f"{self._folder.path_of(name)} does not begin with this route: no command wrote it")
         return True
 
     def _added_names(self) -> list[str]:
         """Return the names of the present routes that commands have added. Blocks."""
-        return [name for name, route in self._routes.items() if self._folder.is_place_of(name, route.path)]
+        return [name for name, route in self._routes.items() if self._folder.is_path_of(name, route.path)]
 
     @property
     def _routes(self) -> Mapping[str, Route]:
@@ -302,7 +302,7 @@ class Execution:
         kind, _, rest = command.arguments.strip().partition(" ")
         if kind.lower() != "route":
             raise RefusedError(_NOTHING_ELSE)
-        route = self._named(rest)
+        route = self._route_named(rest)
         loaded = await self._service.trial({})
         found = [str(one) for one in loaded.faults if one.path == route.path]
         status = self._service.status(route.name)
@@ -310,14 +310,14 @@ class Execution:
         message = "\n".join([f"Route '{route.name}': {status['health']}, {status['connection']}.", *found])
         return CommandAnswer(message, route=route.name, data=data)
 
-    def _named(self, arguments: str) -> Route:
+    def _route_named(self, arguments: str) -> Route:
         name = arguments.strip()
         if name not in self._routes:
             raise RefusedError(f"Route '{on_one_line(name)}' not found.")
         return self._routes[name]
 
 
-def _members(statuses: Iterable[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
+def _rows_of(statuses: Iterable[dict[str, Any]], *names: str) -> list[dict[str, Any]]:
     return [{name: status[name] for name in names} for status in statuses]
 
 

@@ -1,7 +1,7 @@
-"""`Commands`: payloads in, answers out, one after the other, and what is retained of the routes. The event loop.
+"""`Commands`: executes commands one after the other, answers them, and retains the texts of routes. The event loop.
 
-What waits is bounded in number and bytes, and what is beyond is answered too. Parsing runs in a process of its own,
-files are read and written on threads.
+The queue is bounded in number and bytes; commands beyond it are refused by an answer. Route texts are parsed in a
+process of their own, files are read and written on threads.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ MOST_COMMANDS: Final = 64
 MOST_COMMAND_BYTES: Final = 1 << 20
 
 Publish = Callable[[Publication], object]
-"""Publish what the bridge alone may publish; never waits."""
+"""Publishes on topics where clients may not; never waits."""
 
 
 class Commands:
@@ -47,8 +47,8 @@ class Commands:
         self._waiting: deque[tuple[MqttCommand, int, Publish]] = deque()
         self._bytes = 0
         self._executing = asyncio.Lock()
-        self._filled = asyncio.Event()
-        self._has_changed = True
+        self._wake_up = asyncio.Event()
+        self._texts_changed = True
         self._texts: dict[str, bytes] = {}  # retained, by route
 
     def receive(self, payload: bytes, publish: Publish) -> None:
@@ -61,10 +61,10 @@ class Commands:
             return
         self._waiting.append((command, size, publish))
         self._bytes += size
-        self._filled.set()
+        self._wake_up.set()
 
     def forget(self) -> None:
-        """Forget what waits, which is sent again, and what is retained; the command that is executed goes on."""
+        """Forget the queue and what is retained, as clients send again. The command that is executed goes on."""
         self._waiting.clear()
         self._bytes, self._texts = 0, {}
         self.routes_changed()
@@ -75,12 +75,12 @@ class Commands:
             pass
 
     def routes_changed(self) -> None:
-        """Publish what is retained of the routes again; called after a reload."""
-        self._has_changed = True
-        self._filled.set()
+        """Retain the texts of routes again, after a reload."""
+        self._texts_changed = True
+        self._wake_up.set()
 
     def status_published(self, route: str, payload: bytes) -> None:
-        """Publish the status of a route on its topic here too; empty for one that is gone.
+        """Publish the status of a route on its own topic below Routes; an empty payload for a route that is gone.
 
         Its text follows: the notebook extension takes the last message below a route for its text.
         """
@@ -101,15 +101,15 @@ class Commands:
                     log.info("command %s: %s", command.word, answer.message.partition("\n")[0])
                     await self._publish_texts(service)  # first: a tool looks at them when it has its answer
                     publish(_output(command, answer))
-            elif not self._has_changed:
-                self._filled.clear()
-                await self._filled.wait()
+            elif not self._texts_changed:
+                self._wake_up.clear()
+                await self._wake_up.wait()
 
     async def _publish_texts(self, service: RunsRoutes) -> None:
-        """Retain the texts that changed: as they were sent, or as they are in use where they came from other files."""
-        if not self._has_changed:
+        """Retain the texts of routes that changed: as a command sent them, others in canonical layout."""
+        if not self._texts_changed:
             return
-        self._has_changed = False
+        self._texts_changed = False
         texts = await asyncio.to_thread(self._read_texts, service.by_name)
         for name in [*texts, *(self._texts.keys() - texts)]:
             text = texts.get(name, b"")
@@ -125,7 +125,7 @@ class Commands:
         for name, route in routes.items():
             text = None
             try:
-                if self._folder.is_place_of(name, route.path):
+                if self._folder.is_path_of(name, route.path):
                     text = self._folder.read(name)
             except (FolderError, OSError) as error:
                 log.info("route %s: its text cannot be read: %s", name, error)

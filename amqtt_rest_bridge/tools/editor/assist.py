@@ -1,7 +1,6 @@
-"""The answers about a text that an editor has open, as the language server protocol has them. Pure.
+"""Answers requests of the language server protocol about an open text. Pure.
 
-They are what may be written at a place and what is written there, the routes and events, the other end of a topic, what
-can be tried, the canonical layout, and quick fixes.
+These are completion, hover, outline, the other end of a topic, events to try, the canonical layout, and quick fixes.
 """
 
 import json
@@ -60,7 +59,7 @@ def offset_of(file: RouteText, params: Any) -> int:
 
 
 def completion(file: RouteText, params: types.CompletionParams) -> list[types.CompletionItem]:
-    """Return what may be written at a place."""
+    """Return the words that may be written at a place."""
     offset = offset_of(file, params)
     if (found := file.part_at(offset)) is None:
         return []
@@ -85,7 +84,7 @@ def _suggestions(part: Part, offset: int) -> tuple[str, Iterable[types.Completio
         return found[1], _words(
             {"ENV": "an environment variable, read at load", "SECRET": "a file of secrets_dir, read at load"}
         )
-    if (found := _VALUE.search(before)) and (parameter := _parameter(part, offset, found[1])):
+    if (found := _VALUE.search(before)) and (parameter := _parameter_named(part, offset, found[1])):
         values = ("true", "false") if parameter.kind is Kind.BOOLEAN else tuple(parameter.choices)
         return found[2], [_item(str(value), types.CompletionItemKind.EnumMember, parameter.name) for value in values]
     if found := _TYPE.search(before):
@@ -120,7 +119,7 @@ def _settings(block: Block | None, *, is_typed: bool) -> Iterator[types.Completi
 def _placeholders(part: Part, offset: int, before: str) -> Iterator[types.CompletionItem]:
     """Yield the placeholders of the setting before; what follows a dot is up to the author."""
     settings = _SETTING_BEFORE.findall(before)
-    parameter = _parameter(part, offset, settings[-1]) if settings else None
+    parameter = _parameter_named(part, offset, settings[-1]) if settings else None
     modes = set(parameter.placeholders if parameter is not None and parameter.placeholders else Mode)
     for kind in PLACEHOLDERS:
         for written in kind.written if modes & set(kind.modes) else ():
@@ -128,7 +127,7 @@ def _placeholders(part: Part, offset: int, before: str) -> Iterator[types.Comple
 
 
 def hover(file: RouteText, params: types.HoverParams) -> types.Hover | None:
-    """Return what is written at a place, None where nothing is known."""
+    """Return the meaning of the word at a place, None for an unknown word."""
     if (found := file.part_at(offset_of(file, params))) is None or (described := _described(*found)) is None:
         return None
     meaning, start, end = described
@@ -136,7 +135,7 @@ def hover(file: RouteText, params: types.HoverParams) -> types.Hover | None:
 
 
 def _described(part: Part, offset: int) -> tuple[str, int, int] | None:
-    """Return what is written at an offset of a part as Markdown, and where it begins and ends."""
+    """Return the meaning of the word at an offset of a part, as Markdown, and where the word begins and ends."""
     start = part.text.rfind("\n", 0, offset) + 1
     end = part.text.find("\n", offset)
     line = part.text[start : end if end >= 0 else len(part.text)]
@@ -149,7 +148,7 @@ def _described(part: Part, offset: int) -> tuple[str, int, int] | None:
             continue
         before = part.text[max(0, start + found.start() - _BEFORE) : start + found.start()]
         name, place = found[0].upper(), (start + found.start(), start + found.end())
-        if _NAME.search(before) and (parameter := _parameter(part, offset, name)):
+        if _NAME.search(before) and (parameter := _parameter_named(part, offset, name)):
             return markdown_of(parameter), *place
         if _BLOCK.search(before) and name in _BLOCKS:
             return f"`{name}`: {_BLOCKS[name]}", *place
@@ -167,7 +166,7 @@ def _block_at(part: Part, offset: int) -> Block | None:
     return next((block for _, block in reversed(list(part.blocks())) if block.offset < offset), None)
 
 
-def _parameter(part: Part, offset: int, name: str) -> Parameter | None:
+def _parameter_named(part: Part, offset: int, name: str) -> Parameter | None:
     """Return a setting of the block at an offset, else one of any other block."""
     block = _block_at(part, offset)
     kinds = [*([block.kind] if block is not None else []), *BlockKind]
@@ -204,7 +203,7 @@ def lenses(file: RouteText, params: types.CodeLensParams) -> list[types.CodeLens
         for definition, block in part.blocks():
             if block.kind is not BlockKind.EVENT or not (block.name and definition.name):
                 continue
-            source, method, endpoint = (_written(block.settings.get(name)) for name in _TRIED)
+            source, method, endpoint = (_text_of(block.settings.get(name)) for name in _TRIED)
             if source:
                 options = {"topic": sample_topic(source)}
             elif method and endpoint and "EVERY" not in block.settings:
@@ -270,10 +269,10 @@ def other_ends(project: Project, path: str, offset: int) -> list[TopicEnd]:
 def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
     for part in file.parts:
         for _, block in part.blocks() if "_TOPIC" in part.text.upper() else ():
-            source = _written(block.settings.get("SOURCE_TOPIC")) or ""
+            source = _text_of(block.settings.get("SOURCE_TOPIC")) or ""
             for name in (*_SUBSCRIBED, *_PUBLISHED):
                 node = block.settings.get(name)
-                topic = _written(node)
+                topic = _text_of(node)
                 if node is None or topic is None:
                     continue
                 first, last = node.pieces[0], node.pieces[-1]
@@ -287,8 +286,8 @@ def _topics(path: str, file: RouteText) -> Iterator[TopicEnd]:
                     yield TopicEnd(path, place, pattern, is_published=False)
 
 
-def _written(node: StatementNode | None) -> str | None:
-    """Return the text of a setting that reads nothing from elsewhere."""
+def _text_of(node: StatementNode | None) -> str | None:
+    """Return the text of a setting, None if a part of it is read by GET."""
     if node is None or not node.pieces or any(piece.source for piece in node.pieces):
         return None
     return "".join([unescape(piece.text[1:-1]) if piece.is_string else piece.text for piece in node.pieces])

@@ -1,8 +1,8 @@
 """The canonical layout of route texts: only white space and the case of keywords change. Pure.
 
-Each statement begins a line, four spaces a level, its keywords in upper case, one space between its words; a value that
-was written on several lines keeps them, one level deeper. Comments stay between the words that they were between, and
-aligned ones in their column. Strings, one of several blank lines, and what is not part of our routes stay as they are.
+Each statement begins a line, with four spaces a level, keywords in upper case and one space between words. A value on
+several lines keeps its lines, one level deeper. A comment stays between its words; an aligned one keeps its column.
+Several blank lines become one. Strings, and text outside of our routes, stay as they are.
 """
 
 import re
@@ -30,7 +30,7 @@ class Statement:
     """A text from `offset` up to the next statement, comments included; its first word begins a line of this `level`.
 
     The words whose numbers are in `keywords` get upper case; those from `head` on may be on lines of their own.
-    `name` is that of a block, setting or header; `verbatim`: it is not ours to lay out.
+    `name` is that of a block, setting or header. `verbatim`: the text stays as it is.
     """
 
     offset: int
@@ -199,9 +199,9 @@ class _Writer:
         return " " * max(1, len(before.expandtabs(LEVEL)) - len(line.expandtabs(LEVEL)))
 
     def _indentation_of_comment(self, token: _Token, statement: Statement, following: Statement) -> int:
-        """Return the column of a comment that begins a line: as what follows, unless it is deeper than that.
+        """Return the column of a comment that begins a line: that of the next statement, unless the comment is deeper.
 
-        One of several lines keeps its place, as its other lines do.
+        A comment of several lines keeps its column, as its other lines do.
         """
         written = self._indentation(token.offset)
         if "\n" in token.text:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from amqtt_rest_bridge.lot.sources import is_route_cell
 
 UTF_16 = "utf-16"
-"""What editors count in unless they ask for something else."""
+"""The unit of columns unless an editor asks for another one."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 _LINE_END = re.compile(r"\r\n|\n|\r")
 _WIDTHS: Mapping[str, Callable[[str], int]] = {

@@ -1,7 +1,7 @@
 """The route files of an editor: their texts as they are typed, and what is wrong with them, alone and together. Pure.
 
-`rest-bridge check` reads a thousand lines in half a second; a keystroke may take a tenth of that. A text is therefore
-read in parts, each from one DEFINE to the next, and only a part that has changed is read again.
+So that a keystroke is quick in a long text, it is read in parts, each from one DEFINE to the next. Only a part that has
+changed is read again.
 """
 
 import re
@@ -41,7 +41,8 @@ class Finding:
 class Part:
     """A definition, or what precedes the first one: its text, and what it holds by itself.
 
-    `offset` and `line` are where it begins in its source, both from 0. `loaded` has places of that source.
+    `offset` and `line` are where it begins in its source, both from 0. `alone` has the places of a text of its own,
+    `loaded` has those of the source.
     """
 
     source: str
@@ -99,15 +100,15 @@ class Project:
         self.files: dict[str, RouteText] = {}
         self.units = UTF_16
         self._environment = environment
-        self._begun: dict[str, dict[str, Part]] = {}  # parts of texts that were not read to their end, by path
+        self._unfinished_parts: dict[str, dict[str, Part]] = {}  # by path; of texts that are still read
 
     def put(self, path: str, text: str) -> None:
         """Add a file, or change its text."""
-        for _ in self.putting(path, text):
+        for _ in self.put_in_steps(path, text):
             pass
 
-    def putting(self, path: str, text: str) -> Generator[None]:
-        """Do what `put` does, with a stop after each part that is read; left before its end, nothing has changed."""
+    def put_in_steps(self, path: str, text: str) -> Generator[None]:
+        """Do what `put` does, and yield after each part that is read. Nothing changes unless all steps are done."""
         old = self.files.get(path)
         file = RouteText(path, text, Lines(text, self.units))
         if len(text) > MAX_TEXT:
@@ -118,20 +119,20 @@ class Project:
             return
         if is_notebook(path):
             file.cells = {cell.number: cell for cell in cells_of(text)}
-        known = self._begun.setdefault(path, {})
+        known = self._unfinished_parts.setdefault(path, {})
         known.update({part.text: part for part in (old.parts if old is not None else ())})
-        # Half of a surrogate pair, which an editor may send, is one character as the mark is.
+        # An editor may send half a surrogate pair; its replacement "?" is one character too.
         sources = list(sources_of(path, text.encode("utf-8", "replace")))
         file.unread = LoadedText(faults=tuple(fault for source in sources for fault in source.faults))
         for source in sources:
             yield from self._read(source, file, known)
         self.files[path] = file
-        self._begun.pop(path, None)
+        self._unfinished_parts.pop(path, None)
 
     def remove(self, path: str) -> None:
         """Forget a file."""
         self.files.pop(path, None)
-        self._begun.pop(path, None)
+        self._unfinished_parts.pop(path, None)
 
     def reload(self, paths: Iterable[str]) -> None:
         """Read again what files name: variables, secrets, certificates."""
@@ -178,7 +179,7 @@ class Project:
 
 
 def _parts(text: str) -> Iterator[tuple[int, str]]:
-    """Split a text before each DEFINE that begins a definition, with offsets; inside of block comments none does."""
+    """Split a text before each DEFINE that begins a definition, none in block comments; yield offsets and texts."""
     begin = 0
     last_end = text.rfind("*/")
     for found in _DEFINE.finditer(text):
@@ -190,7 +191,7 @@ def _parts(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _may_be_in_comment(text: str, begin: int, end: int, last_end: int) -> bool:
-    """Return whether a comment that begins in a part may go on behind it; one that never ends goes on nowhere."""
+    """Return whether a comment that begins in a part may end behind it. One that is never closed ends in its line."""
     if last_end < end or text.find("/*", begin, end) < 0:
         return False
     part = _ANY_TYPE.sub("", text[begin:end])  # as in ADD Accept "*/*"
@@ -227,7 +228,7 @@ def _moved(loaded: LoadedText, path: str, lines: int) -> LoadedText:
 
 
 class _Places:
-    """From the places of a file's faults to those of its editor."""
+    """Converts the positions of a file's faults to those of an editor."""
 
     def __init__(self, file: RouteText) -> None:
         self._file = file

@@ -1,7 +1,6 @@
-"""`rest-bridge lsp`: what an editor sends, to the session and the answers.
+"""`rest-bridge lsp`: passes the messages of an editor to its session and to `assist`. One loop runs everything.
 
-One loop runs everything. Texts are kept by the session, not by pygls, whose lines end with other characters than those
-of the protocol.
+The session keeps the texts. pygls does not, as it ends lines at more characters than the protocol does.
 """
 
 import asyncio
@@ -61,7 +60,7 @@ async def _try(file: RouteText, options: Mapping[str, str], secrets_dir: Path) -
 
 
 class _QuietServer(LanguageServer):
-    """Logs what goes wrong, such as a change of a document that was never opened, instead of showing it to the user."""
+    """A server that logs errors instead of showing them, such as a change of a document that was never opened."""
 
     def report_server_error(self, error: Exception, source: Any) -> None:
         """Log an error."""
@@ -117,9 +116,9 @@ def serve(secrets_dir: Path) -> None:
 def _answering(
     session: Session, answer: Callable[[RouteText, Any], object]
 ) -> Callable[[Any], Coroutine[Any, Any, object]]:
-    """Return what answers a request once its text is read as it is now, with null where it is not open.
+    """Return a handler that answers a request once its text is read; null if the text is not open.
 
-    What fails is logged, and answered with null.
+    A failure is logged and answered with null.
     """
 
     async def handle(params: Any) -> object:
@@ -134,7 +133,7 @@ def _answering(
 
 
 def _add_texts(server: LanguageServer, session: Session) -> None:
-    """Register what editors tell of texts."""
+    """Register the handlers of texts that open, change and close."""
 
     @server.feature(types.INITIALIZED)
     def begin(_: types.InitializedParams) -> None:
@@ -168,11 +167,11 @@ def _add_texts(server: LanguageServer, session: Session) -> None:
 
     @server.feature(types.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def on_disk(params: types.DidChangeWatchedFilesParams) -> None:
-        session.look_at([_path(change.uri) for change in params.changes])
+        session.read_from_disk([_path(change.uri) for change in params.changes])
 
 
 def _add_notebooks(server: LanguageServer, session: Session) -> None:
-    """Register what editors tell of notebooks and their cells."""
+    """Register the handlers of notebooks and their cells."""
 
     def take(notebook: str, cells: Iterable[types.TextDocumentItem]) -> None:
         for cell in cells:
@@ -196,10 +195,10 @@ def _add_notebooks(server: LanguageServer, session: Session) -> None:
     def closed(params: types.DidCloseNotebookDocumentParams) -> None:
         for cell in params.cell_text_documents:
             session.close(cell.uri)
-        session.look_at([_path(params.notebook_document.uri)])
+        session.read_from_disk([_path(params.notebook_document.uri)])
 
 
 def _path(uri: str) -> str:
-    """Return the path of a file; what is not a file is called by its URI."""
+    """Return the path of a file, the URI itself for anything else."""
     path = (to_fs_path(uri) if uri.startswith("file:") else None) or uri
     return os.fsdecode(unquote_to_bytes(urlsplit(uri).path)) if "\ufffd" in path else path  # a name that is not UTF-8

@@ -1,7 +1,7 @@
 """The texts that an editor has open: their changes, and when each is read. Runs on the loop of the language server.
 
-A text is read in steps, between which requests are answered; a request waits for the text that it is about. A change
-ends the reading of the earlier text.
+A text is read in steps, so that requests are answered in between. A request waits until its text is read. A change
+cancels the reading of the text before.
 """
 
 import asyncio
@@ -68,7 +68,7 @@ class Session:
     def open_cell(self, uri: str, notebook: str, text: str, version: int | None) -> None:
         """Take the text of a cell, which is used instead of the file of its notebook."""
         self.project.remove(notebook)
-        # Not by its number, which changes with each cell that is inserted.
+        # Not by the number of the cell, which changes when another one is inserted before it.
         self._read(Document(uri, f"{notebook}#{uri.rpartition('#')[2]}", text, version, notebook))
 
     def change(self, uri: str, version: int | None, changes: Iterable[types.TextDocumentContentChangeEvent]) -> None:
@@ -77,7 +77,12 @@ class Session:
         if document is None:
             return
         for change in changes:
-            document.text = _changed(document.text, change, self.project.units)
+            if isinstance(change, types.TextDocumentContentChangeWholeDocument):
+                document.text = change.text
+                continue
+            text, lines = document.text, Lines(document.text, self.project.units)
+            start, end = (lines.offset(one.line, one.character) for one in (change.range.start, change.range.end))
+            document.text = text[:start] + change.text + text[max(start, end) :]
         document.version = version
         self._read(document)
 
@@ -91,9 +96,9 @@ class Session:
         self._send(document, [])
         self.project.remove(document.path)
         self.publish()
-        self.look_at([document.path])
+        self.read_from_disk([document.path])
 
-    def look_at(self, paths: Iterable[str]) -> None:
+    def read_from_disk(self, paths: Iterable[str]) -> None:
         """Read files that may have changed on disk, in the background."""
         route_files = (path for path in set(paths) if is_route_file(Path(path).name))
         inside = [path for path in route_files if any(map(Path(path).is_relative_to, self._folders))]
@@ -148,7 +153,7 @@ class Session:
         document.reading = self._begin_task(self._read_steps(document))
 
     async def _read_steps(self, document: Document) -> None:
-        for _ in self.project.putting(document.path, document.text):
+        for _ in self.project.put_in_steps(document.path, document.text):
             await asyncio.sleep(0)
         document.published = None  # an editor moves what it shows with the text: it is sent again
         self.publish()
@@ -165,7 +170,7 @@ class Session:
             if text is None:
                 self.project.remove(path)
                 continue
-            for _ in self.project.putting(path, text):
+            for _ in self.project.put_in_steps(path, text):
                 await asyncio.sleep(0)
         self.publish()
 
@@ -187,18 +192,10 @@ def _route_files(folders: Iterable[Path]) -> list[str]:
 
 
 def _read_file(path: Path) -> str | None:
-    """Return the text of a file, None where it is not there or larger than what is checked here."""
+    """Return the text of a file, None if it cannot be read or is larger than `MAX_TEXT`."""
     try:
         if not path.is_file() or path.stat().st_size > MAX_TEXT:
             return None
         return path.read_text(encoding="utf-8-sig", errors="replace")
     except (OSError, ValueError):
         return None
-
-
-def _changed(text: str, change: types.TextDocumentContentChangeEvent, units: str) -> str:
-    if isinstance(change, types.TextDocumentContentChangeWholeDocument):
-        return change.text
-    lines = Lines(text, units)
-    start, end = (lines.offset(one.line, one.character) for one in (change.range.start, change.range.end))
-    return text[:start] + change.text + text[max(start, end) :]

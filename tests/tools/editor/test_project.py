@@ -108,7 +108,7 @@ def test_only_the_part_that_has_changed_is_read_again(
     text = "// moved\n" + "".join(routes).replace("ROUTE R4", "ROUTE Changed")
     project.put("/a.lot", text)
     assert read == ["// moved\n", routes[4].replace("ROUTE R4", "ROUTE Changed")]
-    steps = project.putting("/a.lot", text.replace("POST", "PUT"))
+    steps = project.put_in_steps("/a.lot", text.replace("POST", "PUT"))
     assert [next(steps) for _ in range(4)] == [None] * 4
     steps.close()  # another key is pressed
     assert project.files["/a.lot"].text == text
