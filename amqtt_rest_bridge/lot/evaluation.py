@@ -295,7 +295,9 @@ class BlockSettings:
     def range(self, name: str) -> tuple[Position, Position]:
         """Return where a setting's value begins and ends."""
         begin, end = self._range(name)
-        return self.report.position(begin), self.report.behind(self.report.end_of(begin) if end is None else end)
+        return self.report.position(begin), self.report.position_behind(
+            self.report.end_of(begin) if end is None else end
+        )
 
     def error(
         self, code: FaultCode, name: str, message: str, hint: str | None = None, at: _Range | None = None

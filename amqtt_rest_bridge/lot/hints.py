@@ -25,11 +25,11 @@ def explain_unknown_setting(name: str, kind: BlockKind) -> tuple[list[str], str]
     if meant is None and (found := closest(name, [setting for _, setting in known], parts=True)):
         meant = next(place for place in known if place[1] == found)
     if meant is None:
-        return [], settings_of(kind)
+        return [], hint_of_settings(kind)
     return [meant[1]], question(meant[1]) if meant[0] is kind else f"perhaps {meant[1]}, which belongs in {meant[0]}"
 
 
-def settings_of(kind: BlockKind) -> str:
+def hint_of_settings(kind: BlockKind) -> str:
     """Return the hint that names all settings of a block."""
     return f"{kind} has {', '.join(PARAMETERS[kind])}"
 

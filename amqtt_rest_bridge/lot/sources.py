@@ -83,7 +83,7 @@ class Report:
         start = self._line_starts[min(position.line, len(self._line_starts)) - 1]
         return min(start + position.column - 1, len(self._text))
 
-    def behind(self, end: int) -> Position:
+    def position_behind(self, end: int) -> Position:
         """Return the place behind the character before an offset, in its line."""
         last = self.position(end - 1)
         return Position(last.line, last.column + 1)
@@ -136,7 +136,7 @@ class Report:
         end: int | None = None,
     ) -> Fault:
         """Return a fault without noting it."""
-        behind = self.behind(self.end_of(offset) if end is None else end)
+        behind = self.position_behind(self.end_of(offset) if end is None else end)
         replacement = hint.meant if isinstance(hint, Question) else None
         # Messages hold names and texts of a file: these must not break the log line they end in.
         message, hint = visible(message), hint and visible(hint)
@@ -180,14 +180,16 @@ def read(
     """
     sources: list[Source] = []
     replaced = {os.path.realpath(path) for path in instead or ()}
-    for path, content in contents(paths, may_be_empty):
+    for path, content in read_contents(paths, may_be_empty):
         if not (replaced and os.path.realpath(path) in replaced):
             sources += sources_of(path, content)
     texts = (Source(path, text) for path, text in (instead or {}).items() if text is not None)
     return (*sources, *texts)
 
 
-def contents(paths: Iterable[str | Path], may_be_empty: Collection[str] = ()) -> Iterator[tuple[str, bytes | None]]:
+def read_contents(
+    paths: Iterable[str | Path], may_be_empty: Collection[str] = ()
+) -> Iterator[tuple[str, bytes | None]]:
     """Yield the files that `read` reads, with their contents, and folders without any, with None.
 
     The contents of a file that is too large end one byte behind `MAX_FILE_BYTES`.

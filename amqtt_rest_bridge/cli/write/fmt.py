@@ -44,7 +44,7 @@ def run(
     faults: list[Fault] = []
     changed = unchanged = 0
     empty_folders: list[Fault] = []
-    for path, content in sources.contents(paths):
+    for path, content in sources.read_contents(paths):
         if content is None:
             empty_folders += [fault for source in sources.sources_of(path, content) for fault in source.faults]
             continue

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from amqtt_rest_bridge.errors import on_one_line
-from amqtt_rest_bridge.lot.hints import explain_unknown_setting, settings_of
+from amqtt_rest_bridge.lot.hints import explain_unknown_setting, hint_of_settings
 from amqtt_rest_bridge.lot.parameters import PARAMETERS, BlockKind
 from amqtt_rest_bridge.lot.reference import json_of, list_of_settings, rows_of, text_of
 
@@ -43,7 +43,7 @@ def run(
         found = rows_of(setting)
         if not found:
             _, hint = explain_unknown_setting(setting, BlockKind.EVENT)
-            if hint == settings_of(BlockKind.EVENT):
+            if hint == hint_of_settings(BlockKind.EVENT):
                 hint = "rest-bridge help lists all; settings of the plugin are in the reference, under Configuration"
             print(f"rest-bridge help: unknown setting {on_one_line(setting)}\nhint: {hint}", file=sys.stderr)
             return 2

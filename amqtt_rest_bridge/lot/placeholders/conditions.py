@@ -107,7 +107,7 @@ def _judge(test: Test, values: Values) -> bool | Unusable:
         case "AND":
             return next((one for one in (_judge(own, values) for own in test.tests) if one is not True), True)
         case "OR":
-            return _judge_any(test.tests, values)
+            return _judge_or(test.tests, values)
         case "NOT":
             return _judge(test.tests[0], values) is not True
     found, *others = [_value(operand, values) for operand in test.operands]
@@ -117,13 +117,13 @@ def _judge(test: Test, values: Values) -> bool | Unusable:
         case "IN":
             is_true = found is not _MISSING and any(_equal(found, one) for one in others)
         case "LIKE":
-            is_true = isinstance(found, str) and _pattern(others[0]).fullmatch(found) is not None
+            is_true = isinstance(found, str) and _compiled_pattern(others[0]).fullmatch(found) is not None
         case name:
             is_true = found is not _MISSING and others[0] is not _MISSING and OPERATORS[name](found, others[0])
     return is_true or _unusable(test, found, others) or False
 
 
-def _judge_any(tests: Sequence[Test], values: Values) -> bool | Unusable:
+def _judge_or(tests: Sequence[Test], values: Values) -> bool | Unusable:
     """Return whether one of the tests is true; the first unusable value where none can be."""
     verdicts: list[bool | Unusable] = []
     for test in tests:
@@ -166,7 +166,7 @@ def _describe(placeholder: Placeholder, values: Values, mask: Callable[[Placehol
 
 
 @lru_cache(maxsize=1024)
-def _pattern(text: str) -> re.Pattern[str]:
+def _compiled_pattern(text: str) -> re.Pattern[str]:
     # Each text between two % is found once, so that no payload makes it slow.
     first, *others = (re.sub("_", ".", re.escape(part)) for part in text.split("%"))
     middle = "".join([f"(?>.*?{part})" for part in others[:-1] if part])
@@ -176,7 +176,7 @@ def _pattern(text: str) -> re.Pattern[str]:
 def _value(operand: Operand, values: Values) -> Any:
     """Return the value of an operand: numbers as int or float, `_MISSING` where there is none."""
     if isinstance(operand, Literal):
-        return _comparable(operand.value)
+        return _as_comparable(operand.value)
     value: Any = _MISSING
     with contextlib.suppress(CallError):
         value = values.get(operand)
@@ -185,10 +185,10 @@ def _value(operand: Operand, values: Values) -> Any:
         if operand.root == "json":
             with contextlib.suppress(ValueError):  # another text is itself
                 value = from_json(operand.default)
-    return _comparable(value)
+    return _as_comparable(value)
 
 
-def _comparable(value: Any) -> Any:
+def _as_comparable(value: Any) -> Any:
     return _number(value) if isinstance(value, JsonNumber) else value
 
 
@@ -219,7 +219,7 @@ def _equal_inside(left: Any, right: Any) -> bool:
         return len(left) == len(right) and all(map(_equal_inside, left, right))
     if isinstance(left, dict | list) or isinstance(right, dict | list):
         return False
-    return _equal(_comparable(left), _comparable(right))
+    return _equal(_as_comparable(left), _as_comparable(right))
 
 
 def _ordered(compare: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
