@@ -1,4 +1,4 @@
-"""Supervised tasks: one that fails is started again, one that keeps failing is reported. The loop alone."""
+"""Supervised tasks: one that fails is started again, one that keeps failing is reported. Event loop only."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from amqtt_rest_bridge.times import Backoff
 
 log = logging.getLogger(__name__)
 
-MOST_FAILURES: Final = 8  # in a row; then the bridge is said to be broken
+MOST_FAILURES: Final = 8  # in a row; then the bridge counts as broken
 
 Work = Callable[[], Coroutine[Any, Any, None]]
 
@@ -48,11 +48,11 @@ class Supervisor:
         self._broken = asyncio.Event()
 
     def keep(self, name: str, work: Work) -> asyncio.Task[None]:
-        """Run what never ends, until the task is cancelled; should it end all the same, it is started again."""
+        """Run work that never ends, until the task is cancelled. If it ends or fails, it is started again."""
         return self._start(name, work, once=False)
 
     def finish(self, name: str, work: Work) -> asyncio.Task[None]:
-        """Run what ends; started again until it has ended without an error."""
+        """Run work that ends. If it fails, it is started again until it has ended without an error."""
         return self._start(name, work, once=True)
 
     async def broken(self) -> str:
@@ -86,16 +86,13 @@ class Supervisor:
             delay = restarts.ended()
             log.error("the task %s ended; it is started again in %.1f s", name, delay, exc_info=error)
             if restarts.failures == MOST_FAILURES:
-                self._give_up(name, error)
+                failed = f"its task {name} failed {MOST_FAILURES} times in a row"
+                why = "it ended" if error is None else reason(error)
+                self._failing[name] = sentence = f"the bridge is broken: {failed}, the last time: {why}"
+                self._broken.set()
+                log.critical("%s", sentence)
+                self._tell(sentence)
             await asyncio.sleep(delay)
-
-    def _give_up(self, name: str, error: BaseException | None) -> None:
-        why = "it ended" if error is None else reason(error)
-        sentence = f"the bridge is broken: its task {name} failed {MOST_FAILURES} times in a row, the last time: {why}"
-        self._failing[name] = sentence
-        self._broken.set()
-        log.critical("%s", sentence)
-        self._tell(sentence)
 
     def _recover(self, name: str) -> None:
         if self._failing.pop(name, None) is None:
@@ -107,10 +104,10 @@ class Supervisor:
 
 
 async def _failure_of(work: Work) -> BaseException | None:
-    """Run it and return why it failed; None when it returned. Only our own cancellation goes through."""
+    """Run `work` and return why it failed, None if it did not. Raises only the cancellation of the caller's task."""
     try:
-        # In a task of its own: each step of a coroutine goes through all that await it, and publishing a message takes
-        # six steps.
+        # In a task of its own, since each step of a coroutine passes through every coroutine that awaits it. Publishing
+        # a message takes six steps.
         await asyncio.create_task(work())
     except asyncio.CancelledError as error:
         task = asyncio.current_task()

@@ -1,7 +1,7 @@
-"""The runs that are kept: failures with their messages, bounded in number and bytes. The loop alone.
+"""The runs that are kept: failures with their messages, bounded in number and bytes. Event loop only.
 
-Each route has its last 100 failures, its last 20 successes and the last 20 that were skipped. If all of them are too
-large, the route with the most bytes loses its oldest run, so that no route pushes out others.
+Each route has its last 100 failures, its last 20 successes and the last 20 that were skipped. If all of
+them together are too large, the route with the most bytes loses its oldest run, so no route pushes out others.
 """
 
 from collections import Counter
@@ -56,7 +56,7 @@ class KeptRun(Struct, frozen=True, array_like=True):
 
     @property
     def outcome(self) -> Outcome:
-        """Return how it has ended; what was refused is among the failures."""
+        """Return how the run has ended; a refused one counts as a failure."""
         outcome = outcome_of(self.run.kind, self.run.code)
         return Outcome.FAILED if outcome is Outcome.REFUSED else outcome
 
@@ -139,7 +139,7 @@ class KeptRuns:
     def note_retry(self, name: str, outcome: str) -> list[Run]:
         """Note how the retry of a kept run has ended.
 
-        With success no failure of its message is one any more, whichever of them was retried: returns those that were.
+        After a success no run of its message counts as a failure any more. Returns the runs that counted as one.
         """
         if outcome != Outcome.SUCCEEDED:
             self._note_retry(name, None, outcome)
@@ -151,7 +151,7 @@ class KeptRuns:
         return resolved
 
     def retry_ended(self, name: str) -> None:
-        """Pass on what was noted: a copy that outlives this process must not say of a retry what did not happen."""
+        """Report a run whose retry has ended as changed, so that its copy in a file has the right outcome."""
         kept = self._runs.get(name)
         if kept is not None:
             if kept.run.retry_outcome == Outcome.RETRYING:  # it was given up

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Metric, ProcessCollector, gener
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from amqtt_rest_bridge.admin.figures import BridgeNumbers, GroupNumbers, Numbers, RouteNumbers
+from amqtt_rest_bridge.admin.figures import BridgeNumbers, Numbers, RouteNumbers
 from amqtt_rest_bridge.admin.recorder import BUCKETS, EventCounts
 from amqtt_rest_bridge.lot.model import HEALTHS
 from amqtt_rest_bridge.system import own_version
@@ -114,8 +114,15 @@ class _Page:
         self._add("rest_bridge_ready", not bridge.reasons)
         for port, count in bridge.unmatched.items():
             self._add("rest_bridge_unmatched_requests_total", count, {"port": str(port)})
-        if bridge.group is not None:
-            self._add_group(bridge.group)
+        if (group := bridge.group) is not None:
+            for slot, is_held in enumerate(group.held):
+                self._add("rest_bridge_slot_held", is_held, {"slot": str(slot)})
+            self._add("rest_bridge_unacknowledged", group.unacknowledged)
+            self._add("rest_bridge_redelivered_total", group.redelivered)
+            self._add("rest_bridge_reconnects_total", group.reconnects)
+            self._add("rest_bridge_lease_changes_total", group.lease_changes)
+            for routes, workers in group.route_sets.items():
+                self._add("rest_bridge_route_sets", workers, {"hash": routes})
 
     def _add_event(self, of_event: dict[str, str], counts: EventCounts) -> None:
         for outcome, count in counts.outcomes.items():
@@ -130,27 +137,14 @@ class _Page:
             self._add("rest_bridge_wait_seconds", counts.waits, of_event, "_count")
         if counts.outcomes or counts.statuses:
             name = "rest_bridge_call_seconds" if counts.outcomes else "rest_bridge_request_seconds"
-            self._add_histogram(name, of_event, counts)
-
-    def _add_histogram(self, name: str, of_event: dict[str, str], counts: EventCounts) -> None:
-        event, route = (_escaped(value) for value in of_event.values())
-        head, middle = f'{name}_bucket{{event="{event}",le="', f'",route="{route}"}} '
-        below = list(accumulate(counts.took.buckets))
-        self._lines[name] += [
-            f"{head}{bound}{middle}{_number(count)}\n" for bound, count in zip(_BOUNDS, below, strict=True)
-        ]
-        self._add(name, counts.took.seconds, of_event, "_sum")
-        self._add(name, below[-1], of_event, "_count")
-
-    def _add_group(self, group: GroupNumbers) -> None:
-        for slot, is_held in enumerate(group.held):
-            self._add("rest_bridge_slot_held", is_held, {"slot": str(slot)})
-        self._add("rest_bridge_unacknowledged", group.unacknowledged)
-        self._add("rest_bridge_redelivered_total", group.redelivered)
-        self._add("rest_bridge_reconnects_total", group.reconnects)
-        self._add("rest_bridge_lease_changes_total", group.lease_changes)
-        for routes, workers in group.route_sets.items():
-            self._add("rest_bridge_route_sets", workers, {"hash": routes})
+            event, route = (_escaped(value) for value in of_event.values())
+            head, middle = f'{name}_bucket{{event="{event}",le="', f'",route="{route}"}} '
+            below = list(accumulate(counts.took.buckets))
+            self._lines[name] += [
+                f"{head}{bound}{middle}{_number(count)}\n" for bound, count in zip(_BOUNDS, below, strict=True)
+            ]
+            self._add(name, counts.took.seconds, of_event, "_sum")
+            self._add(name, below[-1], of_event, "_count")
 
     def _add(self, name: str, value: float, labels: Mapping[str, str] = {}, suffix: str = "") -> None:
         written = ",".join([f'{label}="{_escaped(labels[label])}"' for label in sorted(labels)])

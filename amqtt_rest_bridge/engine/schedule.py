@@ -86,7 +86,7 @@ class Schedule:
             for event in route.client_events:
                 if event.every is not None:
                     name = (route.name, event.name)
-                    self._entries[name] = self._entry(before.get(name), float(event.every))
+                    self._entries[name] = self._entry_of(before.get(name), float(event.every))
         self._set_timer()
 
     def stop(self) -> None:
@@ -94,7 +94,7 @@ class Schedule:
         self._entries = {}
         self._set_timer()
 
-    def _entry(self, known: _Entry | None, interval: float) -> _Entry:
+    def _entry_of(self, known: _Entry | None, interval: float) -> _Entry:
         now = self._clock.monotonic()
         if known is None:
             return _Entry(interval, now + self._chance() * min(interval, _LONGEST_FIRST_DELAY))

@@ -29,13 +29,11 @@ def salvaged(path: Path) -> Path:
 def salvage(path: Path, damage: str) -> None:
     """Replace the file by one with every row that can be read; log how many, and the name of the damaged one.
 
-    The broker starts with what can be read, and stops for no file but one that holds no table of messages.
-
-    A kill at any moment leaves either the damaged file in its place or the new one; between two renames the new one
-    waits under its own name, where the next start finds it (see `lock`).
+    If the process is killed meanwhile, either the damaged file or the new one has the name of the spool; between the
+    two renames none has, and the next start finds the new file as named by `salvaged` (see `lock`).
 
     Raises:
-        sqlite3.Error: It is not a spool at all, or the new file cannot be written; nothing has changed.
+        sqlite3.Error: The file has no table of messages, or the new file cannot be written; nothing has changed.
     """
     names = (Path(f"{path}-damaged-{number}") for number in itertools.count(1))
     new, beside = salvaged(path), next(name for name in names if not name.exists())
