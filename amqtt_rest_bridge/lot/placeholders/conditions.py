@@ -105,7 +105,10 @@ def _judge(test: Test, values: Values) -> bool | Unusable:
     """Return whether a test is true, or the value for which it can only be false."""
     match test.operation:
         case "AND":
-            return next((one for one in (_judge(own, values) for own in test.tests) if one is not True), True)
+            for one in test.tests:
+                if (verdict := _judge(one, values)) is not True:
+                    return verdict
+            return True
         case "OR":
             return _judge_or(test.tests, values)
         case "NOT":
@@ -177,9 +180,10 @@ def _value(operand: Operand, values: Values) -> Any:
     """Return the value of an operand: numbers as int or float, `_MISSING` where there is none."""
     if isinstance(operand, Literal):
         return _as_comparable(operand.value)
-    value: Any = _MISSING
-    with contextlib.suppress(CallError):
-        value = values.get(operand)
+    try:
+        value: Any = values.get(operand)
+    except CallError:
+        value = _MISSING
     if operand.default is not None and (value is None or value is _MISSING):
         value = operand.default
         if operand.root == "json":
