@@ -8,6 +8,7 @@ Idempotency-Key is answered as the first time. It needs only the standard librar
 
 import argparse
 import contextlib
+import errno
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, ClassVar
@@ -50,6 +51,12 @@ if __name__ == "__main__":
     parser.add_argument("--port", type=int, default=9000)
     given = parser.parse_args()
     Readings.required = ["kwh", *given.require]
+    try:
+        server = ThreadingHTTPServer(("127.0.0.1", given.port), Readings)
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        parser.exit(1, f"port {given.port} is taken: end the other practice API\n")
     print(f"listening on http://127.0.0.1:{given.port}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        ThreadingHTTPServer(("127.0.0.1", given.port), Readings).serve_forever()
+        server.serve_forever()

@@ -454,7 +454,8 @@ _CHECKS: Final[tuple[tuple[str, str, Callable[[_Probe], Awaitable[str]]], ...]] 
     ("takeover of a client id", "without it two workers may run one slot: ask the broker's maker", _takeover),
     (
         "Receive Maximum",
-        "without it a worker is sent more than it has room for, or the broker drops what waits for room: ask its maker",
+        "known of Mosquitto 2.0.11: after a lost connection some calls may run twice. Another broker may send a worker "
+        "more than it has room for, or drop what waits for room: ask its maker",
         _receive_maximum,
     ),
     ("retained messages", "switch them on: workers keep their records so", _retained),

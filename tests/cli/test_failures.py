@@ -130,7 +130,15 @@ def test_a_failure_is_retried_by_its_id(
     again = first.removeprefix(f"{name} sent again as ")
     eventually(lambda: outcome(admin, again) == "succeeded")
     assert main(["failures", *at(admin)]) == 0
-    assert capsys.readouterr().out.splitlines()[0].endswith(f"sent again as {again}  (succeeded)")
+    (shown, last), hint = (text.splitlines() for text in capsys.readouterr())
+    assert shown.endswith(f"sent again as {again}  (succeeded)")
+    assert (last, hint) == ("1 failure, all sent again and succeeded", [])
+    client.message()
+    target.answer = refusing_with_reason
+    fail(client, "orders/8")
+    assert main(["failures", *at(admin)]) == 0
+    printed, hinted = capsys.readouterr()
+    assert printed.endswith("\n2 failures, 1 sent again and succeeded\n") and hinted.startswith("hint: ")
     assert main(["retry", "nothing", *at(admin)]) == 1
     assert "nothing not sent again: no failure of a message is kept with this id" in capsys.readouterr().err
 

@@ -248,7 +248,7 @@ def test_terminal_of_80_columns_shows_every_number_and_the_whole_name(host: Host
     payload = json.dumps(status(name, latency_ms={"p50": 324.54, "p99": 12345.67})).encode()
     host.wait(host.broker.retain_message(None, f"$SYS/broker/routes/{name}/status", payload))
     terminal = Terminal("status", "--broker", url(host), columns=80, NO_COLOR="1")
-    terminal.expect("counters of up to ")
+    terminal.expect("counters up to ")
     terminal.process.send_signal(signal.SIGINT)
     assert terminal.end() == 130
     last = re.sub(r"\x1b\[[\d;?]*\w", "", terminal.text.rpartition("\x1b[?1049l")[2]).splitlines()
@@ -257,7 +257,7 @@ def test_terminal_of_80_columns_shows_every_number_and_the_whole_name(host: Host
     words = " ".join(table).split()
     assert {"324.5", "12345.7", "1234", "1200", "30", "7", "4", "5", "16", "Green", "connected"} <= set(words)
     assert name in "".join(line.partition(" ")[0] for line in table)
-    assert any(line.startswith("counters of up to ") for line in last)
+    assert any(line.startswith("counters up to ") for line in last)
 
 
 def test_lines_beyond_the_height_of_the_terminal_are_counted(host: Host, retained: dict[str, bytes]) -> None:

@@ -138,8 +138,13 @@ def test_a_time_that_this_machine_cannot_show_is_text() -> None:
 def test_age_of_the_counters_is_that_of_the_oldest() -> None:
     ages = [status("a", timestamp="2026-01-31T11:59:32Z"), status("b", timestamp="2026-01-31T11:59:50Z")]
     gone = status("c", timestamp="2026-01-01T00:00:00Z", away_since="2026-01-01T00:00:00Z")
-    assert counters_age([*ages, gone, status("d", timestamp="soon")], NOW) == "counters of up to 28 s ago"
-    assert counters_age([gone], NOW) is None
+    assert counters_age([*ages, gone, status("d", timestamp="soon")], NOW, is_live=False) == "counters up to 28 s old"
+    assert counters_age([gone], NOW, is_live=False) is None
+
+
+def test_counters_that_were_asked_for_have_their_time() -> None:
+    moment = datetime.now().astimezone().replace(hour=12, minute=34, second=56)
+    assert counters_age([status("a", timestamp=moment.isoformat())], NOW, is_live=True) == "as of 12:34:56"
 
 
 def test_colours_change_nothing_but_the_colour() -> None:

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict
@@ -15,6 +17,7 @@ import yaml
 from amqtt_rest_bridge.plugin import RestBridgePlugin
 from template_api.cli import main as template_api
 from template_api.plugin import TemplateApiPlugin
+from tests.support.commands import taken_port
 
 CONF: Final = Path(__file__).parents[2] / "conf"
 FOLDERS: Final = sorted(path.parent for path in (CONF / "library").glob("*/template.yaml"))
@@ -208,3 +211,14 @@ def test_settings_in_comments_are_the_defaults(name: str, defaults: dict[str, An
     commented = yaml.safe_load("\n".join(re.findall(r"^    # (\w+: .+)$", section, re.MULTILINE)))
     assert len(commented) >= 4
     assert commented == {setting: defaults[setting] for setting in commented}
+
+
+# --- the practice API ---
+
+
+def test_a_practice_api_whose_port_is_taken_says_so_on_one_line() -> None:
+    with taken_port() as port:
+        command = [sys.executable, str(CONF / "practice_api.py"), "--port", str(port)]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    said = f"port {port} is taken: end the other practice API\n"
+    assert (ended.returncode, ended.stdout, ended.stderr) == (1, "", said)

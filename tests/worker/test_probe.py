@@ -94,6 +94,13 @@ def test_what_a_broker_does_to_one_check_is_reported_there_and_the_others_are_tr
     assert one.name == name and re.search(detail, one.detail)
 
 
+def test_what_is_known_of_an_old_mosquitto_is_said_of_receive_maximum(
+    probed: Mapping[str, tuple[FakeBroker, list[ProbeFinding]]],
+) -> None:
+    (one,) = (finding for finding in probed["Receive Maximum"][1] if finding.holds is False)
+    assert one.hint.startswith("known of Mosquitto 2.0.11: after a lost connection some calls may run twice.")
+
+
 def test_a_probe_that_is_interrupted_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     with FakeBroker("redelivery") as broker:  # which is waited for
 

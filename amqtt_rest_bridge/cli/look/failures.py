@@ -17,6 +17,7 @@ from amqtt_rest_bridge.admin.queries import BadQueryError, since_of
 from amqtt_rest_bridge.catalogue import ANSWERS, FAILURES
 from amqtt_rest_bridge.cli import CaFile, CertFile, KeyFile, count
 from amqtt_rest_bridge.cli.look.admin_client import ADMIN_HELP, Admin, AdminClient
+from amqtt_rest_bridge.engine.needs import Outcome
 from amqtt_rest_bridge.errors import visible
 from amqtt_rest_bridge.spelling import did_you_mean
 
@@ -77,8 +78,11 @@ def run(
     for failure in failures:
         print(failure_line(failure))
     still = f", {count(len(retrying), 'message')} still retrying" if retrying else ""
-    print(f"{count(len(failures) - len(retrying), 'failure')}{still}")
-    if len(failures) > len(retrying):
+    kept = len(failures) - len(retrying)
+    mended = sum(failure.get("retry_outcome") == Outcome.SUCCEEDED for failure in failures)
+    again = f", {'all' if mended == kept else mended} sent again and succeeded" if mended else ""
+    print(f"{count(kept, 'failure')}{again}{still}")
+    if kept > mended:
         print(
             "hint: rest-bridge failures show ID prints one whole, rest-bridge retry ID sends it again", file=sys.stderr
         )

@@ -86,6 +86,7 @@ class Overview:
     statuses: Sequence[Status]
     troubles: Sequence[str] = ()
     group: GroupOverview | None = None
+    is_live: bool = False  # figures that were asked for, not those published last
 
 
 Show = Callable[[Overview], object]
@@ -106,11 +107,11 @@ def watch_bridge(client: AdminClient, show: Show, *, once: bool) -> None:
                 routes = client.get("/api/routes", "routes")["routes"]
                 reasons = client.get("/readyz", "reasons", expected=(HTTPStatus.SERVICE_UNAVAILABLE,))["reasons"]
                 statuses = [one for one in routes if _is_status(one)]
-                show(Overview(statuses, [f"not ready: {visible(str(one))}" for one in reasons]))
+                show(Overview(statuses, [f"not ready: {visible(str(one))}" for one in reasons], is_live=True))
             except AdminError as error:
                 if statuses is None:
                     raise
-                show(Overview(statuses, [str(error)]))
+                show(Overview(statuses, [str(error)], is_live=True))
             if once:
                 return
             time.sleep(_REFRESH_SECONDS)
@@ -260,7 +261,7 @@ def _print_once(overview: Overview, nothing: str, *, as_json: bool) -> None:
         print(nothing, file=sys.stderr)
         return
     console.print(status_table.route_table(statuses, console, now))
-    if (age := status_table.counters_age(statuses, now)) is not None:
+    if (age := status_table.counters_age(statuses, now, is_live=overview.is_live)) is not None:
         console.print(age)
 
 
@@ -274,7 +275,7 @@ def _screen(source: str) -> Iterator[Show]:
         nonlocal newest
         now, statuses = time.time(), overview.statuses
         clock = time.strftime("%H:%M:%S", time.localtime(now))
-        age = status_table.counters_age(statuses, now)
+        age = status_table.counters_age(statuses, now, is_live=overview.is_live)
         newest = Group(
             Text(f"{source}  {clock}  {status_table.summary(statuses)}  (Ctrl-C ends)", overflow="fold"),
             *([] if age is None else [Text(age)]),

@@ -115,11 +115,16 @@ def reload_failure(failure: Status, now: float) -> str:
     return f"reload failed {_age(failure.get('time'), now)}, keeping the current routes: {why}"
 
 
-def counters_age(statuses: Iterable[Status], now: float) -> str | None:
-    """Return the line about the oldest counters of routes that are not away, None where no status has a time."""
+def counters_age(statuses: Iterable[Status], now: float, *, is_live: bool) -> str | None:
+    """Return the line about the oldest counters of routes that are not away, None where no status has a time.
+
+    Of counters that were asked for (`is_live`) it is their time, of published ones how old they are.
+    """
     moments = [_moment(status.get("timestamp")) for status in statuses if "away_since" not in status]
-    times = [moment.timestamp() for moment in moments if moment is not None]
-    return f"counters of up to {_in_largest_unit(now - min(times))} ago" if times else None
+    oldest = min((moment for moment in moments if moment is not None), default=None)
+    if oldest is None:
+        return None
+    return f"as of {_clock(oldest)}" if is_live else f"counters up to {_in_largest_unit(now - oldest.timestamp())} old"
 
 
 def _table(columns: Sequence[_Column], gap: int) -> Table:
@@ -169,12 +174,13 @@ def _errors(statuses: Sequence[Status], now: float) -> Iterator[Text]:
 def _since(since: Any, away: Any) -> Text:
     """Return a time in local time, with the date unless it is today; `away` is since when a worker is away."""
     shown = since if away is None else away
-    if (moment := _moment(shown)) is None:
-        clock = _text(shown)
-    else:
-        is_today = moment.date() == datetime.now().astimezone().date()
-        clock = f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
+    clock = _text(shown) if (moment := _moment(shown)) is None else _clock(moment)
     return Text(clock) if away is None else Text(f"away since {clock}", "red")
+
+
+def _clock(moment: datetime) -> str:
+    is_today = moment.date() == datetime.now().astimezone().date()
+    return f"{moment:%H:%M:%S}" if is_today else f"{moment:%Y-%m-%d %H:%M:%S}"
 
 
 def _age(time: Any, now: float) -> str:
