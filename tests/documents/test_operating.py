@@ -122,7 +122,12 @@ def test_a_copy_of_a_spool_has_its_messages_also_while_it_is_in_use(tmp_path: Pa
     key = spool.keep("R", "E", Message("in", b"payload", 1.0), 0, None)
     if not in_use:
         spool.close()
-    run(block("Backup", "sh").replace("template-library", "spool"), tmp_path)
+    run(
+        block("Backup", "sh")
+        .replace("/var/lib/rest-bridge/template-library", "spool")
+        .replace("template-library", "spool"),
+        tmp_path,
+    )
     with contextlib.closing(sqlite3.connect(tmp_path / "spool.backup.db")) as copy:
         assert copy.execute("SELECT key, payload FROM calls").fetchall() == [(key, b"payload")]
     if in_use:
