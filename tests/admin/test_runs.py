@@ -376,6 +376,9 @@ def test_a_message_that_was_skipped_says_why_and_has_its_payload_with_capture_al
         assert (run["outcome"], run["code"], run["reason"], record["reason"]) == ("skipped", None, reason, reason)
         whole, page = admin.get(f"/api/runs/{run['id']}").json, admin.get(f"/runs/{run['id']}").text
         assert "is &#34;hot&#34;, not a number" in page
+        for path in ("/routes/Orders", "/runs"):
+            row = admin.get(path).text.partition(f'data-run="{run["id"]}"')[2].partition("</summary>")[0]
+            assert "{value.json.celsius} is &#34;hot&#34;, not a number" in row, path
         assert (whole["message"] and whole["message"]["payload"]) == (
             '{"celsius": "hot"}' if capture == "all" else None
         )
