@@ -48,6 +48,7 @@ from amqtt_rest_bridge.site.playground import Trial, Tried
 CHANGE_SECONDS: Final = 2.0
 _CODE: Final = re.compile(r"`([^`]+)`")
 _WORD: Final = re.compile("[a-z]+ ")
+_OPTION: Final = re.compile(r"(?<= )--?[A-Za-z][a-z-]{0,30}(?= )")
 _POLICY: Final = (
     "default-src 'none'; style-src 'self'; script-src 'self'; worker-src 'self'; connect-src 'self'; img-src 'self'; "
     "base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
@@ -246,7 +247,7 @@ def page_environment() -> Environment:
         autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     environment.filters |= {"prose": _prose, "sentence": _sentence, "moment": _moment, "duration": _duration}
-    environment.filters["json_lines"] = json_lines
+    environment.filters |= {"json_lines": json_lines, "options": _options}
     environment.globals["version"] = _version()
     return environment
 
@@ -254,6 +255,11 @@ def page_environment() -> Environment:
 def _prose(text: str) -> Markup:
     """Return a text as HTML, with code between backticks."""
     return Markup(_CODE.sub(r"<code>\1</code>", escape(text)))  # noqa: S704 - all but our own tag is escaped
+
+
+def _options(line: str) -> Markup:
+    """Return a line for a shell as HTML whose options do not break behind a hyphen."""
+    return Markup(_OPTION.sub(r'<span class="option">\g<0></span>', str(escape(line))))  # noqa: S704 - as above
 
 
 def _sentence(text: str) -> str:

@@ -81,6 +81,26 @@ def test_the_cause_the_message_and_a_retry_are_three_clicks_away(
 
 
 @pytest.mark.chromium
+def test_the_lines_for_a_shell_do_not_break_inside_an_option_on_a_phone(target: Recorder, page: Page) -> None:
+    with hosting(client_route(target.url), admin_port=0, admin_token=TOKEN) as host:
+        client = host.client("done/#")
+        client.publish("orders/7", b'{"a": " -H <b> --topic "}')
+        client.message()
+        (run,) = runs(admin_with_token(host))
+        page.size(360, 640)
+        page.open(url(host, f"/runs/{run['id']}"))
+        lines = "[...document.querySelectorAll('#try .option, #curl .option')]"
+        shown = page.evaluate(f"{lines}.map((one) => one.textContent)")
+        assert {"--topic", "--payload", "-H"} <= {*shown}
+        for width in range(360, 440, 4):
+            page.size(width, 640)
+            assert page.evaluate(f"{lines}.every((one) => one.getClientRects().length === 1)"), width
+            assert page.fits()
+        assert " --topic orders/7 --payload '{" in page.evaluate("document.getElementById('try').textContent")
+        assert page.errors == []
+
+
+@pytest.mark.chromium
 def test_each_kind_of_trouble_appears_by_itself_with_its_cause(target: Recorder, page: Page) -> None:
     dead = client_route("http://127.0.0.1:9", name="Dead").replace("orders/+", "dead/+")
     signed = server_route("Signed").replace('"received"', '"received" WITH SIGNATURE_SECRET "hush-hush-hush"')
