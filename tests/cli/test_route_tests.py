@@ -227,6 +227,18 @@ def test_a_test_needs_the_secrets_of_the_routes_that_it_triggers_alone(
     assert [text.count("error: ") for text in texts] == [3, 3, 3]
 
 
+def test_what_another_route_lacks_is_not_said_of_a_test_that_does_not_need_it(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "other.lot").write_text(OTHER)
+    wrong = "[{message: {topic: in/a, payload: {level: 1}}, skipped: false}, {request: {path: /ask}, publishes: []}]"
+    (folder / "wrong.test.yaml").write_text(f"{{environment: {{SITE: plant}}, secrets: {{key: k3y}}, tests: {wrong}}}")
+    assert main(["test", str(folder / "wrong.test.yaml")]) == 1
+    shown = capsys.readouterr().out
+    assert shown.endswith("0 passed, 2 failed\n")
+    assert "error: " not in shown and "reasons above" not in shown
+
+
 @pytest.mark.parametrize("template", sorted(path.name for path in LIBRARY.iterdir() if path.is_dir()))
 def test_each_template_of_the_library_has_tests_that_hold(template: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["test", str(LIBRARY / template)]) == 0, capsys.readouterr().out

@@ -397,7 +397,8 @@ def test_the_admin_port_has_the_figures_of_now(bridge: Host, capsys: pytest.Capt
         (one,) = json.loads(capsys.readouterr().out)
         assert (one["name"], one["messages"]["succeeded"]) == ("Intake", count)
     assert main(["status"]) == 0
-    title, row, *_ = capsys.readouterr().out.splitlines()
+    title, row, *_, age = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"as of \d\d:\d\d:\d\d", age)
     assert (title.split()[:5], row.split()[:5]) == (
         ["ROUTE", "HEALTH", "CONNECTION", "TOTAL", "OK"],
         ["Intake", "Green", "connected", "2", "2"],
