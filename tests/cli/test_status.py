@@ -19,6 +19,7 @@ from amqtt_rest_bridge.cli.look.admin_client import AdminClient, AdminError
 from amqtt_rest_bridge.cli.look.broker_client import BrokerUnavailableError, broker_address
 from amqtt_rest_bridge.cli.look.status import Overview, watch_bridge, watch_broker
 from amqtt_rest_bridge.errors import ConfigurationError
+from amqtt_rest_bridge.group.leases import Lease
 from tests.cli.test_status_table import status
 from tests.support.admin_client import TOKEN, admin_of
 from tests.support.commands import SERVER_ROUTE, overview, taken_port
@@ -79,7 +80,25 @@ def test_routes_without_a_status_are_an_empty_list(host: Host, capsys: pytest.Ca
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("no route has a status yet")
-    assert main(["status", "--broker", url(host), "--group", "plant"]) == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_a_group_that_nothing_is_known_of_is_none(
+    options: list[str], host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--broker", url(host), "--group", "plant", *options]) == 1
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err.splitlines()[0]) == ("", f"no group plant at {url(host)}")
+    assert printed.err.splitlines()[1].startswith("hint: ")
+
+
+def test_a_group_whose_slots_are_all_released_is_one(host: Host, capsys: pytest.CaptureFixture[str]) -> None:
+    released = Lease("", 0.0, "aaaa", "1.0", 1, 0.0).payload
+    host.wait(host.broker.retain_message(None, "bridge/plant/0/lease", released))
+    try:
+        assert main(["status", "--broker", url(host), "--group", "plant"]) == 0
+    finally:
+        host.wait(host.broker.retain_message(None, "bridge/plant/0/lease", b""))
     assert capsys.readouterr().err.startswith("no worker of this group has a status yet")
 
 

@@ -58,7 +58,7 @@ ready, is on a line of its own (to standard error unless on a terminal).
 EPILOG = """\
 exit status:
   0    shown (even if there is no route)
-  1    bridge or broker cannot be reached, refuses the question, or closed the connection
+  1    bridge or broker cannot be reached, refuses the question, or closed the connection; the broker has no such group
   2    the command is used wrongly
   130  ended by Ctrl-C
 
@@ -238,6 +238,14 @@ def run(
             except asyncio.CancelledError:  # by SIGTERM
                 raise KeyboardInterrupt from None
     if not is_screen:
+        of_group = shown[-1].group
+        if of_group is not None and not (of_group.slots or of_group.workers or of_group.routes):
+            print(
+                f"no group {visible(of_group.group)} at {source.shown}\n"
+                "hint: is this the `group` of the workers' file, is this their broker, and has one run?",
+                file=sys.stderr,
+            )
+            return 1
         nothing = "the bridge has no route"
         if broker is not None:
             of = "route" if group is None else "worker of this group"
