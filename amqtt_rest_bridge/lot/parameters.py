@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 from amqtt_rest_bridge import sizes
 from amqtt_rest_bridge.lot.model import (
@@ -542,3 +542,6 @@ PARAMETERS: Mapping[BlockKind, Mapping[str, Parameter]] = MappingProxyType(
         BlockKind.ROUTE_CONFIG: _table(_ROUTE_CONFIG, RouteConfig),
     }
 )
+
+CREDENTIALS: Final = [one.name for settings in PARAMETERS.values() for one in settings.values() if one.secret]
+"""The settings that hold a secret."""

@@ -14,7 +14,8 @@ from amqtt_rest_bridge.errors import Fault, FaultCode, Severity
 from amqtt_rest_bridge.lot.definitions import Block, Definition, is_name, read_blocks, report_open_strings
 from amqtt_rest_bridge.lot.grammar.parsing import Junk, OtherNode, Piece, RouteNode, parse, unescape
 from amqtt_rest_bridge.lot.hints import COMMENT_HINT
-from amqtt_rest_bridge.lot.parameters import HEADERS, ROUTE_TYPE, BlockKind
+from amqtt_rest_bridge.lot.masking import is_credential
+from amqtt_rest_bridge.lot.parameters import CREDENTIALS, HEADERS, ROUTE_TYPE, BlockKind
 from amqtt_rest_bridge.lot.sources import Report
 from amqtt_rest_bridge.spelling import closest, question
 
@@ -101,11 +102,12 @@ class WrittenEvent:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRoute:
-    """A route: the settings of its REST_API_CONFIG, and its events."""
+    """A route: the settings of its REST_API_CONFIG, its events, and what its credentials (settings, headers) hold."""
 
     name: str
     config: dict[str, str] = field(default_factory=dict)
     events: list[WrittenEvent] = field(default_factory=list)
+    credentials: list[str] = field(default_factory=list)
 
 
 def routes_in(text: str) -> Iterator[WrittenRoute]:
@@ -120,6 +122,8 @@ def routes_in(text: str) -> Iterator[WrittenRoute]:
             elif block.kind is BlockKind.EVENT:
                 headers = [(_written([line.name]), _written(line.pieces)) for line in block.headers]
                 route.events.append(WrittenEvent(block.name, _settings(block), headers))
+                route.credentials.extend(value for name, value in headers if is_credential(name))
+            route.credentials.extend(value for name, value in _settings(block).items() if name in CREDENTIALS)
         yield route
 
 

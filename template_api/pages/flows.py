@@ -21,6 +21,7 @@ _PLACEHOLDER: Final = re.compile(
     r"\{(?:payload|value|source_topic|topic|timestamp|env|secret|property|response|body|query|path|header|method"
     r"|request_id)(?:[.|][^{}\n]{0,256})?\}"
 )
+_DEFAULT: Final = re.compile(r"\{(?:env|secret)\.[^{}|]*\|([^{}]*)\}")
 _SEGMENT: Final = re.compile(r"\{[^{}/\n]{1,256}\}")
 _SIGNATURES: Final = {
     "slack": "X-Slack-Signature", "stripe": "Stripe-Signature", "standard-webhooks": "webhook-signature",
@@ -58,12 +59,14 @@ class Flow:
 class Drawing(NamedTuple):
     """What the routes of a template do, and the variables and secrets that they `read`.
 
-    `missing` is how many routes are not drawn, or not with all of their events.
+    `missing` is how many routes are not drawn, or not with all of their events. With `has_samples` their text holds a
+    credential, which `rest-bridge install` refuses unless it is allowed.
     """
 
     flows: Sequence[Flow]
     missing: int
     read: frozenset[str]
+    has_samples: bool = False
 
 
 def drawing(notebooks: Iterable[Notebook]) -> Drawing:
@@ -71,16 +74,24 @@ def drawing(notebooks: Iterable[Notebook]) -> Drawing:
     found: list[Flow] = []
     missing, left = 0, _MOST_READ
     read: set[str] = set()
+    has_samples = False
     for text in chain.from_iterable(lot_texts(json.loads(notebook.cells)) for notebook in notebooks):
         left -= len(text)
         whole = 0
         for route in routes_in(text) if len(found) < _MOST and left >= 0 else ():
             drawn = list(flows(route))
             found += drawn
+            has_samples = has_samples or any(map(_is_sample, route.credentials))
             whole += len(drawn) == len(route.events)
         missing += max(0, defined_routes(text).count("REST_API") - whole)
         read.update(each.name for each in names_read(text))
-    return Drawing(found, missing, frozenset(read))
+    return Drawing(found, missing, frozenset(read), has_samples)
+
+
+def _is_sample(credential: str) -> bool:
+    """Return whether a credential is one that everybody can read, also as a default."""
+    text = _DEFAULT.sub(r"\1", credential)
+    return bool(text) and not re.search(r"\{[^{}\s]+\}", text)
 
 
 def flows(route: WrittenRoute) -> Iterator[Flow]:

@@ -135,13 +135,15 @@ class Pages:
                 ErrorCode.TEMPLATE_NOT_FOUND, "There is no published template here", hint="Search the library for it."
             )
         name = template.summary.slug or template.summary.id
+        drawn = drawing(template.notebooks)
+        allowed = " --allow-sample-credentials" if drawn.has_samples else ""
         return self._page(
             "template",
             template=template,
             summary=template.summary,
-            drawing=drawing(template.notebooks),
+            drawing=drawn,
             notebooks=list(_with_cells(template.notebooks)),
-            install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}",
+            install=f"rest-bridge install {shlex.quote(name)} --from {shlex.quote(self._base_url)}{allowed}",
         )
 
     def _empty_playground(self, req: falcon.Request) -> Reply:

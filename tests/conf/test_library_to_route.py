@@ -32,7 +32,7 @@ def test_the_line_of_a_templates_page_installs_it_and_its_first_call_is_on_the_s
         (line,) = re.findall(r'<code id="install">(.*?)</code>', text)
         route = partial(ask, int(shown._on_free_ports("8080")), "/api/greenhouse/temperature")
         assert route().status == 404  # the port is that of the demonstration, the path is not there yet
-        command = f".venv/bin/{html.unescape(line)} --allow-sample-credentials"
+        command = f".venv/bin/{html.unescape(line)}"
         assert f"$ {command.replace(shown._on_free_ports('8000'), '8000')}\n" in README
         installed = run(REST_BRIDGE, shown._words(command)[1:], tmp_path).stdout
         printed = README.partition("--allow-sample-credentials\n")[2].partition("   Write into")[0]

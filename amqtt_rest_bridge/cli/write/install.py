@@ -22,7 +22,7 @@ from amqtt_rest_bridge.lot.definitions import Block, Definition
 from amqtt_rest_bridge.lot.evaluation import Environment, NameEnvironment, Value, evaluate
 from amqtt_rest_bridge.lot.masking import is_credential
 from amqtt_rest_bridge.lot.model import RestApiConfig
-from amqtt_rest_bridge.lot.parameters import PARAMETERS
+from amqtt_rest_bridge.lot.parameters import CREDENTIALS
 from amqtt_rest_bridge.lot.parsed_texts import ParsedTexts
 from amqtt_rest_bridge.lot.sources import Report
 
@@ -31,7 +31,6 @@ DEFAULT_FOLDER = "conf/routes"
 MAX_NOTEBOOK_BYTES = 1024 * 1024
 _SHOWN = 100
 _MOST_NAMED = 20
-_CREDENTIALS: Final = [one.name for settings in PARAMETERS.values() for one in settings.values() if one.secret]
 _READ: Final = ("SOURCE_TOPIC", "REPLY_TOPIC")
 _WRITTEN: Final = ("DESTINATION_TOPIC", "ERROR_TOPIC")
 _CALLED: Final = ("BASE_ADDRESS", "OAUTH2_TOKEN_URL")
@@ -250,7 +249,7 @@ def _published_credentials(definition: Definition, environment: Environment) -> 
     Those that a variable, a secret or a message brings in are not among them, a default that is in use is.
     """
     for block in definition.blocks:
-        for name in _CREDENTIALS:
+        for name in CREDENTIALS:
             node = block.settings.get(name)
             if node is not None and _is_literal(evaluate(node.pieces, environment, Report("", ""))):
                 yield name, node.offset

@@ -194,6 +194,34 @@ def test_what_authors_write_stays_text_in_the_drawing(sqlite_store: Store) -> No
     assert "<b>" not in page
 
 
+@pytest.mark.parametrize(
+    ("setting", "is_sample"),
+    [
+        pytest.param('ADD REST_API_CONFIG WITH PASSWORD "change-me"', True, id="setting"),
+        pytest.param('ADD REST_API_CONFIG WITH AUTHORIZATION "Bearer {env.TOKEN|change-me}"', True, id="default"),
+        pytest.param('WITH SIGNATURE_SECRET "change-me"', True, id="setting of an event"),
+        pytest.param('WITH HEADERS ADD "X-API-Key" "change-me"', True, id="header"),
+        pytest.param('WITH HEADERS ADD "X-Site" "change-me"', False, id="another header"),
+        pytest.param('WITH SIGNATURE_SECRET GET SECRET "key"', False, id="secret"),
+        pytest.param('WITH HEADERS ADD "X-API-Key" "Bearer {secret.key}"', False, id="placeholder"),
+        pytest.param("", False, id="none"),
+    ],
+)
+def test_the_install_line_allows_sample_credentials_where_the_routes_hold_one(
+    sqlite_store: Store, setting: str, is_sample: bool
+) -> None:
+    text = BASIC.rstrip() + "\n" + setting
+    if setting.startswith("ADD"):
+        text = BASIC.replace("ADD REST_API_CONFIG", setting, 1)
+    cells = [{"language": "lot", "value": text}]
+    sqlite_store.bring(template("one", notebooks=[{"filename": "a.lotnb", "cells": cells}]))
+    page = sqlite_store.client().page("/templates/one").text
+    line = page.partition('id="install">')[2].partition("<")[0]
+    assert line.startswith("rest-bridge install one --from http")
+    assert line.endswith(" --allow-sample-credentials") == is_sample
+    assert ("change it before real use" in page) == is_sample
+
+
 def test_routes_beyond_a_hundred_thousand_characters_are_only_counted() -> None:
     long = {"language": "lot", "value": "DEFINE ROUTE broken WITH TYPE REST_API\n" + "a " * 9_000}
     whole = {"language": "lot", "value": BASIC}
