@@ -5,6 +5,7 @@ each message is seen. A box is in the first column to the right of all boxes tha
 back. Secrets are masked.
 """
 
+import math
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,11 +20,13 @@ from amqtt_rest_bridge.topics import TopicIndex
 
 MOST_ROUTES: Final = 200
 _WIDTH: Final = 232
-_COLUMN: Final = 288
+_GAP: Final = 56  # between columns
+_ROOM: Final = 1216  # of a page; boxes whose texts are longer are wider as long as all columns fit
 _ROW: Final = 40
 _HEIGHT: Final = 32
 _MARGIN: Final = 24
-_LONGEST: Final = 28  # characters of a font of one width that fit into a box; wide ones count twice
+_CHARACTER: Final = 7.2  # the width of one in a font of one width; wide ones count twice
+_PADDING: Final = 24
 _RATE: Final = 7  # of these are kept free for a rate, which may come later
 _ANY: Final = "\x01"  # text that a message fills in; no topic holds control characters
 
@@ -49,7 +52,7 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node in its place: `shown` is cut to the width, `note` the rate of a route, `health` its health.
+    """A node in its place: `shown` is cut to its `width`, `note` the rate of a route, `health` its health.
 
     `event` is that of a route with several.
     """
@@ -63,6 +66,7 @@ class Box:
     health: str = ""
     note: str = ""
     event: str = ""
+    width: int = _WIDTH
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +186,36 @@ def drawing(arrows: Sequence[Edge], states: Mapping[str, RouteState]) -> Drawing
         while len(columns) <= column:
             columns.append([])
         columns[column].append(node)
-    for number, nodes in enumerate(columns):
+    boxes: dict[Node, Box] = {}
+    left = _MARGIN
+    for nodes, width in zip(columns, _widths(columns, states), strict=True):
         for row, node in enumerate(_in_order(nodes, arrows, places)):
-            places[node] = (_MARGIN + _COLUMN * number, _MARGIN + _ROW * row)
-    boxes = {node: _box(node, place, states.get(node.name)) for node, place in places.items()}
-    curves = [(_curve(places[edge.begin], places[edge.end]), edge.kind) for edge in arrows]
+            places[node] = (left, _MARGIN + _ROW * row)
+            boxes[node] = _box(node, places[node], states.get(node.name), width)
+        left += width + _GAP
+    curves = [(_curve(boxes[edge.begin], places[edge.end]), edge.kind) for edge in arrows]
     height = max((len(column) for column in columns), default=1) * _ROW + _MARGIN
-    width = max(len(columns), 1) * _COLUMN - _COLUMN + _WIDTH
-    return Drawing([*boxes.values()], curves, width + 2 * _MARGIN, height + _MARGIN, [*_ways(arrows, boxes)])
+    width = left - _GAP + _MARGIN if columns else _WIDTH + 2 * _MARGIN
+    return Drawing([*boxes.values()], curves, width, height + _MARGIN, [*_ways(arrows, boxes)])
+
+
+def _widths(columns: Sequence[Sequence[Node]], states: Mapping[str, RouteState]) -> list[int]:
+    """Return the width of each column: what its longest text needs, but no more than its share of the room."""
+    widths = [_WIDTH] * len(columns)
+    needed = [
+        max(math.ceil((_length(_text(node)) + _kept_free(node, states.get(node.name))) * _CHARACTER) for node in nodes)
+        + _PADDING
+        - _WIDTH
+        for nodes in columns
+    ]
+    spare = max(_ROOM - 2 * _MARGIN - len(columns) * (_WIDTH + _GAP) + _GAP, 0)
+    for left, number in zip(
+        range(len(columns), 0, -1), sorted(range(len(columns)), key=needed.__getitem__), strict=True
+    ):
+        more = max(min(needed[number], spare // left), 0)
+        widths[number] += more
+        spare -= more
+    return widths
 
 
 def _ways(arrows: Sequence[Edge], boxes: Mapping[Node, Box]) -> Iterator[Way]:
@@ -241,23 +267,31 @@ def _in_order(column: list[Node], arrows: Sequence[Edge], places: Mapping[Node, 
     return sorted(column, key=lambda node: mean.get(node, 0.0))
 
 
-def _box(node: Node, place: tuple[int, int], state: RouteState | None) -> Box:
+def _text(node: Node) -> str:
+    return f"{node.name}: {node.owner}" if node.kind == "route" and node.owner else node.name
+
+
+def _kept_free(node: Node, state: RouteState | None) -> int:
+    """Return how many characters of a box are those of its rate."""
+    return max(len(state.rate), _RATE) + 1 if node.kind == "route" and state is not None else 0
+
+
+def _box(node: Node, place: tuple[int, int], state: RouteState | None, width: int) -> Box:
     is_route = node.kind == "route"
     note = state.rate if is_route and state is not None else ""
-    longest = _LONGEST - (max(len(note), _RATE) + 1 if is_route and state is not None else 0)
     event = node.owner if is_route else ""
-    shown = _cut(f"{node.name}: {event}" if event else node.name, longest)
+    shown = _cut(_text(node), int((width - _PADDING) / _CHARACTER) - _kept_free(node, state))
     link = f"/routes/{quote(node.name, safe='')}" if is_route else focus_link(node)
     health = state.health if is_route and state is not None else ""
-    return Box(*place, node.kind, node.name, shown, link, health, note, event)
+    return Box(*place, node.kind, node.name, shown, link, health, note, event, width)
 
 
 def _cut(text: str, longest: int) -> str:
     """Cut the middle out of a text that is longer: where topics and addresses begin and end tells most."""
-    if sum(map(_width, text)) <= longest:
+    if _length(text) <= longest:
         return text
     head = tail = ""
-    while sum(map(_width, head + tail)) < longest - 2:
+    while _length(head + tail) < longest - 2:
         if len(head) <= len(tail):
             head = text[: len(head) + 1]
         else:
@@ -265,8 +299,8 @@ def _cut(text: str, longest: int) -> str:
     return f"{head}…{tail}"
 
 
-def _width(character: str) -> int:
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+def _length(text: str) -> int:
+    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
 
 
 def focus_link(node: Node) -> str:
@@ -274,8 +308,8 @@ def focus_link(node: Node) -> str:
     return f"/flow?{urlencode({node.kind: node.name})}"
 
 
-def _curve(begin: tuple[int, int], end: tuple[int, int]) -> str:
-    x1, y1, x2, y2 = begin[0] + _WIDTH, begin[1] + _HEIGHT // 2, end[0], end[1] + _HEIGHT // 2
+def _curve(begin: Box, end: tuple[int, int]) -> str:
+    x1, y1, x2, y2 = begin.x + begin.width, begin.y + _HEIGHT // 2, end[0], end[1] + _HEIGHT // 2
     if x2 > x1:
         middle = (x1 + x2) // 2
         return f"M{x1} {y1}C{middle} {y1} {middle} {y2} {x2} {y2}"

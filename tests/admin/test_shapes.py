@@ -17,7 +17,7 @@ from amqtt_rest_bridge.admin.queries import PageQuery, page_query_of
 from amqtt_rest_bridge.admin.shown import csv_text, curl_line, groups, sort_rows, try_line
 from amqtt_rest_bridge.http.exchange import Response, takes_gzip
 from amqtt_rest_bridge.lot.model import Route
-from tests.support.admin_client import client_route
+from tests.support.admin_client import client_route, server_route
 
 NOW = 1_700_000_000.0
 
@@ -139,13 +139,29 @@ def test_each_event_of_a_route_with_several_has_a_way_of_its_own(tmp_path: Path)
     ("topic", "shown"),
     [
         pytest.param("plant/line/7/temperature", "plant/line/7/temperature", id="it fits"),
-        pytest.param("plant/line/7/temperature/celsius/mean", "plant/line/7/…/celsius/mean", id="middle"),
-        pytest.param("工場" * 20 + "/+", "工場工場工場工…場工場工場/+", id="wide"),
+        pytest.param("plant/line/7/temperature/celsius/mean", "plant/line/7/temperature/celsius/mean", id="the room"),
+        pytest.param(
+            "plant/hall/2/line/7/temperature/celsius/mean/hourly", "plant/hall/2/line/…elsius/mean/hourly", id="middle"
+        ),
+        pytest.param("工場" * 20 + "/+", "工場工場工場工場工場…場工場工場工場/+", id="wide"),
     ],
 )
 def test_a_name_that_is_too_long_for_its_box_shows_both_ends(tmp_path: Path, topic: str, shown: str) -> None:
     routes = routes_of(tmp_path, client_route("http://a.test").replace("orders/+", topic))
     assert drawing(edges(routes), {}).boxes[0].shown == shown
+
+
+def test_boxes_are_as_wide_as_their_texts_up_to_the_room_of_a_page(tmp_path: Path) -> None:
+    route = server_route("Greenhouse_air_temperature").replace("/hook", "/api/greenhouse/air/temperature")
+    state = {"Greenhouse_air_temperature": RouteState("Green", "")}
+    drawn = drawing(
+        edges(routes_of(tmp_path, route.replace('"received"', '"greenhouse/north/air/temperature"'))), state
+    )
+    assert [box.shown for box in drawn.boxes] == [box.name for box in drawn.boxes]
+    assert len({box.width for box in drawn.boxes}) == 3
+    assert drawn.width <= 1216
+    short = drawing(edges(routes_of(tmp_path, server_route())), {})
+    assert {box.width for box in short.boxes} == {232}
 
 
 def test_the_drawing_around_a_node_has_what_leads_to_it_and_from_it(tmp_path: Path) -> None:
