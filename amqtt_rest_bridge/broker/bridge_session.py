@@ -5,7 +5,7 @@ connection: unacknowledged messages are sent again, with DUP, on the next one. T
 disk (`lossless`): a session holds their keys in order, and reads each message when its turn comes.
 
 A connection reads and writes packets; `endpoint` acts on them. Packets are written together in a lull of the loop. The
-socket is not read while the bridge publishes faster than amqtt can take it, and messages wait while its buffer is full.
+socket is not read while the bridge publishes faster than amqtt takes messages. Messages wait while its buffer is full.
 """
 
 import asyncio
@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_ENTRY_BYTES: Final = 300  # of a message that waits, beside its topic and payload
-_MOST_UNKEPT: Final = 10_000  # messages that wait for a session that ends with its connection ...
-_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or two of the largest
+_ENTRY_BYTES: Final = 300  # memory of a message that waits, beside its topic and payload
+_MOST_UNKEPT: Final = 10_000  # messages that wait in a session that is not kept ...
+_MOST_UNKEPT_BYTES: Final = 8 << 20  # ... and their bytes, or those of two messages of the largest size
 _UNSENT_BYTES: Final = 1 << 20  # in the buffer of the socket; beyond it messages wait in their session
 _MOST_WRITTEN: Final = 64  # packets written in one iteration of the loop ...
 _MOST_WRITTEN_BYTES: Final = 64 << 10  # ... and their bytes; the last one may exceed them
@@ -49,9 +49,9 @@ class EventSubscription(Struct, eq=False):
     Args:
         session: The session that has it.
         topic_filter: Its topic filter.
-        identifier: The Subscription Identifier that comes with them.
+        identifier: The Subscription Identifier that is sent with its messages.
         name: The client event that its messages are for, None for other subscriptions.
-        lossless: For messages on disk; see `private.LOSSLESS`.
+        lossless: Bounds of a lossless event, as in `private.LOSSLESS`; None for other subscriptions.
     """
 
     session: "BridgeSession"
@@ -66,7 +66,7 @@ class EventSubscription(Struct, eq=False):
         return (self.session.client_id, self.topic_filter) if self.name is None else ("event", *self.name)
 
     def is_like(self, other: "EventSubscription") -> bool:
-        """Return whether it asks for the same as another one."""
+        """Return whether all its fields equal those of another subscription."""
         mine, its = ((one.session, one.topic_filter, one.identifier, one.name, one.lossless) for one in (self, other))
         return mine == its
 
@@ -82,13 +82,13 @@ class Entry(Struct, eq=False):
     """A message for a session.
 
     Args:
-        message: None for one on disk that is read when its turn comes.
-        subscriptions: By which it is sent.
-        hops: Routes that it has passed through.
-        key: Of a message on disk.
-        refused: Code, sentence and hint of why it was not kept, as JSON.
+        message: None for a message on disk, which is read when its turn comes.
+        subscriptions: The subscriptions that it is sent for.
+        hops: How many routes it has passed through.
+        key: The key of a message on disk, None for others.
+        refused: The failure of a message that was not kept: code, sentence and hint as JSON.
         retain: Whether it is sent as a retained message.
-        is_late: Whether it has waited, so that the time when it came is sent with it.
+        is_late: Whether it has waited. Then the time of its arrival is sent with it.
         was_sent: Whether it was sent on an earlier connection.
     """
 
@@ -103,7 +103,7 @@ class Entry(Struct, eq=False):
 
     @property
     def size(self) -> int:
-        """Return the bytes that the message takes in memory."""
+        """Return the bytes that it takes in memory."""
         message = self.message
         return _ENTRY_BYTES + (0 if message is None else len(message.topic) + len(message.payload))
 
@@ -115,9 +115,9 @@ class BridgeSession:
         client_id: Its name.
         is_kept: Whether it outlives its connection.
         lossless: Has the messages on disk; None without a spool.
-        keys: Of the messages on disk that are in flight in any session.
-        drop: Called with a message that is dropped, since too many wait.
-        least_bytes: At least so many may wait in a session that is not kept.
+        keys: Keys of the messages on disk that are in flight, shared by all sessions.
+        drop: Called with each message that is dropped because too many wait.
+        least_bytes: Bytes that may wait in a session that is not kept, if more than 8 MiB.
     """
 
     def __init__(
@@ -127,44 +127,47 @@ class BridgeSession:
         self.client_id = client_id
         self.is_kept = is_kept
         self.connection: BridgeConnection | None = None
-        """The present connection."""
+        """The present connection, None while there is none."""
         self.subscriptions: dict[tuple[str, ...], EventSubscription] = {}
-        """What it has subscribed, by `EventSubscription.key`."""
+        """Its subscriptions, by `EventSubscription.key`."""
         self.waiting: deque[Entry] = deque()
-        """Messages that are to be sent, in order."""
+        """Messages that were not sent yet, in order."""
         self.waiting_bytes = 0
-        """What these take in memory."""
+        """Memory of `waiting`, in bytes."""
         self.in_flight: dict[int, Entry] = {}
         """Messages that were sent and not acknowledged, by packet identifier, in order."""
         self._lossless = lossless
-        self._keys = keys
+        self._keys_in_flight = keys
         self._drop = drop
-        self._refused: deque[Entry] = deque()  # messages that were not kept
+        self._refused: deque[Entry] = deque()  # messages that were not kept, to be sent with their failures
         self._refused_bytes = 0
-        self._again: deque[int] = deque()  # what is to be sent again, by packet identifier, before all else
+        self._to_resend: deque[int] = deque()  # packet ids to send again, before `waiting`
         self._last_id = 0
         self._most_in_flight = 0
-        self._most_bytes = max(_MOST_UNKEPT_BYTES, least_bytes)
+        self._most_waiting_bytes = max(_MOST_UNKEPT_BYTES, least_bytes)
 
     # Its connection.
 
     def connected(self, connection: "BridgeConnection", receive_maximum: int) -> None:
-        """Send on this connection from now on, with at most `receive_maximum` messages in flight."""
+        """Use this connection, with at most `receive_maximum` messages in flight, and send what waits."""
         self.connection, self._most_in_flight = connection, receive_maximum
         connection.on_writable = self.resume
         self.resume()
 
     def disconnected(self) -> None:
-        """Send what was not acknowledged again on the next connection, with the same packet identifiers."""
+        """Note that there is no connection. The next one sends unacknowledged messages again, with their packet ids.
+
+        Messages on disk whose event another session has by now are put into that session.
+        """
         self.connection = None
         elsewhere = []
         for packet_id, entry in list(self.in_flight.items()):
             entry.was_sent = entry.is_late = True
             if entry.key is not None and entry.subscriptions[0].key not in self.subscriptions:
                 del self.in_flight[packet_id]
-                self._keys.discard(entry.key)
+                self._keys_in_flight.discard(entry.key)
                 elsewhere.append(entry.key)
-        self._again = deque(self.in_flight)
+        self._to_resend = deque(self.in_flight)
         if self._lossless is not None:
             self._lossless.put_again(elsewhere)
 
@@ -173,14 +176,14 @@ class BridgeSession:
     @property
     def takes_at_once(self) -> bool:
         """Return whether the next message can be sent at once."""
-        return not (self.waiting or self._again) and self._may_send
+        return not (self.waiting or self._to_resend) and self._may_send
 
     def send(self, entry: Entry) -> None:
         """Send a message now."""
         packet_id = self._free_id()
         self.in_flight[packet_id] = entry
         if entry.key is not None:
-            self._keys.add(entry.key)
+            self._keys_in_flight.add(entry.key)
         self._write(packet_id, entry)
 
     def _write(self, packet_id: int | None, entry: Entry) -> None:
@@ -189,7 +192,7 @@ class BridgeSession:
             kept = self._lossless.read(entry.key)
             if kept is None:  # it cannot be read
                 self.in_flight.pop(packet_id or 0, None)
-                self._keys.discard(entry.key)
+                self._keys_in_flight.discard(entry.key)
                 return
             message, entry.hops = kept.message, kept.hops
         if message is None or connection is None:
@@ -202,45 +205,46 @@ class BridgeSession:
             more.append((AGAIN, repr(message.sent_again)))
         if entry.key is not None:
             more.append((KEY, entry.key))
-            entry.message = None  # it is read again, should it be sent again
+            entry.message = None  # if it has to be sent again, it is read from disk
         if entry.refused is not None:
             more.append((REFUSED, entry.refused))
+        hops = entry.hops
+        properties = _properties(identifiers, hops, more) if more else _cached_properties(identifiers, hops)
         connection.write(packets.publish(
             message.topic, message.payload, packet_id, qos=0 if packet_id is None else 1, retain=entry.retain,
-            duplicate=entry.was_sent,
-            properties=_properties(identifiers, entry.hops, more) if more else _at_once(identifiers, entry.hops),
+            duplicate=entry.was_sent, properties=properties,
         ))  # fmt: skip
 
     def wait(self, entry: Entry) -> None:
-        """Queue a message; the oldest ones of a session that is not kept are dropped for it."""
+        """Queue a message. If the queue of a session that is not kept becomes too large, drop its oldest messages."""
         entry.is_late = True
         self.waiting.append(entry)
         self.waiting_bytes += entry.size
-        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_bytes):
+        while not self.is_kept and (len(self.waiting) > _MOST_UNKEPT or self.waiting_bytes > self._most_waiting_bytes):
             dropped = self.waiting.popleft()
             self.waiting_bytes -= dropped.size
             self._drop(dropped)
 
     def resume(self) -> None:
-        """Send what waits, as far as the bridge takes it."""
+        """Send refused messages, then those to be sent again, then `waiting`, until the connection is full."""
         while self._refused and self.connection is not None and self.connection.takes_more:
             entry = self._refused.popleft()
             self._refused_bytes -= entry.size
             self._write(None, entry)
-        while self._again and self.connection is not None and self.connection.takes_more:
-            packet_id = self._again.popleft()
+        while self._to_resend and self.connection is not None and self.connection.takes_more:
+            packet_id = self._to_resend.popleft()
             again = self.in_flight.get(packet_id)  # it may have been acknowledged meanwhile
             if again is not None and again.subscriptions:
                 self._write(packet_id, again)
             elif again is not None:
                 del self.in_flight[packet_id]
-        while self.waiting and not self._again and self._may_send:
+        while self.waiting and not self._to_resend and self._may_send:
             entry = self.waiting.popleft()
             self.waiting_bytes -= entry.size
             self.send(entry)
 
-    def ended(self, packet_id: int, identifier: int) -> None:
-        """Note that the result for one event of a message has come: the message is not sent again for that event."""
+    def end_for_event(self, packet_id: int, identifier: int) -> None:
+        """Note that one event of a message has its result, so that the message is not sent again for that event."""
         entry = self.in_flight.get(packet_id)
         if entry is not None:
             entry.subscriptions = tuple([one for one in entry.subscriptions if one.identifier != identifier])
@@ -249,7 +253,7 @@ class BridgeSession:
         """Forget a message that the bridge has acknowledged, and send the next one."""
         entry = self.in_flight.pop(packet_id, None)
         if entry is not None and entry.key is not None and self._lossless is not None:
-            self._keys.discard(entry.key)
+            self._keys_in_flight.discard(entry.key)
             self._lossless.acknowledged(entry.key)
         if self.waiting:
             self.resume()
@@ -267,8 +271,8 @@ class BridgeSession:
     # Messages on disk: the session is what `Lossless` calls a `RowQueue`.
 
     def put(self, name: EventName, key: str, message: Message | None, hops: int) -> None:
-        """Send a message of a lossless event, or queue its key. None: the message is read when its turn comes."""
-        if key in self._keys:
+        """Send a message of a lossless event, or queue its key. Without `message` it is read from disk when sent."""
+        if key in self._keys_in_flight:
             return
         entry = Entry(message, (self.subscriptions["event", *name],), hops, key)
         if self.takes_at_once:
@@ -280,7 +284,7 @@ class BridgeSession:
     def refuse(self, name: EventName, message: Message, hops: int, failure: CallError) -> None:
         """Send a message that was not kept, with the failure that ends it.
 
-        It is sent with QoS 0, so that it does not wait behind the messages of a full route whose target is away.
+        QoS 0 lets it overtake the messages of a full route whose target is away.
         """
         self.refuse_entry(Entry(message, (self.subscriptions["event", *name],), hops), failure)
 
@@ -288,12 +292,12 @@ class BridgeSession:
 
     def forget(self, subscription: EventSubscription) -> None:
         """Forget the messages on disk that wait for a subscription."""
-        self._keep(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
+        self._set_waiting(one for one in self.waiting if one.key is None or subscription not in one.subscriptions)
 
     def hand_over(self, subscription: EventSubscription, wanted: EventSubscription) -> None:
-        """Move the messages that wait for a subscription to its replacement, which is one of another session.
+        """Move the messages that wait for a subscription to the session of its replacement, `wanted`.
 
-        Messages on disk are only forgotten here: `Lossless` puts them into the other session.
+        Messages on disk are only forgotten: `Lossless` puts them into the other session.
         """
         self.subscriptions.pop(subscription.key, None)
         self.forget(subscription)
@@ -302,10 +306,10 @@ class BridgeSession:
                 wanted.session.wait(replace(entry, subscriptions=(wanted,)))
                 left = [one for one in entry.subscriptions if one is not subscription]
                 entry.subscriptions = tuple(left)
-        self._keep(one for one in self.waiting if one.subscriptions)
+        self._set_waiting(one for one in self.waiting if one.subscriptions)
         wanted.session.resume()
 
-    def _keep(self, entries: Iterable[Entry]) -> None:
+    def _set_waiting(self, entries: Iterable[Entry]) -> None:
         self.waiting = deque(list(entries))
         self.waiting_bytes = sum(one.size for one in self.waiting)
 
@@ -332,8 +336,8 @@ def _properties(identifiers: tuple[int, ...], hops: int, more: list[tuple[str, s
 
 
 @lru_cache(maxsize=1024)
-def _at_once(identifiers: tuple[int, ...], hops: int) -> bytes:
-    """Return the properties of a message that goes on at once; cached, since most messages have the same."""
+def _cached_properties(identifiers: tuple[int, ...], hops: int) -> bytes:
+    """Return the properties of a message that has not waited; cached, since most messages have the same."""
     return _properties(identifiers, hops, [])
 
 
@@ -353,14 +357,14 @@ class BridgeConnection(asyncio.Protocol):
         self._decoder = private.decoder()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        self._is_due = False  # to be written at the end of this iteration
-        self._is_full = False
+        self._flush_is_due = False  # `_flush` runs at the end of this iteration
+        self._is_full = False  # the socket's buffer
         self._is_reading = True
-        self._take_due = False
+        self._take_is_due = False
 
     @property
     def takes_more(self) -> bool:
-        """Return whether a message may be written now; else `on_writable` is called once one may."""
+        """Return whether a message may be written now. If not, `on_writable` is called once it may."""
         is_room = len(self._unsent) < _MOST_WRITTEN and self._unsent_bytes < _MOST_WRITTEN_BYTES
         return is_room and not self._is_full
 
@@ -375,13 +379,13 @@ class BridgeConnection(asyncio.Protocol):
             in_lull(self._flush)
         self._unsent.append(packet)
         self._unsent_bytes += len(packet)
-        if not (self._is_due or self.takes_more):
-            self._is_due = True
+        if not (self._flush_is_due or self.takes_more):
+            self._flush_is_due = True
             self._loop.call_soon(self._flush)
 
     def take(self) -> None:
-        """Take packets that have come, some at a time, while the bridge may publish."""
-        self._take_due = False
+        """Hand received packets to the endpoint while the bridge may publish, at most 32 in one iteration."""
+        self._take_is_due = False
         left = _MOST_PACKETS
         try:
             while left and not self._transport.is_closing() and self._endpoint.has_room():
@@ -389,7 +393,7 @@ class BridgeConnection(asyncio.Protocol):
                     break
                 left -= 1
                 self.is_leaving = self.is_leaving or isinstance(packet, Disconnect)
-                self._endpoint.received(self, packet)
+                self._endpoint.handle_packet(self, packet)
         except PacketError as error:
             log.error("the bridge sent its broker what MQTT does not allow: %s", error)  # noqa: TRY400  # the fact is enough
             self.write(packets.disconnect(error.code))
@@ -401,10 +405,10 @@ class BridgeConnection(asyncio.Protocol):
             return
         if not left:
             self._take_soon()
-        self._read(left > 0 and self._endpoint.has_room())
+        self._set_reading(left > 0 and self._endpoint.has_room())
 
     def resume(self) -> None:
-        """Take packets again, since the bridge may publish."""
+        """Take packets again: the bridge may publish."""
         if not self._is_reading:
             self._take_soon()
 
@@ -415,16 +419,16 @@ class BridgeConnection(asyncio.Protocol):
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Write on this transport."""
+        """Use this transport, and report the connection to the endpoint."""
         self._loop = asyncio.get_running_loop()
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(_UNSENT_BYTES)
-        self._endpoint.opened(self)
+        self._endpoint.connection_opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Take what the bridge sends."""
+        """Decode the bytes, and take their packets."""
         self._decoder.feed(data)
-        if not self._take_due:
+        if not self._take_is_due:
             self.take()
 
     def pause_writing(self) -> None:
@@ -432,27 +436,27 @@ class BridgeConnection(asyncio.Protocol):
         self._is_full = True
 
     def resume_writing(self) -> None:
-        """Send them."""
+        """Send the messages that wait."""
         self._is_full = False
         self.on_writable()
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """End."""
-        self._endpoint.ended(self)
+        """Report the end to the endpoint."""
+        self._endpoint.connection_ended(self)
 
     def _flush(self) -> None:
-        unsent, self._unsent, self._unsent_bytes, self._is_due = self._unsent, [], 0, False
+        unsent, self._unsent, self._unsent_bytes, self._flush_is_due = self._unsent, [], 0, False
         if unsent and not self._transport.is_closing():
             self._transport.write(b"".join(unsent))
             if not self._is_full:
                 self.on_writable()
 
     def _take_soon(self) -> None:
-        if not self._take_due:
-            self._take_due = True
+        if not self._take_is_due:
+            self._take_is_due = True
             self._loop.call_soon(self.take)
 
-    def _read(self, wanted: bool) -> None:
+    def _set_reading(self, wanted: bool) -> None:
         if wanted != self._is_reading and not self._transport.is_closing():
             self._is_reading = wanted
             if wanted:

@@ -1,12 +1,11 @@
-"""`Endpoint`: for the bridge of this broker what an MQTT 5 broker is for a worker, on a private socket.
+"""`Endpoint` is a small MQTT 5 broker with one client: the bridge of this broker, which connects by a private socket.
 
-The bridge knows the routes, the broker process does not: what the bridge wants comes with its subscriptions. Its
-sessions, and what they subscribe, stay while the bridge is away. Messages for a kept session wait meanwhile: those of a
-lossless event on disk (`lossless`), the others in memory, up to `queue_bytes`. What is beyond that is dropped and
-counted. What was sent and not acknowledged is sent again, with DUP, when its session connects again. The broker's loop
-only.
+The broker process does not know the routes: the bridge subscribes to what its routes need. Kept sessions and their
+subscriptions stay while the bridge is away. Messages for such a session wait: those of lossless events on disk
+(`lossless`), the others in memory, up to `queue_bytes`. Messages beyond that are dropped and counted. When a session
+connects again, messages that were sent and not acknowledged are sent again, with DUP. The broker's loop only.
 
-`mqtt.private` has what MQTT 5 has no word for.
+`mqtt.private` defines what MQTT 5 has no packet or property for.
 """
 
 import asyncio
@@ -65,23 +64,23 @@ from amqtt_rest_bridge.topics import TopicIndex, loggable
 log = logging.getLogger(__name__)
 
 _RECEIVE_MAXIMUM: Final = 128  # publications of the bridge that wait; amqtt takes one in two iterations of the loop
-_MOST_PUBLISHED_BYTES: Final = 8 << 20  # of those; beyond it the bridge is not read
+_MOST_PUBLISHED_BYTES: Final = 8 << 20  # of these publications; beyond it the bridge is not read
 _MOST_KNOWN: Final = 1024  # topics whose receivers are remembered ...
-_LONGEST_KNOWN: Final = 256  # ... and their characters
-_LOOKED_AT: Final = 100  # retained messages, in one iteration of the loop
-_LOOK_SECONDS: Final = 0.005
-_LOOKS: Final = 200  # at a session that has not sent what is retained, before it is answered all the same
-_QUIET_SECONDS: Final = 1.0
-_MOST_ERRORS: Final = 100  # that wait to be sent to the bridge
+_LONGEST_KNOWN: Final = 256  # ... if they have at most so many characters
+_RETAINED_AT_ONCE: Final = 100  # retained messages compared with filters in one iteration of the loop
+_LOOK_SECONDS: Final = 0.005  # between two looks at a session that is sending retained messages ...
+_LOOKS: Final = 200  # ... and how many; after them its SUBSCRIBE is answered although some still wait
+_QUIET_SECONDS: Final = 1.0  # between two states sent to the bridge, and between two lines about dropped messages
+_MOST_ERRORS: Final = 100  # waiting to be sent to the bridge; further ones are not reported
 _LONGEST_PATH: Final = 100  # bytes of the path of a Unix socket; systems allow 103 to 107
-_FOLDER: Final = "rest-bridge-"  # what the name of its folder begins with
-_NEW_SECONDS: Final = 60.0  # a folder that is younger may be of a broker that has not begun to listen
+_FOLDER: Final = "rest-bridge-"  # prefix of the name of the socket's folder
+_NEW_SECONDS: Final = 60.0  # the broker of a younger folder may not listen yet
 
 
 class Endpoint:
-    """Serve the bridge.
+    """The server that the bridge connects to.
 
-    The constructor binds a socket: the bridge may connect before `serve`, and is answered then.
+    The constructor binds the socket, so the bridge may connect before `serve`. It is answered once `serve` runs.
 
     Args:
         publisher: Publishes what the bridge publishes.
@@ -96,7 +95,7 @@ class Endpoint:
         max_message_bytes: int, lossless: Lossless | None = None,
     ) -> None:  # fmt: skip
         self.ready = asyncio.Event()
-        """Set while the bridge has subscribed all that it wants."""
+        """Set once the bridge has subscribed for all its routes, and cleared when it leaves."""
         self.on_away: Callable[[], None] = lambda: None
         """Called when a bridge that was ready has gone."""
         self.dropped = 0
@@ -107,27 +106,26 @@ class Endpoint:
         self._max_message_bytes = max_message_bytes
         self._lossless = lossless
         self._sessions: dict[str, BridgeSession] = {}
-        self._keys: set[str] = set()  # of messages on disk that are in flight
+        self._keys_in_flight: set[str] = set()  # of the messages on disk that are in flight in any session
         self._by_key: dict[tuple[str, ...], EventSubscription] = {}
         self._index: TopicIndex[EventSubscription] | None = None
-        self._events: TopicIndex[EventSubscription] | None = (
-            None  # where the bridge wants to know of all other messages
-        )
+        # The topics of all events; None unless the bridge subscribes to unmatched topics.
+        self._event_topics: TopicIndex[EventSubscription] | None = None
         self._receivers: dict[str, tuple[Receiver, ...]] = {}
         self._connections: dict[BridgeConnection, BridgeSession | None] = {}
-        self._own: BridgeSession | None = None  # the session that said it is ready
-        self._heard = False
-        self._wants_retained: list[tuple[EventSubscription, Callable[[], None]]] = []  # each with what answers it
-        self._looking: asyncio.Task[None] | None = None
+        self._ready_session: BridgeSession | None = None  # which said that the bridge is ready
+        self._heard = False  # whether a packet has come since `has_heard` was last called
+        self._wants_retained: list[tuple[EventSubscription, Callable[[], None]]] = []  # with what sends SUBACK
+        self._retained_task: asyncio.Task[None] | None = None
         self._server: asyncio.Server | None = None
-        self._drops = LineLimit(_QUIET_SECONDS)
-        # What the bridge has to know of the broker, and what was sent last.
+        self._drop_warnings = LineLimit(_QUIET_SECONDS)
+        # The state of the broker that the bridge shows, and the state that it was sent last.
         self._restarts = 0
         self._errors: list[tuple[str, str, str]] = []
-        self._stated: BrokerState | None = None
-        self._stated_at = 0.0
-        self._telling: asyncio.TimerHandle | None = None
-        self._socket, self.address = _bound()
+        self._last_state: BrokerState | None = None
+        self._state_sent_at = 0.0
+        self._state_timer: asyncio.TimerHandle | None = None
+        self._socket, self.address = _bind_socket()
 
     # Served and closed.
 
@@ -140,11 +138,11 @@ class Endpoint:
             self._server = await loop.create_server(make, sock=self._socket)
 
     def close(self) -> None:
-        """End all connections, and remove the socket; also of an endpoint that was not served."""
-        if self._telling is not None:
-            self._telling.cancel()
-        if self._looking is not None:
-            self._looking.cancel()
+        """End all connections, and remove the socket. Possible without `serve`, too."""
+        if self._state_timer is not None:
+            self._state_timer.cancel()
+        if self._retained_task is not None:
+            self._retained_task.cancel()
         for connection in list(self._connections):
             connection.abort()
         if self._server is not None:
@@ -158,21 +156,25 @@ class Endpoint:
     def offer(
         self, topic: str, payload: bytes, hops: int = 0, taken: Collection[EventName] = (), first: float | None = None
     ) -> None:
-        """Send a message to the bridge, for each event that its topic concerns, or let it wait for the bridge.
+        """Send a message to each session with a subscription for its topic, or queue it there.
 
         Args:
             topic: Its topic.
             payload: Its payload.
-            hops: Routes that it has passed through.
-            taken: Events that have it already.
-            first: When the broker first received it, Unix seconds, for a message that is published again.
+            hops: How many routes it has passed through.
+            taken: Events that already have the message.
+            first: When the broker first received it, in Unix seconds; None unless it is published again.
         """
         if self._lossless is not None and self._lossless.has_events:
             self._lossless.offer(topic, payload, hops, taken, first)
         receivers = self._receivers.get(topic)
         if receivers is None:
             receivers = self._receivers_of(topic)
-        if self._events is not None and not topic.startswith(("$SYS/", ENDPOINT_TOPICS)) and not self._events[topic]:
+        if (
+            self._event_topics is not None
+            and not topic.startswith(("$SYS/", ENDPOINT_TOPICS))
+            and not self._event_topics[topic]
+        ):
             self.offer(UNMATCHED_TOPIC, topic.encode("utf-8", "replace"))
         if not receivers:
             return
@@ -189,31 +191,31 @@ class Endpoint:
                 self._put(session, Entry(message, wanting, hops, refused=refused))
 
     def retain(self, topic: str, payload: bytes) -> None:
-        """Send a message that was retained without being published: to what watches topics, not to client events."""
+        """Send a message that the broker retained without publishing it. Client events do not receive it."""
         for session, subscriptions in self._receivers_of(topic):
             if subscriptions[0].name is None:
                 self._put(session, Entry(Message(topic, payload, time.time()), subscriptions))
 
     def note_restart(self) -> None:
-        """Count a bridge that was started again."""
+        """Count a restart of the bridge."""
         self._restarts += 1
-        self._tell_soon()
+        self._send_state_soon()
 
     def report_error(self, route: str, code: str, message: str) -> None:
         """Report an error of a route to the bridge, for its status."""
         if len(self._errors) < _MOST_ERRORS:
             self._errors.append((route, code, message))
-        self._tell_soon()
+        self._send_state_soon()
 
     # What the broker asks.
 
     def has_heard(self) -> bool:
-        """Return whether the bridge has sent anything since the last call. True, too, while it is not read."""
+        """Return whether the bridge has sent a packet since the last call, or is not being read at present."""
         heard, self._heard = self._heard, False
         return heard or any(not connection.is_reading for connection in self._connections)
 
     def unfinished(self) -> dict[str, int]:
-        """Return how many messages of each route have not been acknowledged, but for lossless ones."""
+        """Return the number of unacknowledged messages of each route. Messages on disk are not counted."""
         count = Counter[str]()
         for session in self._sessions.values():
             for entry in (*session.in_flight.values(), *session.waiting):
@@ -227,12 +229,12 @@ class Endpoint:
         """Return whether the bridge may publish more."""
         return self._publisher.waiting_bytes <= _MOST_PUBLISHED_BYTES
 
-    def opened(self, connection: BridgeConnection) -> None:
+    def connection_opened(self, connection: BridgeConnection) -> None:
         """Note a new connection."""
         self._connections[connection] = None
 
-    def received(self, connection: BridgeConnection, packet: Any) -> None:
-        """Take a packet of the bridge; raises `PacketError` for one that may not come."""
+    def handle_packet(self, connection: BridgeConnection, packet: Any) -> None:
+        """Act on a packet of the bridge; raises `PacketError` for one that MQTT does not allow here."""
         self._heard = True
         session = self._connections[connection]
         if isinstance(packet, private.ConnectPacket):
@@ -248,7 +250,7 @@ class Endpoint:
                 case private.Subscribe():
                     self._subscribe(session, packet, lambda: connection.write(private.suback(packet.packet_id)))
                 case private.Unsubscribe():
-                    self._unsubscribe(session, _key_of(session, packet))
+                    self._unsubscribe(session, _subscription_key(session, packet))
                     connection.write(private.unsuback(packet.packet_id))
                 case private.Pingreq():
                     connection.write(private.pingresp())
@@ -257,14 +259,14 @@ class Endpoint:
                 case _:
                     raise protocol_error(f"{type(packet).__name__} of a client")
 
-    def ended(self, connection: BridgeConnection) -> None:
-        """Note that a connection has ended."""
+    def connection_ended(self, connection: BridgeConnection) -> None:
+        """Detach the session of a connection that has ended; delete the session unless it is kept."""
         session = self._connections.pop(connection, None)
         if session is None or session.connection is not connection:
             return
         session.disconnected()
-        if session is self._own:
-            self._own = None
+        if session is self._ready_session:
+            self._ready_session = None
             self.ready.clear()
             if not connection.is_leaving:
                 self.on_away()
@@ -286,7 +288,12 @@ class Endpoint:
         is_there = session is not None
         if session is None:
             session = self._sessions[packet.client_id] = BridgeSession(
-                packet.client_id, packet.is_kept, self._lossless, self._keys, self._drop, 2 * self._max_message_bytes
+                packet.client_id,
+                packet.is_kept,
+                self._lossless,
+                self._keys_in_flight,
+                self._drop,
+                2 * self._max_message_bytes,
             )
         if (before := session.connection) is not None:
             session.disconnected()
@@ -296,10 +303,10 @@ class Endpoint:
         session.connected(connection, packet.receive_maximum)
 
     def _subscribe(self, session: BridgeSession, packet: private.Subscribe, answer: Callable[[], None]) -> None:
-        """Subscribe, and answer; behind retained messages where they are wanted, so that they are known by then."""
+        """Subscribe, and call `answer`. If retained messages are wanted, they are sent before the answer."""
         if not packet.retained:
             answer()
-        key = _key_of(session, packet)
+        key = _subscription_key(session, packet)
         name = (key[1], key[2]) if len(key) == 3 else None
         wanted = EventSubscription(
             session, packet.topic_filter, packet.identifier or 1, name, packet.user.get(LOSSLESS)
@@ -309,7 +316,7 @@ class Endpoint:
             wanted = before
         else:
             self._by_key[key] = session.subscriptions[key] = wanted
-            self._changed()
+            self._clear_index()
             if before is not None and before.session is not session:
                 before.session.hand_over(before, wanted)
             if name is not None and self._lossless is not None:
@@ -319,18 +326,18 @@ class Endpoint:
                     self._lossless.subscribe(_lossless_event(name, wanted), session)
         if packet.retained:
             self._wants_retained.append((wanted, answer))
-            if self._looking is None:
-                self._looking = asyncio.create_task(self._look_for_retained())
+            if self._retained_task is None:
+                self._retained_task = asyncio.create_task(self._send_retained())
         if packet.topic_filter == BROKER_TOPIC:
-            self._stated = None
-            self._tell_soon()
+            self._last_state = None
+            self._send_state_soon()
 
     def _unsubscribe(self, session: BridgeSession, key: tuple[str, ...]) -> None:
         subscription = session.subscriptions.pop(key, None)
         if subscription is None:  # another session has the event by now
             return
         del self._by_key[key]
-        self._changed()
+        self._clear_index()
         if subscription.name is not None and self._lossless is not None:
             self._lossless.unsubscribe(subscription.name)
             session.forget(subscription)
@@ -339,15 +346,18 @@ class Endpoint:
         packet_id = packet.packet_id or 0
         acknowledgement = packets.acknowledgement(standard.PUBACK, packet_id)
         user = dict(packet.properties.get(Property.USER_PROPERTY, ()))
-        if (
-            packet.topic == READY_TOPIC and OWN in user
-        ):  # else it is the result of a route, which callers may have filled
+        # Without OWN it is the result of a route, whose topic a caller may have chosen.
+        if packet.topic == READY_TOPIC and OWN in user:
             self._bridge_is_ready(connection, {(route, event) for route, event in json.decode(packet.payload)})
             connection.write(acknowledgement)
             return
         qos = user.get(QOS)
-        if ENDS in user:
-            self._ended(user[ENDS])
+        if ENDS in user:  # the messages that this publication ends
+            for mark in user[ENDS].split(","):
+                client_id, ended_id, identifier = mark.rsplit(" ", 2)
+                session = self._sessions.get(client_id)
+                if session is not None:
+                    session.end_for_event(int(ended_id), int(identifier))
         publication = Publication(packet.topic, packet.payload, packet.retain, qos=None if qos is None else int(qos))
 
         def published() -> None:
@@ -356,38 +366,30 @@ class Endpoint:
 
         self._publisher.put(publication, int(user.get(HOPS, "0")), own=OWN in user, done=published)
 
-    def _ended(self, marks: str) -> None:
-        """Note the messages that a publication ends; see `private.ENDS`."""
-        for mark in marks.split(","):
-            client_id, packet_id, identifier = mark.rsplit(" ", 2)
-            session = self._sessions.get(client_id)
-            if session is not None:
-                session.ended(int(packet_id), int(identifier))
-
     def _bridge_is_ready(self, connection: BridgeConnection, events: Collection[EventName]) -> None:
-        """Note that the bridge has subscribed these events; those that an earlier one had beside them are gone."""
+        """Set `ready`: the bridge has subscribed these events. Unsubscribe all others, which an earlier bridge had."""
         for subscription in list(self._by_key.values()):
             if subscription.name is not None and subscription.name not in events:
                 self._unsubscribe(subscription.session, subscription.key)
-        self._own = self._connections[connection]
+        self._ready_session = self._connections[connection]
         self.ready.set()
         if self._lossless is not None:
             self._lossless.bridge_is_ready()
 
     # Messages on their way to sessions.
 
-    def _changed(self) -> None:
-        """Note that there are other subscriptions; the index is made again for the next message."""
+    def _clear_index(self) -> None:
+        """Forget the index and the receivers, since subscriptions have changed; the next message rebuilds them."""
         self._index = None
         self._receivers.clear()
 
     def _receivers_of(self, topic: str) -> tuple[Receiver, ...]:
-        """Return the sessions that receive the messages of a topic, but for lossless events."""
+        """Return the sessions that receive the messages of a topic. Lossless events receive theirs from `Lossless`."""
         if self._index is None:
             subscribed = [one for one in self._by_key.values() if one.lossless is None]
             self._index = TopicIndex([(one.topic_filter, one) for one in subscribed])
             events = [(one.topic_filter, one) for one in self._by_key.values() if one.name is not None]
-            self._events = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
+            self._event_topics = TopicIndex(events) if self._index[UNMATCHED_TOPIC] else None
         by_session: dict[BridgeSession, list[EventSubscription]] = {}
         for subscription in self._index[topic]:
             by_session.setdefault(subscription.session, []).append(subscription)
@@ -399,7 +401,10 @@ class Endpoint:
         return receivers
 
     def _put(self, session: BridgeSession, entry: Entry) -> None:
-        """Send a message, or let it wait where there is room; else a bridge that is there ends it with a failure."""
+        """Send a message, or queue it if there is room.
+
+        Without room it is dropped if the bridge is away. Otherwise the bridge gets it with a failure.
+        """
         if session.takes_at_once:
             session.send(entry)
             return
@@ -417,15 +422,15 @@ class Endpoint:
 
     def _drop(self, entry: Entry) -> None:
         self.dropped += 1
-        self._tell_soon()
-        if count := self._drops.count():
+        self._send_state_soon()
+        if count := self._drop_warnings.count():
             topic = "?" if entry.message is None else loggable(entry.message.topic)
             log.error(
                 "%d message(s) dropped, the last on %s: the bridge is away, or behind, and too many wait", count, topic
             )
 
-    async def _look_for_retained(self) -> None:
-        """Send what is retained to the subscriptions that want it, some messages in each iteration of the loop."""
+    async def _send_retained(self) -> None:
+        """Send retained messages to the subscriptions that wait for them, some in each iteration of the loop."""
         try:
             while self._wants_retained:
                 wanting, self._wants_retained = self._wants_retained, []
@@ -434,50 +439,50 @@ class Endpoint:
                     for one in index[topic]:
                         entry = Entry(Message(topic, payload, time.time()), (one,), retain=True)
                         self._put(one.session, entry)
-                    if number % _LOOKED_AT == 0:
+                    if number % _RETAINED_AT_ONCE == 0:
                         await asyncio.sleep(0)
                 for session in {one.session for one, _ in wanting}:
-                    await _sent(session)
+                    await _wait_until_sent(session)
                 for _, answer in wanting:
                     answer()
         finally:
-            self._looking = None
+            self._retained_task = None
 
-    # What the bridge has to know of the broker.
+    # The state of the broker, which the bridge shows.
 
-    def _tell_soon(self) -> None:
-        """Send the bridge what has changed, at most once a second."""
-        if self._telling is None:
-            wait = max(0.0, self._stated_at + _QUIET_SECONDS - time.monotonic())
-            self._telling = asyncio.get_running_loop().call_later(wait, self._tell)
+    def _send_state_soon(self) -> None:
+        """Send the bridge the state of the broker soon, at most once a second."""
+        if self._state_timer is None:
+            wait = max(0.0, self._state_sent_at + _QUIET_SECONDS - time.monotonic())
+            self._state_timer = asyncio.get_running_loop().call_later(wait, self._send_state)
 
-    def _tell(self) -> None:
-        self._telling = None
+    def _send_state(self) -> None:
+        self._state_timer = None
         lossless = self._lossless
         if not self._receivers_of(BROKER_TOPIC):
             return
         state = BrokerState(self.dropped, self._restarts, {}, errors=tuple(self._errors))
         if lossless is not None:
             state = replace(state, spool=dict(lossless.rows), refusing=lossless.refusing, trouble=lossless.trouble)
-        self._stated_at = time.monotonic()
-        if state != self._stated:
-            self._stated = replace(state, errors=())
+        self._state_sent_at = time.monotonic()
+        if state != self._last_state:
+            self._last_state = replace(state, errors=())
             self._errors.clear()
             self.offer(BROKER_TOPIC, json.encode(state))
-        if lossless is not None:  # whose numbers change by themselves
-            self._tell_soon()
+        if lossless is not None:  # whose rows change without a call of this method
+            self._send_state_soon()
 
 
-async def _sent(session: BridgeSession) -> None:
-    """Wait until nothing waits in a session, for a second at most."""
+async def _wait_until_sent(session: BridgeSession) -> None:
+    """Wait until the queue of a session is empty, for a second at most."""
     for _ in range(_LOOKS):
         if not session.waiting:
             return
         await asyncio.sleep(_LOOK_SECONDS)
 
 
-def _key_of(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:
-    """Return what a subscription is known by: its event, or else its session and filter."""
+def _subscription_key(session: BridgeSession, packet: private.Subscribe | private.Unsubscribe) -> tuple[str, ...]:
+    """Return `EventSubscription.key` of the subscription that a packet is about."""
     route = packet.user.get(ROUTE)
     return (session.client_id, packet.topic_filter) if route is None else ("event", route, packet.user[EVENT])
 
@@ -487,8 +492,8 @@ def _lossless_event(name: EventName, wanted: EventSubscription) -> LosslessEvent
     return LosslessEvent(*name, wanted.topic_filter, int(most), int(most_bytes), int(batch_size), float(batch_seconds))
 
 
-def _bound() -> tuple[socket.socket, PrivateAddress]:
-    """Bind and listen at a Unix socket in a folder of mode 0700, else at a port of this host with a password."""
+def _bind_socket() -> tuple[socket.socket, PrivateAddress]:
+    """Listen at a Unix socket in a folder of mode 0700, or without such sockets at a local port with a password."""
     if hasattr(socket, "AF_UNIX"):
         _remove_dead_folders()
         folder = Path(tempfile.mkdtemp(prefix=_FOLDER))

@@ -9,7 +9,7 @@ from amqtt.session import ApplicationMessage, Session
 from amqtt_rest_bridge.broker import amqtt_broker
 from amqtt_rest_bridge.broker.amqtt_broker import Steps
 from amqtt_rest_bridge.broker.endpoint import Endpoint
-from amqtt_rest_bridge.broker.lossless import Lossless, Taken, taken_by
+from amqtt_rest_bridge.broker.lossless import Lossless, TakenPayload, taken_by
 from amqtt_rest_bridge.broker.publisher import Publisher
 from amqtt_rest_bridge.engine.status_reporter import STATUS_TOPICS
 from amqtt_rest_bridge.mqtt.private import ENDPOINT_TOPICS, REPLAYING, replayed_time
@@ -63,7 +63,7 @@ class IncomingMessages:
                 return
             if topic and data is not None:
                 try:
-                    taken = taken_by(session, topic, data) if isinstance(data, Taken) else ()
+                    taken = taken_by(session, topic, data) if isinstance(data, TakenPayload) else ()
                     is_replayed = session is not None and session.client_id and session.client_id.startswith(REPLAYING)
                     first = replayed_time(session.client_id) if session is not None and is_replayed else None
                     offer(topic, bytes(data), publisher.hops, taken, first)

@@ -1,11 +1,11 @@
-"""Lossless routes: each message is on disk before amqtt acknowledges it, and until its call has ended.
+"""Lossless routes: a message is written to disk before amqtt acknowledges it, and stays there until its call has ended.
 
-amqtt reads a packet, fires `mqtt_packet_received`, and starts the task that handles the packet after that of the hook:
-what the hook does before its first `await` is done before the PUBACK (PUBREC), and before the ACL. So the message is
-kept first; then the ACL, where there is one, is asked as amqtt would, and the message goes to the bridge or is removed.
+amqtt starts the hook `mqtt_packet_received` before the task that handles the packet. So what the hook does before its
+first `await` is done before the PUBACK (PUBREC), and before amqtt asks the ACL. The message is written first. Then the
+ACL, if there is one, is asked, and the message is sent to the bridge or removed.
 
-A *row* is a message for one event, on disk. The bridge names its lossless events as it subscribes to them; the rows of
-an event go into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one.
+A *row* is a message for one event, on disk. The bridge names its lossless events as it subscribes to them. The rows of
+an event are put into the `RowQueue` of its session. Rows of an event without a queue stay on disk until it has one.
 Everything but the constructor runs on the broker's loop.
 """
 
@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 _EXACTLY_ONCE: Final = 2
 _FLUSH_SECONDS: Final = 0.01  # how long the rows of ended calls may stay on disk
 _FLUSHES: Final = 100  # between two checkpoints of the spool
-_MOST_UNDECIDED: Final = 16 << 20  # bytes of payloads that wait for the ACL in memory; others are read again
+_MOST_UNDECIDED: Final = 16 << 20  # bytes of payloads held in memory for the ACL; others are read from disk later
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ class RowQueue(Protocol):
         """Send the bridge a message that was not kept, with the failure that its event publishes."""
 
 
-class Taken(bytes):
-    """The payload of a client's message that lossless `events` took on its `topic` before its PUBACK.
+class TakenPayload(bytes):
+    """The payload of a message on `topic` that lossless `events` took from its packet.
 
-    amqtt carries it from the packet to the broadcast, where it names the events that have the message, whatever is
-    reloaded in between. So nothing has to be remembered of messages that amqtt drops.
+    amqtt carries the payload from the packet to its broadcast. There `events` are skipped, also after a reload in
+    between. If amqtt drops the message, there is nothing to clean up.
     """
 
     topic: str
@@ -85,7 +85,7 @@ class Taken(bytes):
 
 
 def message_at(topic: str, payload: bytes, now: float, first: float | None) -> Message:
-    """Return a message that has come now; `first` is when the broker first received it, if it is published again."""
+    """Return a message received `now`. `first` is when it was first received, None unless it is published again."""
     return Message(topic, payload, now) if first is None else Message(topic, payload, min(first, now), None, now)
 
 
@@ -94,14 +94,14 @@ def taken_by(session: Session | None, topic: str, payload: bytes) -> Collection[
 
     Empty for a message that a plugin publishes again, on another topic or without a session.
     """
-    if session is None or not isinstance(payload, Taken) or payload.topic != topic:
+    if session is None or not isinstance(payload, TakenPayload) or payload.topic != topic:
         return ()
     return payload.events
 
 
 @dataclass(slots=True, eq=False)
 class _Subscription:
-    """A lossless event in use. Compared by identity, so that those of a topic can be a key."""
+    """A lossless event in use. Compared by identity, so that a tuple of them can be the key of a cache."""
 
     event: LosslessEvent
     queue: RowQueue
@@ -109,16 +109,17 @@ class _Subscription:
 
 
 class Lossless:
-    """Keeps the messages of lossless routes, has the ACL decide about them, and gives them to the bridge.
+    """Writes the messages of lossless routes to disk, asks the ACL about them, and sends them to the bridge.
 
-    The constructor blocks: it reads what an earlier run has left.
+    The constructor blocks while it reads the rows of an earlier run. It asks the ACL about those without a decision,
+    also of events that are gone.
 
     Args:
-        spool: The open file, which is not closed here.
+        spool: The open file; its owner closes it.
         may_publish: Asks the ACL.
-        has_acl: Returns whether there is one.
+        has_acl: Returns whether there is an ACL.
         clock: Returns Unix time.
-        report_error: Called with a route, a code and a sentence for an error that ended no call.
+        report_error: Called with a route, a code and a sentence for each error that is not the result of a call.
         max_message_bytes: A larger payload is refused.
         acl_times: How long the ACL may take.
     """
@@ -140,18 +141,24 @@ class Lossless:
         self._has_acl = has_acl
         self._acl = AclQueue(self, may_publish, acl_times or AclTimes())
         self._subscriptions: dict[EventName, _Subscription] = {}
-        self._queues: dict[EventName, RowQueue] = {}  # of events that are not lossless any more, too
+        self._queues: dict[EventName, RowQueue] = {}  # also of events that were lossless and have rows
         self._index: TopicIndex[_Subscription] | None = None  # None: to be built of the subscriptions
         self._rows = RowIndex()
         self._undecided: set[str] = set()  # keys of rows that wait for the ACL
         self._undecided_bytes = 0
         self._unreadable: list[Unreadable] = []  # to be reported once the bridge is there
         for row in spool.left_over():
-            self._take_left_over(row)
+            if isinstance(row, Unreadable):  # it stays in the file, and each start reports it again
+                self._unreadable.append(row)
+                continue
+            self._rows.add(row.key, (row.route, row.event), len(row.message.payload))
+            if row.client_id is not None:  # the ACL has not decided about it
+                publisher = publisher_of(row.client_id, row.username)
+                self._ask_acl(Undecided(publisher, row.username, row.message.topic, None, (row.key,)))
 
     @property
     def has_events(self) -> bool:
-        """Return whether a packet may concern an event, so that `on_packet` has to see it."""
+        """Return whether there are lossless events, so that `on_packet` has to see packets."""
         return bool(self._subscriptions)
 
     @property
@@ -166,13 +173,13 @@ class Lossless:
 
     @property
     def trouble(self) -> str | None:
-        """Return why the last write to the disk failed, None when it did not."""
+        """Return why the last write to the disk failed, None if it succeeded."""
         return self._spool.trouble
 
     def subscribe(self, wanted: LosslessEvent, queue: RowQueue) -> None:
         """Keep the messages of an event from now on.
 
-        `queue` gets the rows that the event has on disk, the oldest first, unless it was the event's queue before.
+        A new `queue` gets the rows that the event has on disk, the oldest first.
         """
         batch = BatchNumbers(wanted.batch_size, wanted.batch_seconds) if wanted.batch_size else None
         self._subscriptions[wanted.name] = _Subscription(wanted, queue, batch)
@@ -180,7 +187,7 @@ class Lossless:
         self._put_rows(wanted.name, queue)
 
     def adopt(self, name: EventName, queue: RowQueue) -> None:
-        """Keep no more messages for an event that is not lossless any more; `queue` gets the rows that it has left."""
+        """Keep no more messages for an event that was lossless; `queue` gets the rows that are left."""
         if self._subscriptions.pop(name, None) is not None:
             self._index = None
         self._put_rows(name, queue)
@@ -193,12 +200,12 @@ class Lossless:
         self._rows.leave(name)
 
     def put_again(self, keys: Iterable[str]) -> None:
-        """Put rows whose session has ended before their calls, into the queues that their events have now."""
+        """Put rows into the queues that their events have now, since their session ended before their calls."""
         for key in keys:
-            self._put(key, None)
+            self._put_row(key, None)
 
     def bridge_is_ready(self) -> None:
-        """Report rows that cannot be sent: of events without a queue, and once those that cannot be read."""
+        """Report the rows of events without a queue, and, the first time, the rows that cannot be read."""
         for name, count in self._rows.by_event():
             if name not in self._queues:
                 gone = "the spool holds %d message(s) for route %s, event %s, which does not exist; sent once it does"
@@ -217,23 +224,27 @@ class Lossless:
             return  # amqtt refuses such topics
         if _is_repeated(packet, session):
             first: Any = session.inflight_in[packet.packet_id or 0]
-            packet.data = first.data  # amqtt delivers the last one that came
+            packet.data = first.data  # amqtt delivers the packet that came last: with the first one's `events`
             return
         message = message_at(topic, bytes(data or b""), self._clock(), replayed_time(session.client_id))
         if self._has_acl():
-            self._keep_undecided(found, message, session)
+            publisher = (session.client_id or "", session.username)
+            keys = [key for one in found if (key := self._keep_row(one, message, 0, publisher)) is not None]
+            if keys:
+                held = message if self._undecided_bytes < _MOST_UNDECIDED else None
+                self._ask_acl(Undecided(session, session.username, topic, held, tuple(keys)))
         else:
             self._keep_and_put(found, message, 0)
         if data is not None:
-            packet.data = taken = Taken(data)
+            packet.data = taken = TakenPayload(data)
             taken.topic, taken.events = topic, _names_of(found)
 
     def offer(
         self, topic: str, payload: bytes, hops: int, taken: Collection[EventName], first: float | None = None
     ) -> None:
-        """Keep a message that amqtt passes on for the events that have not `taken` it from its packet.
+        """Keep a message that amqtt broadcasts, for the events that have not `taken` it from its packet.
 
-        Wills, results of routes and publications of plugins come in no packet. The ACL is not asked: amqtt has done so.
+        These are wills, results of routes and publications of plugins. amqtt has already asked the ACL.
         """
         found = [one for one in self._find(topic) if one.event.name not in taken]
         if found:
@@ -242,7 +253,7 @@ class Lossless:
     def read(self, key: str) -> Kept | None:
         """Return a row whose turn has come, None if it is gone. Blocks while it is read from disk.
 
-        None too for a row that cannot be read any more. It is reported, stays in the file, and counts no longer.
+        A row that cannot be read is reported and counts no longer, and None is returned. It stays in the file.
         """
         row = self._spool.read(key)
         if isinstance(row, Unreadable):
@@ -277,7 +288,7 @@ class Lossless:
         self._note_decided(undecided)
         for key in undecided.keys:
             self._spool.permit(key)
-            self._put(key, undecided.message)
+            self._put_row(key, undecided.message)
 
     def forbidden(self, undecided: Undecided) -> None:
         """Remove the rows of a message."""
@@ -286,24 +297,10 @@ class Lossless:
             self.acknowledged(key)
 
     def report_acl(self, undecided: Undecided, code: str, what: str) -> None:
-        """Report an ACL that does not answer to the routes of a message."""
+        """Report, for each route of a message, that the ACL does not answer."""
         names = map(self._rows.name_of, undecided.keys)
         for route in {name[0] for name in names if name is not None}:
             self._report_error(route, code, what)
-
-    def _take_left_over(self, row: Kept | Unreadable) -> None:
-        """Count a row of an earlier run. If the ACL has not decided about it, it is asked now.
-
-        It is asked even if the event is gone. A row that cannot be read stays in the file as it is, and each start
-        reports it again.
-        """
-        if isinstance(row, Unreadable):
-            self._unreadable.append(row)
-            return
-        self._rows.add(row.key, (row.route, row.event), len(row.message.payload))
-        if row.client_id is not None:
-            publisher = publisher_of(row.client_id, row.username)
-            self._ask(Undecided(publisher, row.username, row.message.topic, None, (row.key,)))
 
     def _find(self, topic: str) -> tuple[_Subscription, ...]:
         if self._index is None:
@@ -311,7 +308,7 @@ class Lossless:
         return self._index[topic]
 
     def _put_rows(self, name: EventName, queue: RowQueue) -> None:
-        """Set the queue of an event; a new one gets the event's rows, but for those that the ACL has not decided."""
+        """Set the queue of an event. A new queue gets those of the event's rows that the ACL has permitted."""
         self._rows.use(name)
         before, self._queues[name] = self._queues.get(name), queue
         if before is queue:
@@ -322,8 +319,8 @@ class Lossless:
         for key in keys:
             queue.put(name, key, None, 0)
 
-    def _put(self, key: str, message: Message | None) -> None:
-        """Put a row that a client's packet has brought, unless it is gone or its event has no queue."""
+    def _put_row(self, key: str, message: Message | None) -> None:
+        """Put a row into the queue of its event; do nothing if the row is gone or its event has no queue."""
         name = self._rows.name_of(key)
         queue = None if name is None else self._queues.get(name)
         if name is not None and queue is not None:
@@ -331,18 +328,11 @@ class Lossless:
 
     def _keep_and_put(self, found: Iterable[_Subscription], message: Message, hops: int) -> None:
         for one in found:
-            key = self._keep(one, message, hops, None)
+            key = self._keep_row(one, message, hops, None)
             if key is not None:
                 one.queue.put(one.event.name, key, message, hops)
 
-    def _keep_undecided(self, found: Iterable[_Subscription], message: Message, session: Session) -> None:
-        publisher = (session.client_id or "", session.username)
-        keys = [key for one in found if (key := self._keep(one, message, 0, publisher)) is not None]
-        if keys:
-            is_held = self._undecided_bytes < _MOST_UNDECIDED
-            self._ask(Undecided(session, session.username, message.topic, message if is_held else None, tuple(keys)))
-
-    def _keep(
+    def _keep_row(
         self, one: _Subscription, message: Message, hops: int, publisher: tuple[str, str | None] | None
     ) -> str | None:
         """Write a row and return its key, or refuse the message and return None."""
@@ -360,9 +350,9 @@ class Lossless:
         return None
 
     def _refusal(self, event: LosslessEvent, size: int) -> CallError | None:
-        """Return why a payload of `size` bytes is not kept, None where it is.
+        """Return why a payload of `size` bytes is not kept, None if it is.
 
-        A route that has nothing on disk takes one message, however large it is beside OVERLOAD_BYTES.
+        A route without rows takes one message, even if it is larger than OVERLOAD_BYTES.
         """
         if size > self._largest:
             what = f"the message has {size} bytes, max_message_bytes allows {self._largest}"
@@ -379,7 +369,7 @@ class Lossless:
             return catalogue.ROUTE_BYTES_FULL.error(what)
         return None
 
-    def _ask(self, undecided: Undecided) -> None:
+    def _ask_acl(self, undecided: Undecided) -> None:
         self._undecided.update(undecided.keys)
         if undecided.message is not None:
             self._undecided_bytes += len(undecided.message.payload)
@@ -398,7 +388,7 @@ class Lossless:
             self._report_error(route, "unreadable_row", message)
 
 
-@lru_cache(maxsize=128)  # one set for all messages of a topic: each of its own is an object to collect
+@lru_cache(maxsize=128)  # messages of a topic share one set, so that garbage collection has fewer objects
 def _names_of(found: tuple[_Subscription, ...]) -> frozenset[EventName]:
     return frozenset(one.event.name for one in found)
 
@@ -406,9 +396,8 @@ def _names_of(found: tuple[_Subscription, ...]) -> frozenset[EventName]:
 def _is_repeated(packet: PublishPacket, session: Session) -> bool:
     """Return whether a QoS 2 PUBLISH is sent again before its PUBREL (MQTT 3.1.1 section 4.3.3): it is on disk already.
 
-    DUP, topic and payload decide. The packet id alone does not: a publisher that has lost its state begins
-    again at 1 while the session still waits for the PUBREL of an earlier 1. amqtt then delivers the new message in
-    place of that one.
+    DUP, topic and payload are compared, too: a publisher that has lost its state uses packet id 1 for a new message
+    while the session still waits for the PUBREL of an older 1. amqtt then delivers the new message in place of the old.
     """
     header = packet.variable_header
     if packet.qos != _EXACTLY_ONCE or header is None or header.packet_id is None or not packet.dup_flag:
@@ -426,9 +415,9 @@ class RouteRows:
 
 
 class RowIndex:
-    """The rows by event, in order of arrival, and by key; how much each route has.
+    """The rows by event, in order of arrival, and by key, with the totals of each route.
 
-    Rows of an event that is gone take no room from the other events of its route, which go on.
+    Rows of an event that is gone are not in the totals, so they take no room from the other events of the route.
     """
 
     def __init__(self) -> None:
@@ -444,7 +433,7 @@ class RowIndex:
             self._count(name, +1)
 
     def leave(self, name: EventName) -> None:
-        """Count them no longer: the event is gone."""
+        """Leave the rows of an event out of its route's totals: the event is gone."""
         if name in self._present:
             self._present.remove(name)
             self._count(name, -1)
@@ -487,7 +476,7 @@ class RowIndex:
         return self._routes.get(route) or RouteRows()
 
     def by_route(self) -> dict[str, int]:
-        """Return how many rows each route has that has any, those of events that are gone too."""
+        """Return how many rows each route has, also of events that are gone; routes without rows are left out."""
         rows = Counter[str]()
         for (route, _), count in self.by_event():
             rows[route] += count

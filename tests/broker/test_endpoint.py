@@ -111,13 +111,13 @@ class Client:
 class Accepting:
     """In the place of `Endpoint`, for a connection alone."""
 
-    def opened(self, connection: BridgeConnection) -> None:
+    def connection_opened(self, connection: BridgeConnection) -> None:
         """Do nothing."""
 
-    def received(self, connection: BridgeConnection, packet: Any) -> None:
+    def handle_packet(self, connection: BridgeConnection, packet: Any) -> None:
         """Do nothing."""
 
-    def ended(self, connection: BridgeConnection) -> None:
+    def connection_ended(self, connection: BridgeConnection) -> None:
         """Do nothing."""
 
     def has_room(self) -> bool:
