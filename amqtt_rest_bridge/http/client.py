@@ -216,8 +216,8 @@ class HttpClient:
             ended: Ended | None = STALE
             while ended is STALE:  # a kept connection that could not be used; nothing was sent
                 fault = await connections.run(transfer)
-                ended = None if fault is None else transfer.ended(*fault)
-            return transfer.received(ended, server.where, seconds=self._options.timeout)
+                ended = None if fault is None else transfer.classify_fault(*fault)
+            return transfer.read_response(ended, server.where, seconds=self._options.timeout)
         finally:
             connections.release(transfer)
             self._used = self._clock()

@@ -1,12 +1,11 @@
-"""One connection of a port: requests in, one after the other, and their answers out.
+"""One connection of a port: it reads requests, one after the other, and sends their answers.
 
-A connection takes bounded memory, whatever its peer sends, and even if it reads nothing: at most one request and one
-chunk of bytes that are not parsed. The next request is parsed once the last answer has left for the system's buffers.
+The memory of a connection is bounded, even if its peer sends without end or reads nothing: it holds one request, and
+the bytes of one read that are not parsed. The next request is parsed once the last answer is in the system's buffers.
 
-llhttp (httptools) reads fields, lengths and chunks of a request, and refuses what is not HTTP. `RequestReader` adds
-what llhttp leaves open: the end of a request among the bytes that came, so that the next one waits; bounds for head,
-body and chunks; the request line, of which llhttp knows only some methods and targets; Host; what two servers could
-read differently.
+llhttp (httptools) parses header fields, lengths and chunks, and refuses invalid HTTP. `RequestReader` does the rest. It
+finds the end of a request, bounds head, body and chunks, and checks Host. It reads the request line, since llhttp knows
+only some methods and targets. It refuses requests that two servers could read differently.
 """
 
 import asyncio
@@ -45,23 +44,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LINGER_BYTES: Final = 16 * 1024 * 1024
-_COPIED_BYTES: Final = 16_384  # of a body, to send it together with its head
+_COPIED_BYTES: Final = 16_384  # a body up to this size is copied, to send it together with its head
 _CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 
-_HEAD_BYTES: Final = 65_536  # of the request line and headers together
+_MOST_HEAD_BYTES: Final = 65_536  # of the request line and headers together
 _HEAD_TOO_LARGE: Final = refuse(
-    catalogue.HEADERS_TOO_LARGE, f"The request line and headers are over the limit of {_HEAD_BYTES} bytes"
+    catalogue.HEADERS_TOO_LARGE, f"The request line and headers are over the limit of {_MOST_HEAD_BYTES} bytes"
 )
 _CHUNK_LINE_TOO_LONG: Final = refuse(
     catalogue.INVALID_REQUEST, "A chunk's size line or the trailer section is too long"
 )
-_LINE_BYTES: Final = 16_384  # of size lines and trailers, from one content to the next
+_MOST_LINE_BYTES: Final = 16_384  # of size lines and trailers, from one content to the next
 _HOST: Final = r"(?:\[[\w.~!$&'()*+;=%:-]+\]|[\w.~!$&'()*+;=%-]*)(?::[0-9]*)?"  # RFC 9110 section 7.2
-_IS_HOST: Final = re.compile(_HOST, re.ASCII)
-_IS_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
-_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
+_HOST_VALUE: Final = re.compile(_HOST, re.ASCII)
+_NOT_ORIGIN_TARGET: Final = re.compile(rf"[A-Za-z][A-Za-z0-9+.-]*://{_HOST}(?:[/?].*)?|(?!.*://).*", re.ASCII)
+_REQUEST_LINE: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Z-]+) ([^\x00-\x20\x7f]+) HTTP/1\.([01])\r\n")
 _UPGRADE: Final = re.compile(rb"(?i)\r\nupgrade(?=[ \t]*:)")
-_SIZE: Final = re.compile(rb"[0-9A-Fa-f]*")
+_CHUNK_SIZE: Final = re.compile(rb"[0-9A-Fa-f]*")
 _NO_LENGTH: Final = ("204", "304")
 
 
@@ -69,22 +68,22 @@ class State(Enum):
     """What a connection does."""
 
     SHAKING_HANDS = auto()
-    """TLS begins; `began` is when."""
+    """The TLS handshake runs; it began at `began`."""
     READING = auto()
-    """A request is awaited, or a part of it has come; `began` is when its first part was read."""
+    """A request is awaited, or a part of it has come, the first at `began`."""
     ANSWERING = auto()
-    """The answer is being made; `began` is when the last part of the request came."""
+    """The answer is being made; the last part of the request came at `began`."""
     STREAMING = auto()
-    """A stream is the last answer of its connection: what the peer sends is thrown away."""
+    """A stream is sent, the last answer of the connection. What the peer sends is thrown away."""
     LINGERING = auto()
-    """A refusal was sent, at `began`: what the peer sends is thrown away until it has read that."""
+    """A refusal was sent at `began`. What the peer sends is thrown away until it closes its side, or time is up."""
 
 
 class Connection(asyncio.BufferedProtocol, Caller):
     """One connection of a port.
 
-    `began` and `active`, the last time of a read or write, are monotonic seconds. `transport` is None until the loop
-    has taken the accepted socket, which `opening` does.
+    `began` (see `State`) and `active`, the time of the last read or write, are monotonic seconds. `opening` gives the
+    accepted socket to the loop; `transport` is None until then.
     """
 
     transport: asyncio.Transport | None = None
@@ -96,20 +95,20 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self.began = self.active = time.monotonic()
         self._port = port
         self._reader = RequestReader(port.max_body_bytes)
-        self._unread = b""  # received, and not parsed
+        self._unread = b""  # bytes that were received and not parsed
         self._is_queued = False  # for a turn
-        self._is_paused = False  # nothing is received
-        self._is_full = False  # what was written has not left
-        self._unsent = 0  # bytes that had not left at the last check
+        self._is_paused = False  # the socket is not read
+        self._is_full = False  # a part of what was written has not left
+        self._unsent = 0  # how many bytes had not left when `close_overdue` last looked
         self._request_id = ""  # of the last request
-        self._later: Later | None = None  # its answer, which is being made
+        self._pending_answer: Later | None = None  # the answer that is being made
         self._when_left: Callable[[], None] | None = None
         self._has_served = False
-        self._was_refused = False
+        self._was_refused = False  # the last answer was an error
         self._stream: _StreamSender | None = None
-        self._thrown_away = 0
+        self._thrown_away = 0  # bytes, while it lingers
 
-    # What the port asks.
+    # What the server calls.
 
     @property
     def is_busy(self) -> bool:
@@ -118,7 +117,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     @property
     def is_idle(self) -> bool:
-        """Return whether it has served a request and nothing is under way, so that closing it loses nothing."""
+        """Return whether the connection has served a request and waits for the next one: closing it loses nothing."""
         return self._has_served and not (self.is_busy or self._reader.has_begun or self._stream)
 
     def is_late(self, since: float) -> bool:
@@ -139,7 +138,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
             self.opening.cancel()
 
     def end(self) -> None:
-        """Close at once; an incomplete request is answered first."""
+        """Close at once. An incomplete request is answered with a refusal first."""
         if self.state is State.READING and self._reader.has_begun:
             self._refuse(self._port.closing or SHUTTING_DOWN)
             if self.transport is not None and not self._is_full:
@@ -149,8 +148,8 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     def cancel(self) -> None:
         """Cancel the answer that is being made."""
-        if self._later is not None:
-            self._later.awaited.cancel()
+        if self._pending_answer is not None:
+            self._pending_answer.awaited.cancel()
 
     def close_overdue(self, now: float) -> bool:
         """Close the connection if its peer is too slow. Returns whether that was because the peer did not read."""
@@ -181,21 +180,21 @@ class Connection(asyncio.BufferedProtocol, Caller):
 
     # What the loop calls.
 
-    def shake_hands(self, transport: asyncio.Transport) -> None:
-        """Begin, with a handshake of TLS."""
+    def begin_handshake(self, transport: asyncio.Transport) -> None:
+        """Use a TLS transport, whose handshake begins."""
         self.transport, self.state = transport, State.SHAKING_HANDS
 
-    def handshake_over(self) -> None:
+    def end_handshake(self) -> None:
         """Expect the first request."""
         self.state, self.began = State.READING, time.monotonic()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is not one
-        self.transport.set_write_buffer_limits(0)  # `pause_writing` says that something has not left
+        """Use this transport."""
+        self.transport = cast("asyncio.Transport", transport)  # not a subclass with uvloop
+        self.transport.set_write_buffer_limits(0)  # `pause_writing` is called as soon as bytes wait here
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Release what is held. An answer that is being made goes on: its request may have been published."""
+        """Release the stream and unread bytes. An unfinished answer goes on: its request may have been published."""
         self._port.forget(self)
         self._unread = b""
         if self._stream is not None:
@@ -207,11 +206,11 @@ class Connection(asyncio.BufferedProtocol, Caller):
         return self._port.buffer
 
     def buffer_updated(self, count: int) -> None:
-        """Take what was received."""
+        """Take the received bytes from the buffer."""
         self.receive(bytes(self._port.buffer[:count]))
 
     def receive(self, data: bytes) -> None:
-        """Take what was received, to be parsed in the next turn."""
+        """Keep received bytes until the next turn, and stop reading until then if bytes already wait."""
         state = self.state
         if state is State.LINGERING:
             self._thrown_away += len(data)
@@ -223,30 +222,30 @@ class Connection(asyncio.BufferedProtocol, Caller):
             if state is State.ANSWERING or self._is_full or self._is_queued:
                 self._pause()  # one read at most waits
             else:
-                self._queue()
+                self._queue_turn()
 
     def eof_received(self) -> bool:
-        """Note that the peer has closed its side; return whether the connection stays open for what it has asked."""
+        """Note that the peer has closed its side. Return whether an answer is still to be sent."""
         stays = self.is_busy and self._stream is None
         self._note_peer_left()
         return stays
 
     def pause_writing(self) -> None:
-        """Note that the peer does not take what was written."""
+        """Note that written bytes wait because the peer reads too slowly."""
         self._is_full, self._unsent = True, 0
 
     def resume_writing(self) -> None:
-        """Go on, once all that was written has left."""
+        """Send the next piece of a stream, or read the next request: all written bytes have left."""
         self._is_full, self.active = False, time.monotonic()
         if self._stream is not None:
             self._stream.wake()
         if self.state is not State.ANSWERING:
-            self._go_on()
+            self._read_on()
 
     # Requests.
 
     def take_turn(self) -> None:
-        """Parse received bytes up to the end of one request, and answer it; called when its turn comes."""
+        """Parse received bytes up to the end of one request, and answer that request."""
         self._is_queued = False
         transport, reader = self.transport, self._reader
         if transport is None or transport.is_closing():
@@ -277,7 +276,7 @@ class Connection(asyncio.BufferedProtocol, Caller):
         self._serve()
 
     def _serve(self) -> None:
-        """Answer the request that was read, now or once its answer has been made."""
+        """Answer the request that was read: at once, or when the application has made the answer."""
         port, reader = self._port, self._reader
         refusal = reader.refusal or port.closing
         self.state, self.began, self._request_id = State.ANSWERING, self.active, port.request_id()
@@ -303,12 +302,12 @@ class Connection(asyncio.BufferedProtocol, Caller):
         if not isinstance(answer, Later):
             task = asyncio.get_running_loop().create_task(answer)
             answer = Later(task, task.result)
-        self._later = answer
+        self._pending_answer = answer
         answer.awaited.add_done_callback(self._finish)
 
     def _finish(self, awaited: asyncio.Future[Any]) -> None:
         """Send the answer that has been made."""
-        later, self._later, self._when_left = self._later, None, None
+        later, self._pending_answer, self._when_left = self._pending_answer, None, None
         self._port.waiting.discard(self)
         self._port.waiting_bytes -= self._reader.size
         if later is None or awaited.cancelled():  # the port has closed
@@ -371,21 +370,21 @@ class Connection(asyncio.BufferedProtocol, Caller):
             transport.close()
             return
         if not self._is_full:
-            self._go_on()
+            self._read_on()
 
-    def _go_on(self) -> None:
-        """Begin the next request, or throw away what comes behind the last one."""
+    def _read_on(self) -> None:
+        """Read the next request, or close if the peer has left. Behind the last request, bytes are thrown away."""
         if self.state is not State.READING:
             self._unread = b""
         if self._unread:
-            self._queue()
+            self._queue_turn()
         elif not self.has_left:
             self._resume()
         elif self.transport is not None:
             self.transport.close()
 
-    def _queue(self) -> None:
-        """Wait for a turn."""
+    def _queue_turn(self) -> None:
+        """Queue for a turn, once."""
         if not self._is_queued:
             self._is_queued = True
             (self._port.refused if self._was_refused else self._port.ready).append(self)
@@ -432,12 +431,12 @@ def write_head(response: Response, request_id: str, now: int, version: str = "1.
     Raises `ValueError` for a header value that would break the answer or cannot be written.
     """
     length = None if response.status[:3] in _NO_LENGTH or response.stream is not None else len(response.body)
-    head = _fields(response.status, response.headers, length, version, close)
+    head = _head_lines(response.status, response.headers, length, version, close)
     return b"%bX-Request-ID: %b\r\n%b\r\n" % (head, request_id.encode(), _date(now))
 
 
 @lru_cache(maxsize=64)  # most answers are alike; one may have 64 KiB of headers, which came from its caller
-def _fields(status: str, headers: Headers, length: int | None, version: str, close: bool) -> bytes:
+def _head_lines(status: str, headers: Headers, length: int | None, version: str, close: bool) -> bytes:
     lines = [f"HTTP/{version} {status}"]
     for name, value in headers:
         if "\n" in value or "\r" in value or not value.isascii():
@@ -458,7 +457,7 @@ def _date(second: int) -> bytes:
 
 
 class _StreamSender:
-    """The stream of a connection: its next piece leaves once the one before has."""
+    """Sends the stream of a connection, each piece once the one before it has left."""
 
     def __init__(
         self, stream: ResponseStream, connection: Connection, transport: asyncio.Transport, port: "Port"
@@ -467,7 +466,7 @@ class _StreamSender:
         self._connection = connection
         self._transport = transport
         self._port = port
-        self._is_due = False  # its turn comes
+        self._is_due = False  # queued for a turn
         self._timer: asyncio.TimerHandle | None = None
         stream.begin(self.wake)
         self.wake()
@@ -480,7 +479,7 @@ class _StreamSender:
             self._port.schedule()
 
     def take_turn(self) -> None:
-        """Send the next piece, if there is one and room for it."""
+        """Send the next piece if all earlier ones have left. If there is none yet, come back when the stream says."""
         self._is_due = False
         if self._transport.is_closing() or self._transport.get_write_buffer_size():
             return
@@ -490,7 +489,7 @@ class _StreamSender:
             log.exception("A stream failed and is ended")
             piece = b""
         if not isinstance(piece, bytes):
-            if self._timer is None:  # else it comes earlier: the stream is asked then, and answers again
+            if self._timer is None:  # a running timer fires earlier, and the stream is then asked again
                 self._timer = asyncio.get_running_loop().call_later(piece, self._wake_late)
         elif piece:
             self._transport.write(piece)
@@ -511,49 +510,50 @@ class _StreamSender:
 
 
 class RequestReader:
-    """Reads one request at a time; `begin` the next one once it `is_complete`. It is also once there is a `refusal`.
+    """Reads one request at a time. Once it `is_complete`, or has a `refusal`, call `begin` to read the next one.
 
-    `is_understood`: the head has been read, so that a refusal can be the endpoint's.
+    `is_understood`: the head has been read, so the application can answer, also with a refusal. `is_last`: the
+    connection is to be closed after the answer.
 
     Args:
-        max_body_bytes: A larger body is refused as soon as that is known.
+        max_body_bytes: A larger body is refused as soon as its size is known.
     """
 
     def __init__(self, max_body_bytes: int) -> None:
-        self._limit = max_body_bytes
+        self._max_body_bytes = max_body_bytes
         self._llhttp = httptools.HttpRequestParser(self)
         self.begin()
 
     def begin(self) -> None:
-        """Begin a request."""
+        """Forget the last request, to read the next one."""
         self.method = self.target = ""
         self.version = "1.1"
         self.headers: dict[str, str] = {}
         self.size = 0
-        """Bytes of its body that have come."""
+        """Bytes of the body that have come."""
         self.refusal: Refusal | None = None
         self.is_complete = self.is_understood = self.is_last = False
-        self._held = b""  # of a head that has not come to its end
+        self._partial_head = b""  # the beginning of a head whose end has not come
         self._body = bytearray()
-        self._expected = ""  # what Expect asks for
+        self._expected = ""  # the value of Expect
 
     @property
     def has_begun(self) -> bool:
         """Return whether a part of a request has come."""
-        return bool(self._held) or self.is_understood
+        return bool(self._partial_head) or self.is_understood
 
     def wants_to_continue(self) -> bool:
-        """Return once whether the caller waits for 100 Continue before it sends its body (RFC 9110 section 10.1.1)."""
+        """Return whether the caller waits for 100 Continue (RFC 9110 section 10.1.1). Further calls return False."""
         expected, self._expected = self._expected, ""
         return self.is_understood and self.size == 0 and self.version == "1.1" and expected.lower() == "100-continue"
 
     def take_body(self) -> bytes:
-        """Return the body, and hold it no longer."""
+        """Return the body and release it here."""
         body, self._body = self._body, bytearray()
         return bytes(body)
 
     def read(self, data: bytes) -> bytes:
-        """Read up to the end of the request; return what is behind it."""
+        """Read up to the end of the request, and return the bytes behind it."""
         try:
             if not self.is_understood:
                 data = self._read_head(data)
@@ -564,18 +564,18 @@ class RequestReader:
         return data
 
     def _read_head(self, data: bytes) -> bytes:
-        held = self._held + data if self._held else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
+        held = self._partial_head + data if self._partial_head else data.lstrip(b"\r\n")  # RFC 9112 section 2.2
         end = held.find(b"\r\n\r\n") + 4
-        line = _LINE.match(held, 0, _HEAD_BYTES)
+        line = _REQUEST_LINE.match(held, 0, _MOST_HEAD_BYTES)
         if end == 3:
-            self._held = held
-            if len(held) >= _HEAD_BYTES:
+            self._partial_head = held
+            if len(held) >= _MOST_HEAD_BYTES:
                 self.refuse(_HEAD_TOO_LARGE)
             elif b"\n\n" in held or (b"\n" in held and line is None):
                 self.refuse(_invalid("its first line is not one of HTTP/1.1"))
             return b""
-        self._held = b""
-        if end > _HEAD_BYTES:
+        self._partial_head = b""
+        if end > _MOST_HEAD_BYTES:
             self.refuse(_HEAD_TOO_LARGE)
         elif line is None:
             self.refuse(_invalid("its first line is not one of HTTP/1.1"))
@@ -586,40 +586,41 @@ class RequestReader:
         return held[end:]
 
     def _read_fields(self, head: bytes) -> None:
-        """Read a head, whose request line is one that llhttp knows."""
+        """Pass the header fields to llhttp, behind a request line that it knows."""
         try:
             self._llhttp.feed_data(head)
         except httptools.HttpParserUpgrade:
-            # It may be ignored (RFC 9110 section 7.8), but llhttp would read no body behind it.
+            # A server may ignore Upgrade (RFC 9110 section 7.8), but llhttp would read no body behind it.
             self._llhttp = httptools.HttpRequestParser(self)
             self.headers, self.is_complete, self.is_understood = {}, False, False
             self._read_fields(_UPGRADE.sub(b"\r\nIgnored-Upgrade", head))
 
     def _read_body(self, data: bytes) -> bytes:
-        piece = data[: self._left]
-        self._left -= len(piece)
+        piece = data[: self._bytes_left]
+        self._bytes_left -= len(piece)
         self._llhttp.feed_data(piece)
         return data[len(piece) :]
 
     def _read_chunked(self, data: bytes) -> bytes:
-        """Read a part of a chunk, or of a line: the size of a chunk, its end, a trailer."""
-        if self._left:
-            self._lines = 0
+        """Read a part of a chunk's content, or one line: the size of a chunk, the end of a chunk, or a trailer."""
+        if self._bytes_left:
+            self._line_bytes = 0
             return self._read_body(data)
         piece = data[: data.find(b"\n") + 1 or len(data)]
-        self._lines += len(piece)
-        if self._at_size:
-            self._line += piece
-            if (size := _SIZE.match(self._line)) and size.end() > 16:  # 64 bits: llhttp would call it invalid
-                self.refuse(too_large(self._limit))
-        if self._lines > _LINE_BYTES:
+        self._line_bytes += len(piece)
+        if self._at_size_line:
+            self._size_line += piece
+            size = _CHUNK_SIZE.match(self._size_line)
+            if size and size.end() > 16:  # over 64 bits: llhttp would call it invalid
+                self.refuse(too_large(self._max_body_bytes))
+        if self._line_bytes > _MOST_LINE_BYTES:
             self.refuse(_CHUNK_LINE_TOO_LONG)
         if self.refusal is None:
             self._llhttp.feed_data(piece)
         return data[len(piece) :]
 
     def refuse(self, refusal: Refusal) -> None:
-        """Read no further."""
+        """Complete the request with a refusal; the first refusal stays."""
         self.refusal = self.refusal or refusal
         self.is_complete = self.is_last = True
         self._body = bytearray()
@@ -627,7 +628,7 @@ class RequestReader:
     # What llhttp calls.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note a field."""
+        """Add a header field; trailers are ignored."""
         if self.is_understood:  # a trailer
             return
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -635,18 +636,18 @@ class RequestReader:
         self.headers[key] = text if known is None else f"{known}, {text}"
 
     def on_headers_complete(self) -> None:
-        """Check what was read of the head."""
+        """Check the head, and prepare for the body."""
         headers = self.headers
         coding, host = headers.get("transfer-encoding"), headers.get("host")
-        self._left = int(headers.get("content-length", 0))  # bytes of the body, or of the chunk that is being read
+        self._bytes_left = int(headers.get("content-length", 0))  # of the body, or of the present chunk
         self._is_chunked = coding is not None
         if self._is_chunked:
-            self._at_size = True  # a line that begins now has the size of a chunk
-            self._line = b""  # such a line, as far as it has come
-            self._lines = 0  # bytes of lines between chunks since there was content
-        if not _IS_HOST.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
+            self._at_size_line = True  # the next line has the size of a chunk
+            self._size_line = b""  # the part of that line that has come
+            self._line_bytes = 0  # bytes of such lines and trailers since the last content
+        if not _HOST_VALUE.fullmatch("" if host is None else host) or (host is None and self.version == "1.1"):
             self.refuse(_invalid("HTTP/1.1 needs exactly one Host header, a host with or without a port"))
-        elif not self.target.startswith("/") and not _IS_TARGET.fullmatch(self.target):
+        elif not self.target.startswith("/") and not _NOT_ORIGIN_TARGET.fullmatch(self.target):
             self.refuse(_invalid("the request target holds a user name, or no address"))
         elif coding is not None and self.version == "1.0":
             self.refuse(_invalid("HTTP/1.0 has no Transfer-Encoding"))
@@ -654,23 +655,23 @@ class RequestReader:
             self.refuse(refuse(catalogue.NOT_IMPLEMENTED, "The Transfer-Encoding of the request is not supported"))
         else:
             self.is_understood, self._expected = True, headers.get("expect", "")
-            if self._left > self._limit:
-                self.refuse(too_large(self._limit))
+            if self._bytes_left > self._max_body_bytes:
+                self.refuse(too_large(self._max_body_bytes))
 
     def on_chunk_header(self) -> None:
-        """Note the size of a chunk, which counts before it has come."""
-        match = _SIZE.match(self._line)
-        self._left = int(match[0], 16) if match else 0
-        self._at_size, self._line = False, b""
-        if self.size + self._left > self._limit:
-            self.refuse(too_large(self._limit))
+        """Note the size of a chunk, and refuse the request if the body becomes too large with it."""
+        match = _CHUNK_SIZE.match(self._size_line)
+        self._bytes_left = int(match[0], 16) if match else 0
+        self._at_size_line, self._size_line = False, b""
+        if self.size + self._bytes_left > self._max_body_bytes:
+            self.refuse(too_large(self._max_body_bytes))
 
     def on_chunk_complete(self) -> None:
         """Expect the size of the next chunk."""
-        self._at_size = True
+        self._at_size_line = True
 
     def on_body(self, part: bytes) -> None:
-        """Note a part of the body."""
+        """Add a part of the body."""
         self.size += len(part)
         self._body += part
 

@@ -1,16 +1,16 @@
 """One attempt of a request on one handle of libcurl, its response, and the connections that handles run on.
 
-libcurl checks a kept connection once a second. When a kept connection dies, it repeats the request over a new one,
-whatever the method. So each kept connection is checked here just before its request leaves, and the repetition is
+libcurl checks a kept connection once a second only. If the connection then dies, libcurl repeats a request of any
+method over a new one. So each kept connection is checked here just before its request leaves, and the repetition is
 stopped.
 
-pycurl's `AsyncCurlMulti` runs handles, too, but costs a seventh more processor time a message: it sets the timer twice
-for each request and has the loop watch each socket. It also does not show which responses are incomplete, so that each
-would need `_acknowledge`.
+pycurl's `AsyncCurlMulti` could run the handles. It sets the timer twice for each request and has the loop watch each
+socket, which takes a seventh more processor time a message. It also does not show which responses are incomplete, so
+that each would need `_acknowledge`.
 
-libcurl is lenient with heads. What two programs could read differently is refused here: lines without a proper name,
-both a Content-Length and a Transfer-Encoding, a protocol that was not asked for. Codings are undone by zlib within a
-bound; urllib3's decoders do not report that a compressed body is cut short.
+libcurl accepts heads that two programs could read differently. They are refused here: lines without a proper name, both
+a Content-Length and a Transfer-Encoding, a protocol that was not asked for. Content codings are undone with zlib within
+a limit, because urllib3's decoders do not report that a compressed body is cut short.
 """
 
 import asyncio
@@ -38,21 +38,21 @@ from amqtt_rest_bridge.lot.model import HttpRequest, Method, Pairs
 LONGEST_IDLE: Final = 55.0
 """Seconds that an idle connection is kept."""
 _MOST_CONNECTIONS: Final = 1024
-_LARGE: Final = 65_536  # a handle with a request body of so many bytes is not kept
+_LARGE: Final = 65_536  # bytes of a request body from which its handle is not kept
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _KEEP_ALIVE_TIMEOUT: Final = re.compile(r"\btimeout\s*=\s*([0-9]{1,6})", re.IGNORECASE)
-# Headers that libcurl would add by itself. A line without a value prevents it; a line that comes before it counts.
-_UNASKED: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
+# Headers that libcurl would add. A line without a value suppresses one; a line of the request before it is sent.
+_SUPPRESSED_HEADERS: Final = [b"Expect:", b"Accept:", b"User-Agent:", b"Content-Type:"]
 _SUPPRESS_CONNECT_HEADERS: Final = 265  # pycurl does not name it
-_ALWAYS: Final = (
+_COMMON_OPTIONS: Final = (
     (pycurl.NOSIGNAL, 1),
     (pycurl.TCP_KEEPALIVE, 1),
     (pycurl.PATH_AS_IS, 1),
-    (pycurl.HTTP09_ALLOWED, 1),  # what is not HTTP comes as a body without a head, by which it is recognised
-    (pycurl.DNS_CACHE_TIMEOUT, 0),  # a name that has moved is looked up for the next connection
-    (pycurl.HTTP_CONTENT_DECODING, 0),  # libcurl fails with a coding that it does not know; here such a body stays
+    (pycurl.HTTP09_ALLOWED, 1),  # recognises what is not HTTP: libcurl returns it as a body without a head
+    (pycurl.DNS_CACHE_TIMEOUT, 0),  # each connection looks the name up again, since its address may change
+    (pycurl.HTTP_CONTENT_DECODING, 0),  # libcurl would fail for a coding that it does not know
     (pycurl.MAXAGE_CONN, int(LONGEST_IDLE)),
-    (pycurl.UPLOAD_BUFFERSIZE, 16_384),  # the least: each handle keeps it, 64 KiB by default
+    (pycurl.UPLOAD_BUFFERSIZE, 16_384),  # the smallest, since each handle keeps this buffer
     (_SUPPRESS_CONNECT_HEADERS, 1),
     (pycurl.HEADEROPT, pycurl.HEADER_SEPARATE),
 )
@@ -61,9 +61,9 @@ _FIELD: Final = re.compile(r"([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*:(.*)", re.DOTAL
 _STATUS_LINE: Final = re.compile(rb"HTTP/(1\.[0-9]|2) +([1-9][0-9]{2})((?: [^\n]*)?)\r?\n")
 _LONGEST_USUAL: Final = 128  # bytes of a header line that is remembered
 _LONGEST_NUMBER: Final = 30  # digits of a Content-Length
-_NO_LINE: Final = (b"\r\n", b"\n")  # the end of a head
+_END_OF_HEAD: Final = (b"\r\n", b"\n")
 _WITHOUT_BODY: Final = frozenset({204, 304})
-_USED: Final = frozenset({"content-encoding", "content-length", "keep-alive", "transfer-encoding"})
+_USED_FIELDS: Final = frozenset({"content-encoding", "content-length", "keep-alive", "transfer-encoding"})
 _GZIP, _ZLIB, _RAW_DEFLATE = 31, 15, -15  # zlib's window bits, which name the format
 _FORMATS: Final = {"gzip": (_GZIP,), "x-gzip": (_GZIP,), "deflate": (_ZLIB, _RAW_DEFLATE)}
 _MOST_CODINGS: Final = 5
@@ -91,9 +91,9 @@ class ContentTooLargeError(Exception):
 
 
 class Head(NamedTuple):
-    """Status, reason and header fields in their order; `is_http_1` unless the response came by HTTP/2.
+    """Status, reason and header fields, in order. `is_http_1` is False for HTTP/2.
 
-    `used` are the values of the fields that the client itself looks at, by name in lower case.
+    `used`: values of the fields that the client itself uses, by name in lower case.
     """
 
     status: int
@@ -104,7 +104,7 @@ class Head(NamedTuple):
 
     @property
     def has_uncertain_end(self) -> bool:
-        """Return whether a body may follow that must not be there, and would be taken for the next response."""
+        """Return whether a forbidden body may follow, which would be read as the next response."""
         if self.status not in _WITHOUT_BODY:
             return False
         # The Content-Length of a 304 is that of the response it replaces.
@@ -113,13 +113,13 @@ class Head(NamedTuple):
 
 
 def _read_head(lines: Sequence[bytes], where: str, *, is_http_1: bool) -> Head:
-    """Return the head of the final response, whose lines are among those of interim responses and trailers.
+    """Return the head of the final response. `lines` has those of interim responses and trailers, too.
 
-    `where` is its server. With `is_http_1` its version is HTTP/1, else HTTP/2.
+    `where` names the server. With `is_http_1` the version has to be HTTP/1, else HTTP/2.
 
     Raises:
-        CallError: Its end is missing, or there is too much of it.
-        MalformedResponseError: It can be read in two ways, or it is not the head of a response by this version.
+        CallError: The end of the head is missing, or the head is too large.
+        MalformedResponseError: The head is invalid, can be read in two ways, or has another version.
     """
     first = len(lines) - 1
     while first > 0 and not lines[first].startswith(b"HTTP/"):
@@ -150,7 +150,7 @@ def _read_head(lines: Sequence[bytes], where: str, *, is_http_1: bool) -> Head:
 def _lines_of(lines: Sequence[bytes], first: int, where: str) -> Sequence[bytes]:
     """Return the header lines of the head whose fields begin at `first`."""
     end = first
-    while end < len(lines) and lines[end] not in _NO_LINE:
+    while end < len(lines) and lines[end] not in _END_OF_HEAD:
         end += 1
     if end - first > failures.MOST_LINES or sum(map(len, lines[first:end])) > failures.LONGEST_HEAD:
         raise failures.head_too_large(where)
@@ -160,19 +160,19 @@ def _lines_of(lines: Sequence[bytes], first: int, where: str) -> Sequence[bytes]
 
 
 def _field(line: bytes) -> tuple[str, str, str]:
-    """Return the name and the value of a header line, and its name in lower case where the client looks at it."""
+    """Return name and value of a header line, and the name in lower case if the client uses the field, else ""."""
     field = _FIELD.fullmatch(line.decode("latin-1").rstrip("\r\n"))
     if field is None:
         raise MalformedResponseError("one of its header lines has no name that HTTP allows")
     key = field[1].lower()
-    return field[1], _text(field[2].encode("latin-1")), key if key in _USED else ""
+    return field[1], _text(field[2].encode("latin-1")), key if key in _USED_FIELDS else ""
 
 
 _usual_field = lru_cache(maxsize=1024)(_field)  # the responses of a server have most lines in common
 
 
 def _text(value: bytes) -> str:
-    """Return a header as text: as UTF-8 if it is, control characters as spaces (RFC 9110 section 5.5)."""
+    """Decode a header as UTF-8, else as latin-1; control characters become spaces (RFC 9110 section 5.5)."""
     text = value.decode("latin-1")
     if not text.isascii():
         with suppress(UnicodeError):  # bytes that are neither ASCII nor UTF-8 stay latin-1
@@ -200,7 +200,7 @@ def _check_framing(head: Head) -> None:
 
 
 def _decode_content(body: bytes, codings: str, limit: int) -> bytes:
-    """Undo the codings gzip and deflate, making `limit` bytes at most at any step.
+    """Undo the codings gzip and deflate. No step makes more than `limit` bytes.
 
     A body with any other coding stays as it is: HEADERS must have asked for it.
 
@@ -249,24 +249,24 @@ def _inflate_members(body: bytes, window_bits: int, limit: int) -> bytes:
 
 
 class Transfer:
-    """One attempt of a request on a handle of libcurl, and what it gathers of the response."""
+    """One attempt of a request on a handle of libcurl, and the parts of its response."""
 
     def __init__(self, connections: "Connections", limit: int) -> None:
         self.easy = pycurl.Curl()
         self.is_large = False
-        """Whether it holds too much to be kept."""
+        """Whether the handle holds too much memory to be kept."""
         self._connections = connections
-        self._connection: KeptConnection | None = None  # that the request leaves on; None where libcurl alone decides
+        self._connection: KeptConnection | None = None  # of this attempt, if known
         self._limit = limit
         self._settings: Settings | None = None
-        self._prepared: tuple[str, Method, int] | None = None
+        self._last_options: tuple[str, Method, int] | None = None  # URL, method and milliseconds that are set
         self._body_size = 0  # of the request
         self._lines: list[bytes] = []
         self._parts: list[bytes] = []
-        self._opened: list[int] = []  # sockets for the present attempt
-        self._sent = 0  # requests that left, or were about to
-        self._ended: Ended | None = None
-        self._first_bytes = b""
+        self._opened_sockets: list[int] = []  # descriptors of sockets opened for this attempt
+        self._requests_sent = 0  # how often the request has left
+        self._aborted_as: Ended | None = None  # set if `_on_request` has stopped the attempt
+        self._first_bytes = b""  # of a response that is not HTTP
         own: tuple[tuple[int, Any], ...] = (
             (pycurl.MAXFILESIZE_LARGE, limit),
             (pycurl.HEADERFUNCTION, self._lines.append),
@@ -274,52 +274,52 @@ class Transfer:
             (pycurl.SOCKOPTFUNCTION, self._on_socket),
             (pycurl.PREREQFUNCTION, self._on_request),
         )
-        for option, value in (*_ALWAYS, *own):
+        for option, value in (*_COMMON_OPTIONS, *own):
             self.easy.setopt(option, value)
 
     def use(self, settings: Settings) -> None:
-        """Use the TLS and the proxy of a server from now on."""
+        """Set the TLS and proxy options of a server."""
         if settings != self._settings:
             for option, value in settings:
                 self.easy.setopt(option, value)
             self._settings = settings
 
     def prepare(self, url: str, request: HttpRequest, lines: list[bytes], seconds: float) -> None:
-        """Begin an attempt: a request that has to be done within so many seconds."""
+        """Set the request of the next attempt, and its timeout in seconds."""
         set_ = self.easy.setopt
-        if self._ended is STALE:
+        if self._aborted_as is STALE:
             set_(pycurl.FRESH_CONNECT, 0)
         if request.body is None:
             set_(pycurl.HTTPGET, 1)
         else:
             set_(pycurl.POSTFIELDS, request.body)
-        set_(pycurl.HTTPHEADER, lines + _UNASKED)
-        milliseconds = max(1, int(seconds * 1000))  # for name, connection, TLS, request and response together
-        if self._prepared != (prepared := (url, request.method, milliseconds)):
+        set_(pycurl.HTTPHEADER, lines + _SUPPRESSED_HEADERS)
+        milliseconds = max(1, int(seconds * 1000))  # from the look-up of the name to the end of the response
+        if self._last_options != (prepared := (url, request.method, milliseconds)):
             set_(pycurl.URL, url)
             set_(pycurl.CUSTOMREQUEST, request.method.value)
             set_(pycurl.TIMEOUT_MS, milliseconds)
-            self._prepared = prepared
+            self._last_options = prepared
         self._body_size = 0 if request.body is None else len(request.body)
         self.is_large = self._body_size >= _LARGE
-        self._ended = None
-        self._begin()
+        self._aborted_as = None
+        self._clear()
 
-    def _begin(self) -> None:
+    def _clear(self) -> None:
         self._lines.clear()
         self._parts.clear()
-        self._opened.clear()
-        self._connection, self._sent, self._first_bytes = None, 0, b""
+        self._opened_sockets.clear()
+        self._connection, self._requests_sent, self._first_bytes = None, 0, b""
 
-    def received(self, ended: Ended | None, where: str, *, seconds: float) -> tuple[Head, bytes]:
+    def read_response(self, ended: Ended | None, where: str, *, seconds: float) -> tuple[Head, bytes]:
         """Return head and body of the response; raises `CallError`."""
         connection = self._connection
         if connection is not None:
-            connection.until = 0.0  # it is not used again, unless the response is complete
+            connection.until = 0.0  # not used again, unless `keep` is called below
         try:
             if ended is None or ended.phase is Phase.BODY or self._first_bytes:
                 version = self.easy.getinfo(pycurl.INFO_HTTP_VERSION)
-                # A malformed head says more than how the body ended.
+                # Read before `ended` is raised: that the head is malformed is the better explanation.
                 head = _read_head(self._lines, where, is_http_1=version != pycurl.CURL_HTTP_VERSION_2_0)
             if ended is not None:
                 raise failures.attempt_failed(where, ended, seconds=seconds, limit=self._limit)
@@ -336,16 +336,17 @@ class Transfer:
             self._connections.keep(connection, head)
         return head, body
 
-    def ended(self, code: int, text: str) -> Ended | None:
-        """Return how an attempt has failed, `STALE` where nothing was sent; raises `ClosedBeforeError`."""
-        if code == pycurl.E_ABORTED_BY_CALLBACK and self._ended is not None:
-            if self._ended is STALE:
+    def classify_fault(self, code: int, text: str) -> Ended:
+        """Return how an attempt has failed, `STALE` if nothing was sent; raises `ClosedBeforeError`."""
+        if code == pycurl.E_ABORTED_BY_CALLBACK and self._aborted_as is not None:
+            if self._aborted_as is STALE:
                 self.easy.setopt(pycurl.FRESH_CONNECT, 1)
-                self._begin()
+                self._clear()
                 return STALE
             raise ClosedBeforeError
         info = self.easy.getinfo
-        if self._sent and not self._opened and code in (pycurl.E_COULDNT_CONNECT, pycurl.E_GOT_NOTHING):
+        is_kept = self._requests_sent and not self._opened_sockets
+        if is_kept and code in (pycurl.E_COULDNT_CONNECT, pycurl.E_GOT_NOTHING):
             raise ClosedBeforeError
         tls = info(pycurl.EFFECTIVE_URL)[:5] == "https"
         known = info(pycurl.OS_ERRNO), info(pycurl.SSL_VERIFYRESULT), info(pycurl.HTTP_CONNECTCODE)
@@ -354,29 +355,29 @@ class Transfer:
     def _phase(self) -> Phase:
         if self._lines:
             return Phase.BODY if self._parts or self._lines[-1] in (b"\r\n", b"\n") else Phase.HEAD
-        if not self._sent:
+        if not self._requests_sent:
             return Phase.CONNECTING
         is_sent = not self._body_size or self.easy.getinfo(pycurl.SIZE_UPLOAD_T) >= self._body_size
         return Phase.WAITING if is_sent else Phase.SENDING
 
     def _on_socket(self, descriptor: int, _purpose: int) -> int:
-        self._opened.append(descriptor)
-        self._connections.forget(descriptor)  # a connection that is closed may have had it
+        self._opened_sockets.append(descriptor)
+        self._connections.forget(descriptor)  # a closed connection may have had the same number
         return int(pycurl.SOCKOPT_OK)
 
     def _on_request(self, _remote: str, _local: str, _remote_port: int, local_port: int) -> int:
-        """Decide whether the request leaves: libcurl sends one of any method again over a new connection by itself."""
-        if self._sent:
-            self._ended = Ended(0, "", Phase.WAITING, tls=False)
+        """Decide whether the request may leave: only once, and not on a kept connection that is no longer usable."""
+        if self._requests_sent:  # libcurl repeats it, whatever its method
+            self._aborted_as = Ended(0, "", Phase.WAITING, tls=False)
             return int(pycurl.PREREQFUNC_ABORT)
-        if self._opened:
-            self._connection = self._connections.note_opened(local_port, self._opened)
-        elif (connection := self._connections.known.get(local_port)) is not None:
+        if self._opened_sockets:
+            self._connection = self._connections.note_opened(local_port, self._opened_sockets)
+        elif (connection := self._connections.by_port.get(local_port)) is not None:
             if not self._connections.may_use(connection):
-                self._ended = STALE
+                self._aborted_as = STALE
                 return int(pycurl.PREREQFUNC_ABORT)
             self._connection = connection
-        self._sent += 1
+        self._requests_sent += 1
         self._connections.begun.append(self)
         return int(pycurl.PREREQFUNC_OK)
 
@@ -395,7 +396,7 @@ class Transfer:
 
 @dataclass(slots=True)
 class KeptConnection:
-    """A connection of libcurl: its descriptor, until when it may be used again, and a poller for unasked bytes."""
+    """A connection of libcurl. It may be used again before `until`, if `poller` finds no bytes and no end."""
 
     descriptor: int
     until: float = inf
@@ -412,32 +413,32 @@ class Connections:
 
     def __init__(self, limit: int, clock: Callable[[], float]) -> None:
         self.running: dict[pycurl.Curl, asyncio.Future[Fault | None]] = {}
-        """What is under way."""
-        self.known: dict[int, KeptConnection] = {}
-        """Connections of HTTP/1 by local port; libcurl may have closed some of them."""
+        """The attempts under way, by handle."""
+        self.by_port: dict[int, KeptConnection] = {}
+        """Connections of HTTP/1, by local port. libcurl may have closed some of them."""
         self.begun: list[Transfer] = []
         """Those whose requests libcurl sends while it runs; a fast server may have answered when it has run."""
         self._clock = clock
         self._limit = limit
-        self._free: list[Transfer] = []
+        self._free_transfers: list[Transfer] = []
         self._loop = asyncio.get_running_loop()
         self._multi = pycurl.CurlMulti()
         self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
         self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
         self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
-        self._sockets = selectors.DefaultSelector()  # the loop watches it, and it watches all sockets of libcurl
+        self._sockets = selectors.DefaultSelector()  # watches all sockets of libcurl, and the loop watches it
         self._loop.add_reader(self._sockets, self._serve)
         self._watched: dict[int, int] = {}  # events by descriptor
-        # A socket between two requests stays watched: to add and remove it each time takes 4 us a request.
-        self._between: set[int] = set()
-        self._reused = -1  # the one that a request leaves on now
+        # Sockets between two requests. They stay watched, which saves 4 us a request.
+        self._unused_sockets: set[int] = set()
+        self._reused_socket = -1  # the kept socket that a request is leaving on
         self._due_at = inf  # when libcurl wants to be called, by the clock of the loop
-        self._fires_at = inf  # when the timer calls it: then, or earlier
+        self._fires_at = inf  # when the timer fires, at `_due_at` or earlier
         self._timer: asyncio.Handle | None = None
 
     def free_transfer(self, settings: Settings) -> Transfer:
-        """Return a handle for a request, to be released."""
-        transfer = self._free.pop() if self._free else Transfer(self, self._limit)
+        """Return a handle for a request; `release` has to be called for it."""
+        transfer = self._free_transfers.pop() if self._free_transfers else Transfer(self, self._limit)
         transfer.use(settings)
         return transfer
 
@@ -448,18 +449,18 @@ class Connections:
         return ended
 
     def release(self, transfer: Transfer) -> None:
-        """Keep a handle, and its connection, for a later request, unless it was cancelled or holds too much."""
+        """Keep a handle for a later request. Close it if its attempt was cancelled or it is large."""
         is_cancelled = self.running.pop(transfer.easy, None) is not None
         if is_cancelled:
             self._multi.remove_handle(transfer.easy)
         if is_cancelled or transfer.is_large:
             transfer.easy.close()
         else:
-            self._free.append(transfer)
+            self._free_transfers.append(transfer)
 
     def close(self) -> None:
         """Close all connections; none is in use."""
-        for transfer in self._free:
+        for transfer in self._free_transfers:
             transfer.easy.close()
         self._loop.remove_reader(self._sockets)
         self._multi.close()
@@ -470,31 +471,31 @@ class Connections:
     # Kept connections: whether they are open, quiet and not too old.
 
     def note_opened(self, port: int, descriptors: list[int]) -> KeptConnection | None:
-        """Return a new connection: the one of these sockets that has this local port."""
-        self.known = {known: one for known, one in self.known.items() if one.descriptor not in descriptors}
+        """Return a new connection on the socket with this local port, None if no socket has it."""
+        self.by_port = {known: one for known, one in self.by_port.items() if one.descriptor not in descriptors}
         for descriptor in descriptors:
             if _local_port(descriptor) == port:
-                connection = self.known[port] = KeptConnection(descriptor)
+                connection = self.by_port[port] = KeptConnection(descriptor)
                 connection.poller.register(descriptor, select.POLLIN)
                 return connection
         return None
 
     def forget(self, descriptor: int) -> None:
         """Stop watching a socket."""
-        self._between.discard(descriptor)
+        self._unused_sockets.discard(descriptor)
         if self._watched.pop(descriptor, None) is not None:
             self._sockets.unregister(descriptor)
 
     def may_use(self, connection: KeptConnection) -> bool:
-        """Return whether a kept connection is open and not too old, and nothing has come on it unasked."""
+        """Return whether a kept connection is open, is not too old, and has no unexpected bytes."""
         may_use = self._clock() < connection.until and not connection.poller.poll(0)
-        self._reused = connection.descriptor if may_use else -1
+        self._reused_socket = connection.descriptor if may_use else -1
         return may_use
 
     def keep(self, connection: KeptConnection, head: Head) -> None:
-        """Set how long a connection may be used after a complete response. HTTP/2 servers send frames unasked."""
-        if not head.is_http_1:
-            self.known = {port: one for port, one in self.known.items() if one is not connection}
+        """Set how long a connection may be used again, after a complete response."""
+        if not head.is_http_1:  # its servers send frames between responses, so `may_use` does not fit
+            self.by_port = {port: one for port, one in self.by_port.items() if one is not connection}
             return
         seconds = 0.0 if head.has_uncertain_end else LONGEST_IDLE
         for value in head.used.get("keep-alive", ()):
@@ -507,7 +508,7 @@ class Connections:
     def _serve(self) -> None:
         """Run libcurl for the sockets that are ready."""
         for key, events in self._sockets.select(0):
-            if key.fd in self._between:  # its server has closed it
+            if key.fd in self._unused_sockets:  # its server has closed it
                 self.forget(key.fd)
                 continue
             self._multi.socket_action(key.fd, events)  # libcurl's numbers of events are those of `selectors`
@@ -516,7 +517,7 @@ class Connections:
         self._acknowledge_heads()
 
     def _expire(self) -> None:
-        """Run libcurl, which begins what was added and ends what takes too long."""
+        """Run libcurl's timeouts: it begins added handles, and ends those that take too long."""
         self._fires_at = inf
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
         self._finish_ended()
@@ -530,7 +531,7 @@ class Connections:
                 transfer.acknowledge_head()
 
     def _finish_ended(self) -> bool:
-        """Wake the requests that libcurl is done with; return whether there were any."""
+        """Set the results of the attempts that libcurl has finished; return whether there were any."""
         _, done, failed = self._multi.info_read()
         for easy, *fault in (*((easy,) for easy in done), *failed):
             self._multi.remove_handle(easy)
@@ -543,12 +544,12 @@ class Connections:
 
     def _watch(self, events: int, descriptor: int, _multi: Any, _data: Any) -> None:
         if not events & pycurl.POLL_INOUT:
-            self._between.add(descriptor)
+            self._unused_sockets.add(descriptor)
             return
-        # Else another socket may have the number by now.
-        is_same = descriptor not in self._between or descriptor == self._reused
-        self._between.discard(descriptor)
-        self._reused = -1
+        # A new socket may have the number of a closed one.
+        is_same = descriptor not in self._unused_sockets or descriptor == self._reused_socket
+        self._unused_sockets.discard(descriptor)
+        self._reused_socket = -1
         if not is_same or self._watched.get(descriptor) != events:
             self.forget(descriptor)
             self._sockets.register(descriptor, events)
@@ -559,7 +560,7 @@ class Connections:
         self._start_timer()
 
     def _start_timer(self) -> None:
-        """Start the timer, unless it fires earlier anyway: nearly each request asks for a later time."""
+        """Start the timer, unless it fires early enough, as for nearly each request."""
         if self._due_at < self._fires_at:
             if self._timer is not None:
                 self._timer.cancel()
@@ -568,10 +569,10 @@ class Connections:
 
 
 def _acknowledge(descriptor: int) -> None:
-    """Acknowledge the bytes of a response that is not complete at once, where the system can.
+    """Acknowledge received bytes at once, if the system can.
 
-    Many small servers send the head and the body apart, and send the body only when the head is acknowledged. The
-    system would delay that acknowledgement by 40 ms (Nagle's algorithm, RFC 9293 section 3.7.4, meets delayed ones).
+    Many small servers send the body only after the head was acknowledged (Nagle's algorithm, RFC 9293 section 3.7.4).
+    The system would delay the acknowledgement by 40 ms.
     """
     if _QUICK_ACK is None:
         return
