@@ -1,13 +1,13 @@
 """One connection to a broker, from CONNECT to its end. One event loop only.
 
-A `MqttConnection` is used once: it is opened, it ends, and the next one is another object. So whatever belongs to a
-connection (packet ids, acknowledgements, what was sent) ends with it, and an acknowledgement of an old connection
-cannot hit a message of a new one.
+A `MqttConnection` is opened once; the next connection is another object. So packet ids, acknowledgements and unsent
+packets end with their connection, and an acknowledgement for an old connection cannot reach a message of a new one.
 
-`packets` says what the bytes mean, and this module what follows of it: sections are those of MQTT 5.0. Packets of one
-iteration of the loop are written at once; to the plugin's endpoint, PUBACK at most every three milliseconds.
-Bounded are what comes (`pause`, Receive Maximum), what waits for PUBACK or PUBCOMP (`can_publish`) and what waits in
-the socket's buffer, of which `can_publish` becomes false.
+`packets` translates between bytes and packets; this module acts on the packets. Sections are those of MQTT 5.0. The
+packets of one iteration of the loop are written together, PUBACK to the plugin's endpoint every 3 ms at most.
+
+Memory is bounded: for messages by `pause` and Receive Maximum, for publications by `can_publish`, which is False while
+too many are unacknowledged or the socket's buffer is full.
 """
 
 import asyncio
@@ -28,17 +28,17 @@ log = logging.getLogger(__name__)
 
 CONNECT_SECONDS: Final = 10.0  # for the socket, for CONNACK, and for SUBACK
 KEEP_ALIVE_SECONDS: Final = 15  # a broker publishes the will of a client that was silent for half as long again
-# A whole packet answers PINGREQ, and so does a part of one that comes at this pace at least: on a slow link
-# PINGRESP waits behind a large packet for minutes. Slower bytes do not, since a packet that drips would never end.
+# A broker is alive if a whole packet has come, or a part of one at this pace: on a slow link PINGRESP may come minutes
+# later, behind a large packet. Slower bytes do not count, since such a packet might never end.
 _SLOWEST: Final = 1024  # bytes a second
 _RECEIVE_MAXIMUM: Final = 65_535  # section 3.2.2.3.3: the default
-_MOST_PUBLISHED: Final = 1024  # before one is acknowledged, whatever the broker takes: ids and memory have an end
+_MOST_PUBLISHED: Final = 1024  # unacknowledged publications, even if the broker takes more
 _QUICK_ACK: Final[int | None] = getattr(socket, "TCP_QUICKACK", None)  # Linux has it
 _PUBACK: Final = b"\x40\x02"
-_MOST_ASKED: Final = 64  # SUBSCRIBE or UNSUBSCRIBE that wait for their answers
-_MOST_PACKETS: Final = 64  # handed out in one iteration of the loop, which has others to serve
-# To the plugin's endpoint PUBACK is written at most so often, as each write wakes the other process. Measured in turns
-# with 64 messages under way: 190 us of processor time a message of both processes, 241 without.
+_MOST_TOGETHER: Final = 64  # SUBSCRIBE or UNSUBSCRIBE whose answers are awaited together
+_MOST_PACKETS: Final = 64  # handled in one iteration of the loop, which has others to serve
+# Between two writes of PUBACK to the plugin's endpoint, since each write wakes the other process. With 64 messages
+# under way, both processes together take 190 us of processor time a message, 241 us without.
 _GATHERED_SECONDS: Final = 0.003
 
 Published = Callable[[str | None], None]
@@ -76,7 +76,7 @@ class MqttConnection(asyncio.Protocol):
         self.properties: Properties = standard.NO_PROPERTIES
         """Those of CONNACK."""
         self.has_refused_packet = False
-        """Whether the broker has ended the connection for a packet that it was sent; it does not say for which."""
+        """Whether the broker has ended the connection because of a packet; it does not say which one."""
         self._address = address
         self._session = session
         self._on_message = on_message
@@ -89,14 +89,14 @@ class MqttConnection(asyncio.Protocol):
         self._ended: asyncio.Future[str] = self._loop.create_future()
         self._transport: asyncio.Transport | None = None
         self._socket: socket.socket | None = None
-        self._paused = self._take_due = self._is_full = self._is_leaving = False
+        self._paused = self._take_is_due = self._is_full = self._is_leaving = False
         self._is_reading = True
         self._unsent: list[bytes] = []
-        self._is_due = False  # these are to be written at the end of this iteration
+        self._flush_is_due = False  # `_flush` runs at the end of this iteration
         self._flushed_at = 0.0
         self._last_id = 0
-        self._published: dict[int, tuple[int, Published]] = {}  # by packet id: what acknowledges it next
-        self._answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
+        self._published: dict[int, tuple[int, Published]] = {}  # by packet id, with the kind of the next answer
+        self._awaited_answers: dict[int, tuple[int, asyncio.Future[bytes]]] = {}
         self._unacknowledged: dict[int, int] = {}  # messages that came, by packet id: their QoS
         self._keep_alive = KEEP_ALIVE_SECONDS
         self._ticking: asyncio.TimerHandle | None = None
@@ -110,14 +110,14 @@ class MqttConnection(asyncio.Protocol):
 
     @property
     def silence_seconds(self) -> float:
-        """Return after how long without a packet the broker publishes the will, at least (section 3.1.2.10)."""
+        """Return the least seconds without a packet after which the broker publishes the will (section 3.1.2.10)."""
         return 1.5 * self._keep_alive
 
     @property
     def can_publish(self) -> bool:
-        """Return whether one more publication is allowed: the broker's Receive Maximum, and room in the socket.
+        """Return whether one more publication is allowed.
 
-        No more than 1,024, so that a broker which acknowledges nothing has a bound too.
+        It is not while the socket's buffer is full, or Receive Maximum or 1,024 publications are unacknowledged.
         """
         return not self._is_full and len(self._published) < min(self.receive_maximum, _MOST_PUBLISHED)
 
@@ -126,17 +126,17 @@ class MqttConnection(asyncio.Protocol):
 
         Raises:
             BrokerError: The broker cannot be reached or refuses the client.
-            NoAnswerError: There is something, and it does not answer as a broker of this version.
+            NoAnswerError: It can be reached, but does not answer as a broker of this version.
         """
         shown = self._address.shown
         try:
             connect = self._connect_packet()
-        except ValueError:  # which may hold what it is about
+        except ValueError:  # its text may contain the password
             why = "a user name, password or client id is not UTF-8, or longer than MQTT can write"
             raise BrokerError(f"cannot connect to the broker {shown}: {why}") from None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._reach()
+                await self._connect_socket()
         except TimeoutError as error:
             raise BrokerError(f"cannot reach the broker {shown}: no answer within {CONNECT_SECONDS:.0f} s") from error
         except (OSError, ValueError) as error:
@@ -173,12 +173,12 @@ class MqttConnection(asyncio.Protocol):
         self, topic: str, payload: bytes, published: Published, *, qos: int = 1, retain: bool = False,
         properties: Properties | bytes = standard.NO_PROPERTIES,
     ) -> None:  # fmt: skip
-        """Publish; the caller keeps to `can_publish`. MQTT 3.1.1 drops the properties.
+        """Publish, only while `can_publish`. With MQTT 3.1.1 the properties are not sent.
 
-        `qos` is lowered to what the broker takes; with 0 `published` is called once the packet is written.
+        `qos` is lowered to what the broker takes. With QoS 0 `published` is called once the packet is written.
 
         Raises:
-            BrokerError: The packet is larger than the broker takes, or what MQTT has no room for.
+            BrokerError: The packet is larger than the broker takes, or MQTT cannot represent it.
         """
         packet_id = self._free_id()  # with QoS 0 too: it counts until it is written
         qos = min(qos, self.maximum_qos)
@@ -200,38 +200,38 @@ class MqttConnection(asyncio.Protocol):
         """Send PUBACK; nothing when the connection has ended, since the broker sends the message again."""
         qos = self._unacknowledged.get(packet_id)
         if qos == 1:
-            # The plugin's endpoint waits for it only when Receive Maximum is used up: half of that is time enough.
+            # The plugin's endpoint waits for PUBACK only if Receive Maximum is used up. At half of it PUBACK is urgent.
             is_urgent = not self._address.is_private or 2 * len(self._unacknowledged) > self._session.receive_maximum
             del self._unacknowledged[packet_id]
             self._write(_PUBACK + packet_id.to_bytes(2, "big"), is_urgent=is_urgent)
-        elif qos == 2:  # sections 4.3.3 and 4.9: it counts until PUBCOMP
+        elif qos == 2:  # counts for Receive Maximum until PUBCOMP (sections 4.3.3 and 4.9)
             self._unacknowledged[packet_id] = 0
             self._write(packets.acknowledgement(standard.PUBREC, packet_id))
 
     def pause(self) -> None:
-        """Leave what comes unread, so that the broker cannot send more; PUBACK is sent all the same."""
+        """Stop reading, so that the broker cannot send more. PUBACK is still sent."""
         self._paused = True
-        self._read(False)
+        self._set_reading(False)
 
     def resume(self) -> None:
-        """Hand out messages again."""
+        """Read again."""
         if self._paused:
             self._paused = False
-            self._awaits_pong = False  # the answer to a ping may be behind much that was not read
+            self._awaits_pong = False  # PINGRESP may come behind many unread messages
             self._take_soon()
 
     async def disconnect(self) -> None:
         """Send DISCONNECT, so that no will is published, and wait until the broker closes the connection.
 
-        What still comes is read and dropped: a socket that is closed with bytes unread resets the connection, and the
-        broker would not read the last acknowledgements.
+        Bytes that still come are read and dropped. A socket that is closed with unread bytes resets the connection, and
+        the broker would lose the last acknowledgements.
         """
         if self.is_open and self._transport is not None:
             self._write(packets.disconnect())
             self._flush()
             self._is_leaving = True
             self._paused = False
-            self._read(True)
+            self._set_reading(True)
             await asyncio.wait([self._ended], timeout=1.0)
         self.abort()
 
@@ -250,7 +250,7 @@ class MqttConnection(asyncio.Protocol):
             self._socket = transport.get_extra_info("socket")
 
     def data_received(self, data: bytes) -> None:
-        """Take what the broker sends."""
+        """Decode the bytes, and handle their packets."""
         self._bytes_received += len(data)
         if _QUICK_ACK is not None and self._socket is not None:
             # Brokers leave Nagle's algorithm on: their next PUBACK waits for this acknowledgement, for up to 40 ms.
@@ -258,7 +258,7 @@ class MqttConnection(asyncio.Protocol):
         if self._is_leaving:
             return
         self._decoder.feed(data)
-        if not self._take_due:
+        if not self._take_is_due:
             self._take()
 
     def pause_writing(self) -> None:
@@ -276,7 +276,7 @@ class MqttConnection(asyncio.Protocol):
 
     # Opening.
 
-    async def _reach(self) -> None:
+    async def _connect_socket(self) -> None:
         """Connect to the Unix socket, the WebSocket, or the first address of the host that answers."""
         address = self._address
         if address.socket is not None:
@@ -332,7 +332,7 @@ class MqttConnection(asyncio.Protocol):
                 properties[Property.SUBSCRIPTION_IDENTIFIER] = (wanted.identifier,)
         packet_id = self._free_id()
         packet = packets.subscribe(packet_id, wanted.topic_filter, options, properties)
-        code = (await self._asked(packet_id, standard.SUBACK, packet))[0]
+        code = (await self._ask(packet_id, standard.SUBACK, packet))[0]
         if code >= standard.FAILURE:
             raise BrokerError(f"the broker refuses to subscribe {wanted.topic_filter}: {REASONS[code]}", code)
         if self._is_5 and code < wanted.qos:  # messages would be lost without a word
@@ -344,7 +344,7 @@ class MqttConnection(asyncio.Protocol):
     async def _unsubscribe(self, unwanted: Subscription) -> None:
         packet_id = self._free_id()
         packet = packets.unsubscribe(packet_id, [unwanted.topic_filter], self._properties_of(unwanted))
-        await self._asked(packet_id, standard.UNSUBACK, packet)
+        await self._ask(packet_id, standard.UNSUBACK, packet)
 
     def _properties_of(self, subscription: Subscription) -> dict[Property, Any] | None:
         """Return the user properties of a subscription as those of a packet; None with MQTT 3.1.1."""
@@ -358,14 +358,14 @@ class MqttConnection(asyncio.Protocol):
         is_first = not self._unsent
         self._unsent.append(packet)
         if is_urgent:
-            if not self._is_due:
-                self._is_due = True
+            if not self._flush_is_due:
+                self._flush_is_due = True
                 self._loop.call_soon(self._flush)
         elif is_first:
             self._loop.call_later(self._flushed_at + _GATHERED_SECONDS - self._loop.time(), self._flush)
 
     def _flush(self) -> None:
-        self._is_due = False
+        self._flush_is_due = False
         if self._unsent and self._transport is not None and not self._ended.done():
             self._has_sent = True
             self._flushed_at = self._loop.time()
@@ -375,32 +375,38 @@ class MqttConnection(asyncio.Protocol):
     def _free_id(self) -> int:
         while True:
             self._last_id = self._last_id % 65_535 + 1
-            if self._last_id not in self._published and self._last_id not in self._answers:
+            if self._last_id not in self._published and self._last_id not in self._awaited_answers:
                 return self._last_id
 
-    async def _asked(self, packet_id: int, kind: int, packet: bytes) -> bytes:
-        """Send a packet, and return the reason codes of the answer."""
+    async def _ask(self, packet_id: int, kind: int, packet: bytes) -> bytes:
+        """Send a packet, wait for its answer, and return the reason codes."""
         if self._ended.done():
             raise BrokerError("the connection to the broker was lost")
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        self._answers[packet_id] = kind, answer
+        self._awaited_answers[packet_id] = kind, answer
         self._write(packet)
         while True:
             before = self._bytes_received
             await asyncio.wait([answer], timeout=CONNECT_SECONDS)
             if answer.done():
                 return answer.result()
-            if not self._is_large_packet_coming(before, CONNECT_SECONDS):  # which the answer would be behind
+            if not self._is_large_packet_coming(before, CONNECT_SECONDS):  # else the answer may come behind it
                 # The identifier stays in use: the answer may still come (MQTT 5.0 section 2.2.1).
                 asked = standard.NAMES[kind - 1]  # SUBSCRIBE or UNSUBSCRIBE
                 raise BrokerError(f"the broker {self._address.shown} does not answer {asked}")
 
     def _is_large_packet_coming(self, before: int, seconds: float) -> bool:
-        """Return whether a packet is on its way, fast enough over so many seconds; `before` them, bytes received."""
+        """Return whether a part of a packet has come, and bytes came fast enough in the last `seconds`.
+
+        `before`: the value of `_bytes_received` when these seconds began.
+        """
         return self._decoder.is_within and self._bytes_received - before >= _SLOWEST * seconds
 
     def _tick(self) -> None:
-        """Send PINGREQ when half the keep-alive was silent, and end a connection whose broker does not answer it."""
+        """Send PINGREQ if half the keep-alive was silent in a direction.
+
+        End the connection if the PINGREQ before has no answer.
+        """
         is_alive = self._has_received or self._is_large_packet_coming(self._bytes_at_tick, self._keep_alive / 2)
         if is_alive or self._paused:
             self._awaits_pong = False
@@ -408,7 +414,7 @@ class MqttConnection(asyncio.Protocol):
             self.abort("the broker does not answer PINGREQ")
             return
         if not self._has_sent or not is_alive:
-            self._awaits_pong = not self._paused  # then no answer can be read
+            self._awaits_pong = not self._paused  # while paused, no answer can be read
             self._write(packets.pingreq())
         self._has_sent = self._has_received = False
         self._bytes_at_tick = self._bytes_received
@@ -417,8 +423,8 @@ class MqttConnection(asyncio.Protocol):
     # Receiving.
 
     def _take(self) -> None:
-        """Hand out packets that have come, until there is none, reading is paused, or others have to be served."""
-        self._take_due = False
+        """Handle received packets, at most 64 in one iteration of the loop, until reading is paused."""
+        self._take_is_due = False
         left = _MOST_PACKETS
         try:
             while left and not (self._paused or self._is_leaving or self._ended.done()):
@@ -438,17 +444,17 @@ class MqttConnection(asyncio.Protocol):
                 self._flush()
             self._close(f"the broker sends what MQTT does not allow: {error}")
         if not self._paused:
-            self._read(left > 0)
+            self._set_reading(left > 0)
             if not left:
                 self._take_soon()
 
     def _take_soon(self) -> None:
-        if not self._take_due:
-            self._take_due = True
+        if not self._take_is_due:
+            self._take_is_due = True
             self._loop.call_soon(self._take)
 
-    def _read(self, wanted: bool) -> None:
-        """Read from the socket, or leave what comes there."""
+    def _set_reading(self, wanted: bool) -> None:
+        """Start or stop reading from the socket."""
         if wanted == self._is_reading or self._transport is None or self._ended.done():
             return
         self._is_reading = wanted
@@ -465,8 +471,8 @@ class MqttConnection(asyncio.Protocol):
             if self._is_5:  # MQTT 3.1.1 lets a server send again, and has no Receive Maximum
                 if packet_id in self._unacknowledged:
                     raise protocol_error(f"PUBLISH with packet identifier {packet_id}, which is in use")
-                # Not in a session of before. Mosquitto 2.0 sends again all that was under way there, also to
-                # a client that takes less now; to end that connection would only begin the next one.
+                # Allowed in a kept session: Mosquitto 2.0 sends again all that was under way, even if the client now
+                # takes less. If the connection ended, the next one would begin in the same way.
                 if len(self._unacknowledged) >= self._session.receive_maximum and not self.session_present:
                     raise PacketError(Code.RECEIVE_MAXIMUM_EXCEEDED, "PUBLISH beyond Receive Maximum")  # section 3.3.4
             self._unacknowledged[packet_id] = packet.qos
@@ -485,7 +491,7 @@ class MqttConnection(asyncio.Protocol):
             case packets.Acknowledged():
                 self._on_published(packet.kind, packet.packet_id, packet.code)
             case packets.Answered():
-                kind, answer = self._answers.pop(packet.packet_id, (0, None))
+                kind, answer = self._awaited_answers.pop(packet.packet_id, (0, None))
                 if answer is None or kind != packet.kind or len(packet.codes) > 1:
                     raise protocol_error(f"an answer to nothing that was asked, packet identifier {packet.packet_id}")
                 if not answer.done():
@@ -498,7 +504,7 @@ class MqttConnection(asyncio.Protocol):
                 self._close(REASONS[packet.code] + (f": {on_one_line(why)}" if why else ""))
 
     def _on_published(self, kind: int, packet_id: int, code: int) -> None:
-        """Take an acknowledgement of what was published; with QoS 2 PUBREC and PUBCOMP (section 4.3.3)."""
+        """Handle PUBACK, or PUBREC and PUBCOMP of QoS 2 (section 4.3.3)."""
         awaited, published = self._published.get(packet_id, (standard.PUBACK, None))
         if kind != awaited:
             raise protocol_error(
@@ -531,7 +537,7 @@ class MqttConnection(asyncio.Protocol):
         self.maximum_qos = found.get(Property.MAXIMUM_QOS, 2)  # section 3.2.2.3.4
         self.session_expiry = found.get(Property.SESSION_EXPIRY_INTERVAL, self._session.expiry)
         self.maximum_packet_size = found.get(Property.MAXIMUM_PACKET_SIZE, standard.LARGEST_PACKET)
-        # [MQTT-3.2.2-21]; 0 is none. Pings are as frequent then, so that the end of a broker is seen.
+        # [MQTT-3.2.2-21]. 0 means no limit; pings are sent all the same, to notice a broker that has gone.
         self._keep_alive = min(found.get(Property.SERVER_KEEP_ALIVE, 0) or KEEP_ALIVE_SECONDS, KEEP_ALIVE_SECONDS)
         self._connected.set_result(None)
 
@@ -552,17 +558,17 @@ class MqttConnection(asyncio.Protocol):
             self._connected.set_exception(NoAnswerError(says))
             self._connected.exception()  # nothing may be waiting for it any more
         self._published.clear()
-        for _, answer in self._answers.values():
+        for _, answer in self._awaited_answers.values():
             if not answer.done():
                 answer.set_exception(lost)
                 answer.exception()
-        self._answers.clear()
+        self._awaited_answers.clear()
 
 
 async def _together(asked: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Await what is asked of the broker, 64 at once: 1,000 subscriptions take 16 round trips. Raise the first error."""
+    """Run these, 64 at the same time, so that 1,000 subscriptions take 16 round trips. Raise the first error."""
     rest = iter(asked)
-    while part := list(itertools.islice(rest, _MOST_ASKED)):
+    while part := list(itertools.islice(rest, _MOST_TOGETHER)):
         for answer in await asyncio.gather(*part, return_exceptions=True):
             if isinstance(answer, BaseException):
                 raise answer

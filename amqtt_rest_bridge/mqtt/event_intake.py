@@ -1,4 +1,4 @@
-"""The messages of one session of the private endpoint on their way to the engine. The event loop only.
+"""Offers the messages of one session of the private endpoint to the engine. The event loop only.
 
 Each subscription is for one client event, which its identifier names. `main` is the session of all routes but
 lossless ones; each of these has a session of its own. They differ in what happens to a message when the bridge dies:
@@ -127,7 +127,7 @@ class EventIntake(MessageSession):
 
     def take(self, connection: MqttConnection, received: Publish) -> None:
         """Accept a message, unless it came before and its calls go on."""
-        if not self.goes_on(connection, received):
+        if not self.is_continued(connection, received):
             self.accept(connection, received)
 
     def accept(self, connection: MqttConnection, received: Publish) -> None:
@@ -155,33 +155,26 @@ class EventIntake(MessageSession):
                     is_taken = True
             except Exception:  # no message keeps the next one from being read
                 log.exception("route %s, event %s: a message was not looked at", *name)
-        if is_taken:
-            delivery.release()
-        else:
-            self._give_back(delivery)
-
-    def _give_back(self, delivery: MqttDelivery) -> None:
-        """Leave a lossless message whose event is gone with the endpoint; acknowledge any other one."""
-        if self._warnings.count():
+        if not is_taken and self._warnings.count():
             what = "it stays on disk" if delivery.is_bounded else "it is dropped"
-            topic = loggable(delivery.received.topic)
+            topic = loggable(received.topic)
             log.warning("%s: the event of a message on %s is gone; %s", self.client.client_id, topic, what)
-        if delivery.is_bounded:
-            delivery.abandon()
+        if not is_taken and delivery.is_bounded:
+            delivery.abandon()  # the endpoint keeps it
         else:
             delivery.release()
 
     def end_message(self, delivery: MqttDelivery) -> None:
-        """Acknowledge a message; leave one that is abandoned, and was not sent again, with the endpoint."""
+        """Acknowledge a message. An abandoned one that was not sent again stays with the endpoint."""
         super().end_message(delivery)
-        if delivery.is_abandoned and not (delivery.came_again and delivery.connection.is_open):
+        if delivery.is_abandoned and not (delivery.came_after_drop and delivery.connection.is_open):
             self.remove(delivery)
             self._gave_back_on = delivery.connection
 
     def mark(self, delivery: MqttDelivery, event: EventName) -> str:
-        """Return the item of `private.ENDS` for a message of `main`; empty for one that is called again anyway.
+        """Return the item of `private.ENDS` for a message of `main`.
 
-        It is empty for a refused message, too: that has QoS 0, so it never comes again.
+        It is empty for a lossless message, which is called again anyway, and for a refused one, which has QoS 0.
         """
         received = delivery.received
         if not delivery.is_bounded and received.packet_id is not None:

@@ -1,10 +1,10 @@
-"""The messages of one session of a worker on their way to the engine, and the acknowledgement of each.
+"""Offers the messages of one session of a worker to the engine, and acknowledges each.
 
 A message is acknowledged as soon as all its calls have ended, so PUBACKs do not keep the order of the messages. MQTT 5
 section 4.6 asks for that order. But with it one call that is retried for an hour would hold back all later PUBACKs, and
 the broker would stop sending. Brokers accept PUBACKs in any order.
 
-`event_intake` has the sessions of the plugin's bridge. The event loop only.
+`event_intake` does the same for the plugin's bridge. The event loop only.
 """
 
 import asyncio
@@ -33,23 +33,24 @@ from amqtt_rest_bridge.times import LineLimit
 from amqtt_rest_bridge.topics import filter_matches, loggable
 
 MOST_PROPERTIES: Final = 32
-"""User properties of a message that are carried."""
+"""User properties of a message that the bridge passes on."""
 _LONGEST_CORRELATION: Final = 64
 _LONGEST_KEY: Final = 255
 _KEYS: Final = uuid.UUID("6f2f9f0a-5d0b-5b0e-9a3c-7d2f1d2b8c11")  # the namespace of keys made here
 
 log = logging.getLogger(__name__)
 
-_MOST_KNOWN: Final = 4096  # combinations of subscriptions
+_MOST_CACHED: Final = 4096  # combinations of subscriptions whose events are cached
 _WARN_SECONDS: Final = 60.0  # between two warnings of a session
-_MOST_AT_ONCE: Final = 64  # messages that are offered in one iteration of the loop
+_MOST_AT_ONCE: Final = 64  # delayed messages that are offered in one iteration of the loop
 
 
 @dataclass(slots=True, eq=False)
 class MqttDelivery:
-    """A message that its session holds. The last `release` acknowledges it, on the connection on which it came last.
+    """A message that its session holds: an `engine.needs.Delivery`.
 
-    It is an `engine.needs.Delivery`.
+    It counts the calls and publications that depend on the message. The last `release` acknowledges the message, on the
+    connection on which it came last.
     """
 
     session: "MessageSession"
@@ -58,32 +59,32 @@ class MqttDelivery:
     is_bounded: bool = True
     has_key: bool = False
     at_once: bool = False  # it is acknowledged on arrival
-    is_shared: bool = False  # calls of several events came of it
-    has_ended: bool = False
-    came_again: bool = False  # the broker has sent it again since it was dropped
-    is_dropped: bool = False  # calls of it must not begin any more
-    is_abandoned: bool = False  # a call of it was dropped, so that it must not be acknowledged
-    size: int = field(init=False)  # its properties take memory, too
-    _holds: int = field(init=False, default=0)
+    is_shared: bool = False  # it has calls of several events
+    has_ended: bool = False  # its last call or publication has ended
+    is_dropped: bool = False  # no call of it may begin any more
+    came_after_drop: bool = False  # the broker has sent it again after it was dropped
+    is_abandoned: bool = False  # a call of it was given up, so it must not be acknowledged
+    size: int = field(init=False)  # bytes, with its properties
+    _holds: int = field(init=False, default=0)  # `hold` without `release`
 
     def __post_init__(self) -> None:
-        """Note the size: the message may come again with other properties."""
+        """Keep the size of the first delivery: the message may come again with other properties."""
         self.size = self.received.size
 
     def move(self, connection: MqttConnection, received: Publish) -> bool:
-        """Go over to the connection on which the message came again; return False when it is another message."""
+        """Use the connection on which the message came again. Return False if `received` is another message."""
         before = self.received
         if (before.topic, before.payload) != (received.topic, received.payload):
             return False
-        self.connection, self.received, self.came_again = connection, received, self.is_dropped
+        self.connection, self.received, self.came_after_drop = connection, received, self.is_dropped
         return True
 
     def note_calls(self) -> None:
-        """Note whether several calls hold the message; its session holds it once, too."""
+        """Set `is_shared` if several calls hold the message, besides its session, which holds it once."""
         self.is_shared = self.is_shared or self._holds > 2
 
     def hold(self) -> None:
-        """Note that one more call or publication depends on it."""
+        """Count one more call or publication that depends on the message."""
         self._holds += 1
 
     def release(self) -> None:
@@ -94,7 +95,7 @@ class MqttDelivery:
             self.session.end_message(self)
 
     def abandon(self) -> None:
-        """Note that a call was given up before it began: the message is not acknowledged, and comes again."""
+        """Release the message for a call that was given up before it began. It is not acknowledged, and comes again."""
         self.is_abandoned = True
         self.release()
 
@@ -103,12 +104,12 @@ class MqttDelivery:
         return idempotency_key(self.session.client.client_id, self.received, event)
 
     def mark(self, event: EventName) -> str:
-        """Return what tells the broker that a publication ends the message for an event."""
+        """Return the mark of a publication that ends the message for an event; see `MessageSession.mark`."""
         return self.session.mark(self, event)
 
 
 class MessageSession(ABC):
-    """A session, and the messages of it that have come and were not acknowledged, by packet id.
+    """A session, and its messages that were not acknowledged, by packet id.
 
     Args:
         broker: Returns the broker's address; called before each connection.
@@ -119,8 +120,8 @@ class MessageSession(ABC):
     def __init__(
         self, broker: Callable[[], Address], session: ClientSession, gate: Callable[[], Awaitable[object]] | None = None
     ) -> None:
-        self.held = 0  # messages that have come and not ended
-        self.redelivered = 0  # messages that have come and that the broker had sent before
+        self.held = 0  # messages whose calls have not all ended
+        self.redelivered = 0  # messages that came with DUP
         self.is_paused = False
         self.unacknowledged: dict[int, MqttDelivery] = {}
         self.client = ReconnectingClient(broker, session, self.take, self.connected, gate=gate)
@@ -142,7 +143,7 @@ class MessageSession(ABC):
         return ""
 
     def pause(self) -> None:
-        """Take no more messages, for good; acknowledgements are sent all the same."""
+        """Read no more messages, for good. Acknowledgements are still sent."""
         self.is_paused = True
         if self.client.connection is not None:
             self.client.connection.pause()
@@ -154,13 +155,13 @@ class MessageSession(ABC):
             self.unacknowledged[delivery.received.packet_id] = delivery
 
     def remove(self, delivery: MqttDelivery) -> None:
-        """Remove a message: it is acknowledged, or comes again as another one."""
+        """Remove a message that is acknowledged, or that is to come again as a new one."""
         packet_id = delivery.received.packet_id
         if packet_id is not None and self.unacknowledged.get(packet_id) is delivery:
             del self.unacknowledged[packet_id]
 
-    def goes_on(self, connection: MqttConnection, received: Publish) -> bool:
-        """Return whether a message came on an earlier connection, and its calls go on or have ended."""
+    def is_continued(self, connection: MqttConnection, received: Publish) -> bool:
+        """Return whether a message that came again is held here: its calls go on, or it is acknowledged now."""
         if not received.duplicate:
             return False
         self.redelivered += 1
@@ -172,15 +173,15 @@ class MessageSession(ABC):
         return True
 
     def end_message(self, delivery: MqttDelivery) -> None:
-        """Acknowledge a message whose calls have ended. An abandoned message is not acknowledged: it comes again."""
+        """Acknowledge a message whose calls have ended; do not acknowledge an abandoned one, so that it comes again."""
         self.held -= 1
         if not delivery.is_abandoned:
             self._acknowledge(delivery)
-        elif delivery.came_again and delivery.connection.is_open:
+        elif delivery.came_after_drop and delivery.connection.is_open:
             self.accept(delivery.connection, delivery.received)
 
     def _acknowledge(self, delivery: MqttDelivery) -> None:
-        """Send PUBACK; without a connection, once the broker has sent the message again on the next one."""
+        """Send PUBACK. Without a connection, `is_continued` does so when the message comes again on the next one."""
         if delivery.received.packet_id is not None and delivery.connection.is_open:
             self.remove(delivery)
             delivery.connection.acknowledge(delivery.received.packet_id)
@@ -205,13 +206,13 @@ def carried(properties: Properties) -> MessageProperties | None:
             break
         if name not in (HOPS, TIME):
             kept.append((name, value))
-    if correlation is not None:  # ours are shorter: one that is cut equals none of them
+    if correlation is not None:  # those of the bridge are shorter, so a cut value equals none of them
         return MessageProperties(tuple(kept), correlation[:_LONGEST_CORRELATION])
     return MessageProperties(tuple(kept)) if kept else None
 
 
 def size_of(received: Publish) -> int:
-    """Return the bytes that `max_message_bytes` limits: of the payload, or all others if these are more."""
+    """Return the size that `max_message_bytes` limits: bytes of the payload or of the rest, whichever is larger."""
     return max(len(received.payload), received.size - len(received.payload))
 
 
@@ -225,7 +226,7 @@ def time_of(text: str | None, now: float) -> float:
 
 
 def hops_of(properties: Properties) -> int:
-    """Return how many routes a message has passed through, 0 where the property is not a number."""
+    """Return how many routes a message has passed through, 0 if the property is missing or not a number."""
     for name, value in properties.get(Property.USER_PROPERTY, ()):
         if name == HOPS and value.isascii() and value.isdigit():
             return min(int(value[:4]), 1000)
@@ -233,9 +234,9 @@ def hops_of(properties: Properties) -> int:
 
 
 def idempotency_key(client_id: str, message: Publish, event: EventName) -> str:
-    """Return the Idempotency-Key of a message for an event: the publisher's, or one made of the message.
+    """Return the Idempotency-Key of a message for an event: the publisher's, or else one derived from the message.
 
-    The key is the same whenever the broker sends the message again. With QoS 0, which is sent once, it is new.
+    The key stays the same if the broker sends the message again. A message of QoS 0 is sent once: its key is random.
     """
     pairs = message.properties.get(Property.USER_PROPERTY, ())
     given = next((value for name, value in pairs if name.lower() == KEY), None)
@@ -257,15 +258,15 @@ class Offer(Protocol):
         self, message: Message, *, hops: int, elsewhere: Collection[EventName], delivery: "MqttDelivery | None",
         size: int,
     ) -> None:  # fmt: skip
-        """Take a message for its events but those that receive it elsewhere. Does not await."""
+        """Offer a message to its events, except those in `elsewhere`. Does not await."""
 
 
 @dataclass(frozen=True, slots=True)
 class Feed:
     """A subscription, and the events that its messages are for.
 
-    `by_slot`: the subscription is not shared; each slot takes the messages of its own topics.
-    `at_once`: messages are acknowledged on arrival.
+    With `by_slot` the subscription is not shared: each slot takes the messages of its own topics. With `at_once`
+    messages are acknowledged on arrival.
     """
 
     topic_filter: str
@@ -275,7 +276,7 @@ class Feed:
 
     @property
     def identifier(self) -> int:
-        """Return the subscription identifier: the same after a restart, when the session has messages from before."""
+        """Return the subscription identifier. It survives a restart, since kept sessions have messages with it."""
         return 1 + crc32(self.topic_filter.encode()) % 268_435_454
 
     def matches(self, topic: str) -> bool:
@@ -285,7 +286,7 @@ class Feed:
 
 
 class Capacity:
-    """How many messages and bytes are held, and how many may be. Several capacities may share the bytes of `within`."""
+    """How many messages and bytes are held, and how many may be. Capacities with the same `within` share its bytes."""
 
     __slots__ = ("held", "held_bytes", "most", "most_bytes", "within")
 
@@ -303,7 +304,7 @@ class Capacity:
         return is_left and (within is None or within.held_bytes < within.most_bytes)
 
     def count(self, messages: int, size: int) -> None:
-        """Count messages that are held from now on; negative numbers are released."""
+        """Add to the messages and bytes that are held; negative numbers release them."""
         self.held += messages
         self.held_bytes += size
         if self.within is not None:
@@ -311,7 +312,7 @@ class Capacity:
 
 
 class _Delayed(NamedTuple):
-    """A message for ORDERED events that has to wait."""
+    """A message for ORDERED events that waits until `ordered_from`: the arguments of `_offer_now`."""
 
     message: Message
     hops: int
@@ -328,10 +329,9 @@ class Intake(MessageSession):
         broker, session, gate: As of `MessageSession`.
         offer: Takes the messages.
         slot, slots: The slot that the session is of, and how many there are, for feeds by slot.
-        capacity: Bounds what the sessions of the route hold. When it is full, a session that holds a message reads no
-            other.
-        keeps_unserved: Returns whether to hold messages that no event here takes, since another worker may have the
-            event.
+        capacity: Bounds what the sessions of the route hold. While it is full, a session reads only if it holds no
+            message.
+        keeps_unserved: Returns whether to hold messages without an event here, because another worker may have it.
     """
 
     def __init__(
@@ -341,56 +341,58 @@ class Intake(MessageSession):
     ) -> None:  # fmt: skip
         super().__init__(broker, session, gate)
         self.ordered_from = -math.inf
-        """Calls of ORDERED events begin at this time of the loop: until then calls of a crashed worker may run."""
+        """Time of the loop before which no call of an ORDERED event begins: calls of a crashed worker may still run."""
         self._capacity = capacity or Capacity()
         self._offer = offer
         self._slot, self._slots = slot, slots
         self._feeds: dict[int, Feed] = {}
-        self._wanted: list[Subscription] = []
-        self._gone: set[str] = set()  # topic filters to unsubscribe
-        self._all: frozenset[EventName] = frozenset()
-        self._ordered: frozenset[EventName] = frozenset()
-        self._known: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}  # what `_elsewhere` returns
-        self._waiting: deque[_Delayed] = deque()
+        self._subscriptions: list[Subscription] = []
+        self._gone_filters: set[str] = set()  # topic filters to unsubscribe
+        self._all_events: frozenset[EventName] = frozenset()  # the client events of all routes
+        self._ordered_events: frozenset[EventName] = frozenset()  # those of this session's feeds by slot
+        self._elsewhere_cache: dict[tuple[tuple[int, ...], bool], frozenset[EventName]] = {}  # results of `_elsewhere`
+        self._delayed: deque[_Delayed] = deque()
         self._connection: MqttConnection | None = None  # the latest
         self._keeps_unserved = keeps_unserved
-        self._unserved: list[MqttDelivery] = []
+        self._unserved: list[MqttDelivery] = []  # messages without an event here, which another worker may have
         self._warnings = LineLimit(_WARN_SECONDS)
-        self._subscribing = 0
-        self._missed = False  # messages came without room while the broker's answer was awaited
-        self._has_subscribed = False  # on the last connection, which was closed for missed messages
+        self._subscribing = 0  # how many `_subscribe` await the broker's answers
+        self._has_missed = False  # messages came without room while `_subscribe` ran
+        self._has_subscribed = False  # on the last connection, which was closed because of missed messages
 
     def prepare(self, feeds: Iterable[Feed], events: frozenset[EventName]) -> list[str]:
-        """Use these feeds for messages from now on; return the topic filters that are gone.
+        """Use these feeds for messages from now on; return the topic filters of former feeds that are gone.
 
         `events` are the client events of all routes.
         """
         before, feeds = self._feeds, list(feeds)
         self._feeds = {feed.identifier: feed for feed in feeds}
-        self._wanted = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
-        self._all = events
-        self._ordered = frozenset[EventName]().union(*(feed.events for feed in self._feeds.values() if feed.by_slot))
-        self._known = {}
+        self._subscriptions = [Subscription(feed.topic_filter, feed.identifier) for feed in feeds]
+        self._all_events = events
+        self._ordered_events = frozenset[EventName]().union(
+            *(feed.events for feed in self._feeds.values() if feed.by_slot)
+        )
+        self._elsewhere_cache = {}
         self.look_again()
         return [feed.topic_filter for number, feed in before.items() if number not in self._feeds]
 
     async def subscribe(self, gone: Iterable[str] = ()) -> None:
-        """Subscribe all feeds, then unsubscribe the `gone` topic filters; without a connection, on the next one."""
-        self._gone.update(gone)
+        """Subscribe all feeds, then unsubscribe the `gone` topic filters: now, or once there is a connection."""
+        self._gone_filters.update(gone)
         if self.client.connection is not None:
             await self._subscribe(self.client.connection)
 
     def drop(self, *, shared: bool) -> None:
         """Drop messages whose calls have not begun: the broker sends them on the session's next connection.
 
-        Messages that wait here are dropped at once; `MqttDelivery.is_dropped` tells the engine not to begin the others.
-        A message for several events is dropped only with `shared`: one of its calls may have ended, and would be
-        repeated.
+        Delayed and unserved messages are abandoned here. For the others, `MqttDelivery.is_dropped` tells the engine not
+        to begin their calls. A message for several events is dropped only with `shared`: if one of its calls has ended,
+        that call is repeated.
         """
         for delivery in self.unacknowledged.values():
             delivery.is_dropped = not delivery.has_ended and (shared or not delivery.is_shared)
-        waiting, self._waiting = self._waiting, deque[_Delayed]()
-        self._waiting.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
+        waiting, self._delayed = self._delayed, deque[_Delayed]()
+        self._delayed.extend(one for one in waiting if not (shared or one.delivery.is_dropped))
         for one in waiting:
             if shared or one.delivery.is_dropped:
                 one.delivery.abandon()
@@ -398,49 +400,49 @@ class Intake(MessageSession):
             self._unserved.pop().abandon()
 
     def look_again(self) -> None:
-        """Offer the messages that no event took again, by the present routes."""
+        """Offer the unserved messages again, since routes have changed."""
         unserved, self._unserved = self._unserved, []
         for delivery in unserved:
             self._distribute(delivery)
             delivery.release()
 
     async def connected(self, connection: MqttConnection) -> None:
-        """Subscribe, unless only missed messages were the reason for the new connection."""
+        """Subscribe, unless the session connects again only for missed messages."""
         self._connection = connection
         has_subscribed, self._has_subscribed = self._has_subscribed, False
-        if not connection.session_present:  # then no message of before comes again
+        if not connection.session_present:  # the broker has forgotten the session: no message comes again
             self.unacknowledged.clear()
-            self._gone = set()
+            self._gone_filters = set()
         elif has_subscribed:
             return
         await self._subscribe(connection)
 
     async def _subscribe(self, connection: MqttConnection) -> None:
-        """Subscribe. The broker's answers come behind messages, so these are read even without room.
+        """Subscribe. Messages are read even without room, since the broker's answers come behind them.
 
-        Messages without room are not taken. Once subscribed, the session connects again, and the broker repeats them.
+        Messages without room are not taken. After the answers the session connects again, and the broker repeats them.
         """
         self._subscribing += 1
         connection.resume()
         try:
-            wanted = list(self._wanted)
+            wanted = list(self._subscriptions)
             await connection.subscribe(wanted)
-            gone = self._gone - {one.topic_filter for one in wanted}
+            gone = self._gone_filters - {one.topic_filter for one in wanted}
             await connection.unsubscribe(map(Subscription, gone))
-            self._gone -= gone
+            self._gone_filters -= gone
         finally:
             self._subscribing -= 1
             if not self._has_room():
                 connection.pause()
-        if self._missed and not self._subscribing:
-            self._missed, self._has_subscribed = False, True
+        if self._has_missed and not self._subscribing:
+            self._has_missed, self._has_subscribed = False, True
             await self.client.connect_again(connection)
 
     def take(self, connection: MqttConnection, received: Publish) -> None:
-        """Accept a message, while there is room for one."""
-        if not self.goes_on(connection, received):
-            if self._missed or (self._subscribing and not self._has_room()):
-                self._missed = True  # so are all that follow, as they would be called before it
+        """Accept a message. While `_subscribe` runs, one without room is missed."""
+        if not self.is_continued(connection, received):
+            if self._has_missed or (self._subscribing and not self._has_room()):
+                self._has_missed = True  # all later messages are missed too, else their calls would begin earlier
                 return
             self.accept(connection, received)
         if not self._subscribing and not self._has_room():
@@ -454,7 +456,7 @@ class Intake(MessageSession):
         self._distribute(delivery)
 
     def _distribute(self, delivery: MqttDelivery) -> None:
-        """Offer a message to its events; to ORDERED ones from `ordered_from` on."""
+        """Offer a message to its events. ORDERED ones get it at `ordered_from`, if that is later."""
         received = delivery.received
         identifiers = tuple(received.properties.get(Property.SUBSCRIPTION_IDENTIFIER, ()))
         feeds = [self._feeds[number] for number in identifiers if number in self._feeds]
@@ -466,40 +468,44 @@ class Intake(MessageSession):
             self._take_unserved(delivery)
             return
         delivery.hold()
-        if not received.retain and elsewhere != self._all:
+        if not received.retain and elsewhere != self._all_events:
             hops, properties = hops_of(received.properties), carried(received.properties)
             now = time.time()
             message = Message(received.topic, received.payload, now, properties)
             user = received.properties.get(Property.USER_PROPERTY)
             if user is not None and (first := dict(user).get(TIME)) is not None:
                 message = replace(message, timestamp=time_of(first, now), sent_again=now)
-            if self._ordered and (self._waiting or self._seconds_left > 0) and (ordered := self._ordered - elsewhere):
-                if not self._waiting:
-                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_waiting)
+            if (
+                self._ordered_events
+                and (self._delayed or self._seconds_left > 0)
+                and (ordered := self._ordered_events - elsewhere)
+            ):
+                if not self._delayed:
+                    asyncio.get_running_loop().call_later(max(0.0, self._seconds_left), self._offer_delayed)
                 delivery.hold()
-                self._waiting.append(_Delayed(message, hops, self._all - ordered, delivery))
+                self._delayed.append(_Delayed(message, hops, self._all_events - ordered, delivery))
                 elsewhere |= ordered
             self._offer_now(message, hops, elsewhere, delivery)
         delivery.release()
 
     def _elsewhere(self, identifiers: tuple[int, ...], is_own: bool) -> frozenset[EventName]:
-        """Return the events that receive a message by another subscription, or in another slot if it is not `is_own`.
+        """Return the events that receive a message through other subscriptions.
 
-        All other events take the message: so does one that a reload adds before `prepare` knows it, and misses none.
+        Unless `is_own`, these include the events of feeds by slot: another slot has the message. All other events take
+        the message here, also events that a reload has added and `prepare` does not know yet.
         """
-        known = self._known.get((identifiers, is_own))
+        known = self._elsewhere_cache.get((identifiers, is_own))
         if known is None:
             feeds = [self._feeds[number] for number in identifiers]
-            known = self._all - frozenset().union(*(feed.events for feed in feeds if is_own or not feed.by_slot))
-            if len(self._known) < _MOST_KNOWN:
-                self._known[identifiers, is_own] = known
+            known = self._all_events - frozenset().union(*(feed.events for feed in feeds if is_own or not feed.by_slot))
+            if len(self._elsewhere_cache) < _MOST_CACHED:
+                self._elsewhere_cache[identifiers, is_own] = known
         return known
 
     def _take_unserved(self, delivery: MqttDelivery) -> None:
-        """Hold a message that no event here takes while another worker may have one; else acknowledge it.
+        """Hold a message that has no event here if another worker may have one; else acknowledge it.
 
-        Such a message comes by a subscription of other routes: those of another worker that had the slot, or those
-        before a reload.
+        The message comes through a subscription made for other routes: by the slot's last worker, or before a reload.
         """
         delivery.hold()
         is_kept = self._keeps_unserved()
@@ -516,13 +522,13 @@ class Intake(MessageSession):
     def _seconds_left(self) -> float:
         return self.ordered_from - asyncio.get_running_loop().time()
 
-    def _offer_waiting(self) -> None:
-        for _ in range(min(_MOST_AT_ONCE, len(self._waiting))):
-            waiting = self._waiting.popleft()
+    def _offer_delayed(self) -> None:
+        for _ in range(min(_MOST_AT_ONCE, len(self._delayed))):
+            waiting = self._delayed.popleft()
             self._offer_now(*waiting)
             waiting.delivery.release()
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._offer_waiting)
+        if self._delayed:
+            asyncio.get_running_loop().call_soon(self._offer_delayed)
 
     def _offer_now(self, message: Message, hops: int, elsewhere: frozenset[EventName], delivery: MqttDelivery) -> None:
         try:
@@ -533,15 +539,15 @@ class Intake(MessageSession):
         delivery.note_calls()
 
     def _has_room(self) -> bool:
-        """Return whether one more message may be read: the broker keeps the others.
+        """Return whether one more message may be read.
 
-        Messages beyond the room come with QoS 0, or if the broker exceeds Receive Maximum.
+        Receive Maximum keeps most messages at the broker, but not those of QoS 0, nor if the broker exceeds it.
         """
         return not self.is_paused and (not self.held or self._capacity.is_left)
 
     def end_message(self, delivery: MqttDelivery) -> None:
-        """Acknowledge a message, and read the next ones if there is room now."""
+        """Acknowledge a message, and read further ones if there is room."""
         self._capacity.count(-1, -delivery.size)
         super().end_message(delivery)
-        if self._has_room() and self._connection is not None:  # which may be a later one than the message came on
+        if self._has_room() and self._connection is not None:  # perhaps a later connection than that of the message
             self._connection.resume()
