@@ -58,7 +58,7 @@ ready, is on a line of its own (to standard error unless on a terminal).
 EPILOG = """\
 exit status:
   0    shown (even if there is no route)
-  1    bridge or broker cannot be reached, refuses the question, or closed the connection; the broker has no such group
+  1    bridge or broker cannot be reached, refuses the question, or closed the connection; no such group
   2    the command is used wrongly
   130  ended by Ctrl-C
 

@@ -33,7 +33,7 @@ _TAIL: Final = 512
 _WORD: Final = re.compile(r"\s*(-{1,2}[A-Za-z][A-Za-z-]{0,63})(?:\s|$)")
 _DEFINITION: Final = re.compile(
     r"(?:(?!DEFINE\b)(?P<named>[A-Za-z0-9_.-]++)\s+)?"
-    r"(?P<text>(?:\s++|//[^\n]*+|--[^\n]*+|/\*.*?\*/)*+DEFINE\b(?:\s+ROUTE\s+(?P<name>\S+))?.*)",
+    r"(?P<text>(?>(?:\s++|//[^\n]*+|--[^\n]*+|/\*.*?\*/)*)DEFINE\b(?:\s+ROUTE\s+(?P<name>\S+))?.*)",
     re.IGNORECASE | re.DOTALL,
 )
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
