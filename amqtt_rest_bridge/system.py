@@ -11,7 +11,7 @@ import gc
 import logging
 import os
 import stat
-from typing import Final
+from typing import Final, NoReturn
 
 log = logging.getLogger(__name__)
 
@@ -130,6 +130,11 @@ def regular_file(path: str | os.PathLike[str]) -> os.stat_result:
 
 
 _OWNER_ALONE: Final = 0o600
+
+
+def refuse_passphrase() -> NoReturn:
+    """Refuse a private key that needs a passphrase, in place of OpenSSL, which would ask for it at the terminal."""
+    raise ValueError("the key is encrypted")
 
 
 def open_private(path: str | os.PathLike[str]) -> int:

@@ -80,7 +80,7 @@ class Follower:
         if self._dropped and not self._events:
             parts.append(event("dropped", {"count": self._dropped}))
             self._dropped = 0
-        return self._pulse.of(b"".join(parts))
+        return self._pulse.beat(b"".join(parts))
 
     def close(self) -> None:
         """Cease to follow."""

@@ -1,8 +1,9 @@
-"""`HttpClient.send`: a request to one server out, its response in, on libcurl and the event loop.
+"""`HttpClient` sends requests to one server and returns their responses, on libcurl and the event loop.
 
-libcurl connects, keeps connections, speaks TLS, HTTP/1.1 and HTTP/2, goes through proxies and bounds time and bytes.
-This module adds what routes promise: redirects by our rule, a Digest login, a turn before each request that leaves, and
-which request may be sent twice. `transfer` runs an attempt.
+`engine.event` has built the request, and judges the response. libcurl connects, keeps connections, speaks TLS, HTTP/1.1
+and HTTP/2, goes through proxies, and bounds time and bytes; `transfer` runs it for one attempt. This module adds what
+routes promise: it follows redirects by our rule, logs in with Digest, waits for a turn before each request that leaves,
+and decides which request may be sent twice.
 """
 
 import asyncio
@@ -55,7 +56,7 @@ Turn = Callable[[], Awaitable[None]]
 def client_for(
     config: RestApiConfig, server: str, *, max_response_bytes: int, environment: Mapping[str, str]
 ) -> "HttpClient":
-    """Return the client for a server, with the timeout, TLS files, proxies and Digest login of a route.
+    """Return a client for a server, with the timeout, TLS files, proxies and Digest login of a route.
 
     Args:
         config: The configuration of the route.
@@ -119,7 +120,7 @@ class HttpClient:
         self._servers = {options.origin: self._server}  # two at most: a redirect may lead to the same host's HTTPS
         self._tls = TlsSettings(options.tls)
         self._connections: Connections | None = None  # while there may be any
-        self._used = 0.0  # when a connection was used last
+        self._last_used = 0.0  # when a connection was used, by `clock`
         self._timer: asyncio.TimerHandle | None = None
 
     async def send(self, request: HttpRequest, *, turn: Turn | None = None) -> HttpResponse:
@@ -137,8 +138,12 @@ class HttpClient:
             CallError: `timeout`, `connection_failed`, `tls_failed` or `response_too_large`.
             ValueError: The URL is not of this client's server, or a header would change the shape of the request.
         """
+        _check_names(tuple([name for name, _ in request.headers]))
+        if _SHAPE.search("".join([value for _, value in request.headers])):
+            raise ValueError("Invalid header value")
+        lines = [(f"{name}: {value}" if value.strip() else f"{name};").encode() for name, value in request.headers]
         server, url, spent, is_repeated = self._server, request.url, 0.0, False
-        target, lines = self._target(url), _header_lines(request)
+        target = self._target(url)
         redirects = MOST_REDIRECTS if request.method is Method.GET else 0
         has_own_login = self._digest is None or bool(values_of(request.headers, "authorization"))
         login = None if self._digest is None or has_own_login else RequestLogin(self._digest)
@@ -153,8 +158,9 @@ class HttpClient:
             began = self._clock()
             try:
                 head, body = await self._attempt(server, target, request, sent, self._options.timeout - spent)
-            except ClosedBeforeError:  # the server closed a kept connection before it answered
-                if is_repeated or not _may_repeat(request):
+            except ClosedBeforeError:  # the server may have seen the request, RFC 9110 section 9.2.2
+                may_repeat = request.method in IDEMPOTENT or values_of(request.headers, "idempotency-key")
+                if is_repeated or not may_repeat:
                     raise failures.closed_before(server.where) from None
                 is_repeated = True
                 continue
@@ -162,8 +168,9 @@ class HttpClient:
                 spent += self._clock() - began
             if login is not None and login.repeats(head.status, head.fields):
                 continue
-            following = self._following(url, head) if redirects else None
-            if following is None:
+            locations = values_of(head.fields, "location") if redirects and head.status in REDIRECTS else []
+            following = resolve(url, locations[0]) if locations else None
+            if following is None or not may_follow(self._options.origin, following[0]):
                 return HttpResponse(head.status, head.reason, head.fields, body, spent, credentials)
             origin, target = following
             url, redirects = f"{origin}{target}", redirects - 1
@@ -176,7 +183,7 @@ class HttpClient:
         """Close idle connections; requests under way go on, and later ones are possible."""
         if self._timer is not None:
             self._timer.cancel()
-        self._used = -LONGEST_IDLE
+        self._last_used = -LONGEST_IDLE
         self._close_idle()
 
     def _target(self, url: str) -> str:
@@ -191,12 +198,6 @@ class HttpClient:
         if _CONTROL.search(target):
             raise ValueError("Invalid method or target")
         return target
-
-    def _following(self, url: str, head: Head) -> tuple[Origin, str] | None:
-        """Return where a redirect leads, None when it may not be followed."""
-        locations = values_of(head.fields, "location") if head.status in REDIRECTS else []
-        resolved = resolve(url, locations[0]) if locations else None
-        return resolved if resolved is not None and may_follow(self._options.origin, resolved[0]) else None
 
     async def _attempt(
         self, server: "_Server", target: str, request: HttpRequest, lines: list[bytes], seconds: float
@@ -220,14 +221,14 @@ class HttpClient:
             return transfer.read_response(ended, server.where, seconds=self._options.timeout)
         finally:
             connections.release(transfer)
-            self._used = self._clock()
+            self._last_used = self._clock()
             if self._timer is None:
                 self._timer = asyncio.get_running_loop().call_later(LONGEST_IDLE, self._close_idle)
 
     def _close_idle(self) -> None:
         """Close all connections when none was used for `LONGEST_IDLE`; else look again later."""
         is_idle = self._connections is None or not self._connections.running
-        left = self._used + LONGEST_IDLE - self._clock() if is_idle else 1.0
+        left = self._last_used + LONGEST_IDLE - self._clock() if is_idle else 1.0
         if left > 0:
             self._timer = asyncio.get_running_loop().call_later(left, self._close_idle)
             return
@@ -263,20 +264,7 @@ class _Server:
             self.settings += ((pycurl.RESOLVE, named),)
 
 
-def _header_lines(request: HttpRequest) -> list[bytes]:
-    """Return the header lines of a request; raises `ValueError` for one that would change its shape."""
-    _check_names(tuple([name for name, _ in request.headers]))
-    if _SHAPE.search("".join([value for _, value in request.headers])):
-        raise ValueError("Invalid header value")
-    return [(f"{name}: {value}" if value.strip() else f"{name};").encode() for name, value in request.headers]
-
-
 @lru_cache(maxsize=1024)
 def _check_names(names: tuple[str, ...]) -> None:
     if not all(map(_NAME.fullmatch, names)):
         raise ValueError("Invalid header name")
-
-
-def _may_repeat(request: HttpRequest) -> bool:
-    """Return whether a request may be repeated although its server may have seen it (RFC 9110 section 9.2.2)."""
-    return request.method in IDEMPOTENT or bool(values_of(request.headers, "idempotency-key"))

@@ -1,7 +1,9 @@
 """One connection of a port: it reads requests, one after the other, and sends their answers.
 
-The memory of a connection is bounded, even if its peer sends without end or reads nothing: it holds one request, and
-the bytes of one read that are not parsed. The next request is parsed once the last answer is in the system's buffers.
+`server` has accepted the connection, and its port gives the connection a turn for each request; the application answers
+it. The memory of a connection is bounded, even if its peer sends without end or reads nothing: it holds one request,
+and the bytes of one read that are not parsed. The next request is parsed once the last answer is in the system's
+buffers.
 
 llhttp (httptools) parses header fields, lengths and chunks, and refuses invalid HTTP. `RequestReader` does the rest. It
 finds the end of a request, bounds head, body and chunks, and checks Host. It reads the request line, since llhttp knows
@@ -489,8 +491,9 @@ class _StreamSender:
             log.exception("A stream failed and is ended")
             piece = b""
         if not isinstance(piece, bytes):
-            if self._timer is None:  # a running timer fires earlier, and the stream is then asked again
-                self._timer = asyncio.get_running_loop().call_later(piece, self._wake_late)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = asyncio.get_running_loop().call_later(piece, self.wake)
         elif piece:
             self._transport.write(piece)
             self._connection.active = time.monotonic()
@@ -503,10 +506,6 @@ class _StreamSender:
         if self._timer is not None:
             self._timer.cancel()
         self._stream.close()
-
-    def _wake_late(self) -> None:
-        self._timer = None
-        self.wake()
 
 
 class RequestReader:

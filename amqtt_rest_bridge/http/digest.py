@@ -137,7 +137,14 @@ class RequestLogin:
             CallError: The server asks for a login other than Digest, or for a digest that is not supported.
         """
         if status != HTTPStatus.UNAUTHORIZED:
-            self._accept(headers)
+            if self._answers is None:
+                return False
+            if self._repeated:
+                self._route.accepted, self._repeated = self._answers, 0
+            for following in values_of(headers, "authentication-info"):
+                nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
+                if nonce and not CONTROL.search(nonce):
+                    self._route.accepted = AnsweredChallenge(replace(self._answers.challenge, nonce=nonce))
             return False
         if self._route.accepted is self._answers:
             self._route.accepted = None
@@ -147,16 +154,6 @@ class RequestLogin:
             return False
         self._answers, self._repeated = AnsweredChallenge(challenge), self._repeated + 1
         return True
-
-    def _accept(self, headers: Pairs) -> None:
-        if self._answers is None:
-            return
-        if self._repeated:
-            self._route.accepted, self._repeated = self._answers, 0
-        for following in values_of(headers, "authentication-info"):
-            nonce = {name: text for _, name, text in _items(following)}.get("nextnonce")
-            if nonce and not CONTROL.search(nonce):
-                self._route.accepted = AnsweredChallenge(replace(self._answers.challenge, nonce=nonce))
 
 
 def strongest(values: Iterable[str]) -> Challenge:

@@ -1,6 +1,7 @@
-"""Requests and answers, which a port and its application exchange. Values only.
+"""Requests and answers: the values that a port (`server`) and its application exchange.
 
-`event_of` and `Pulse` write server-sent events (WHATWG HTML section 9.2).
+The application of server mode is `engine.server_mode`, that of the admin port `admin.app`. `event_of` and `Pulse` write
+server-sent events (WHATWG HTML section 9.2).
 """
 
 import asyncio
@@ -40,13 +41,13 @@ _LINE_BREAK: Final = re.compile("\r\n|\r|\n")
 
 
 class Caller:
-    """The peer that waits for an answer. One of this class itself never leaves."""
+    """The peer that waits for an answer. `http.connection` has those of a port; one of this class never leaves."""
 
     has_left = False
-    """It has closed its side: it is gone, or still waits for its answer (RFC 9293 section 3.6); TCP does not tell."""
+    """Whether it has closed its side. It may still wait for its answer: TCP does not say (RFC 9293 section 3.6)."""
 
     def when_left(self, action: Callable[[], None]) -> None:
-        """Call `action` once it has left. The last action that was given counts."""
+        """Call `action` once the peer has left. A later call replaces the action."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +70,20 @@ class Refusal:
 class Request(Struct, frozen=True):
     """A request as it came, its body complete.
 
-    Texts hold the octets that were sent as Latin-1, since HTTP leaves their encoding open (RFC 9110 section 5.5).
-    `target` and `query` are as in the request line; names of `headers` are in lower case, values of repeated ones are
-    joined by commas; `remote` is the address of the peer. With a `refusal` the server has not read the request to its
-    end, or does not admit it: the application only adds the endpoint's own headers, such as CORS headers. An answer
-    that has to wait is refused without `may_wait`: too many of the port's are being made.
+    Texts are decoded as Latin-1, since HTTP leaves their encoding open (RFC 9110 section 5.5).
+
+    Args:
+        id: The value of X-Request-ID in the answer.
+        method: As sent.
+        target: As in the request line.
+        query: The part of `target` behind the question mark.
+        headers: Values by name in lower case; those of a repeated header are joined by commas.
+        body: All of it.
+        refusal: Why the server has not read the request to its end, or does not admit it. The application then only
+            adds the endpoint's own headers, such as CORS headers.
+        remote: The address of the peer.
+        caller: The peer.
+        may_wait: False if too many answers of the port are being made: one that has to wait is refused.
     """
 
     id: str
@@ -95,11 +105,11 @@ class ResponseStream(Protocol):
     """
 
     def begin(self, wake: Callable[[], None]) -> None:
-        """Begin: `wake` has the next piece taken. It may be called at any time and more than once."""
+        """Begin. `wake` asks for the next piece to be taken, and may be called at any time and more than once."""
         ...
 
     def take(self) -> bytes | float:
-        """Return the next piece, b"" at the end, or the seconds after which to ask again although nothing woke it."""
+        """Return the next piece, b"" at the end, or in how many seconds to ask again if `wake` is not called before."""
         ...
 
     def close(self) -> None:
@@ -123,7 +133,7 @@ class Response(Struct, frozen=True):
 
 
 class Later(Struct):
-    """An answer that `make` returns once something has ended, well or not. It is not made if that is cancelled."""
+    """An answer that `make` returns once `awaited` is done. If `awaited` is cancelled, there is no answer."""
 
     awaited: "asyncio.Future[Any]"
     make: Callable[[], Response]
@@ -146,7 +156,7 @@ class Application(Protocol):
     """What answers the requests of a port."""
 
     def answer(self, request: Request) -> Answer:
-        """Answer a request, or return what does; called once for each, and must not block."""
+        """Return the answer of a request, or what makes it. Called once for each request; must not block."""
         ...
 
 
@@ -185,7 +195,7 @@ class RequestRefusedError(BridgeError):
 
 
 def refuse(row: AnswerRow, message: str, headers: Headers = (), *, hint: str | None = None) -> Refusal:
-    """Return the answer of a row; `headers` go with it, `hint` replaces the row's where it holds facts."""
+    """Return the refusal of a row of the catalogue, with these headers. `hint` replaces that of the row."""
     return Refusal(row.code, row.status, message, row.hint if hint is None else hint, headers)
 
 
@@ -206,7 +216,7 @@ def overloaded(message: str = "The bridge serves as many requests as it can; thi
 
 
 FAILED: Final = refuse(catalogue.INTERNAL_ERROR, "The bridge failed on this request")
-"""The server or its application failed; without a word of the cause."""
+"""The server or its application failed. The log has the cause; the caller does not learn it."""
 SHUTTING_DOWN: Final = refuse(
     catalogue.SHUTTING_DOWN, "The bridge is shutting down; this request was not published", RETRY_AFTER
 )
@@ -222,14 +232,14 @@ def event_of(text: str, number: str | None = None, name: str | None = None) -> b
 
 
 class Pulse:
-    """Keeps a stream open through proxies: with a comment when nothing was sent for 15 s."""
+    """Keeps a stream open through proxies, by a comment after each 15 s in which nothing was sent."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
         self._sent_at = monotonic()
 
-    def of(self, piece: bytes) -> bytes | float:
-        """Return a piece; in the place of an empty one a comment, or the seconds until it is due."""
+    def beat(self, piece: bytes) -> bytes | float:
+        """Return a piece as it is. For an empty one return a comment, or the seconds until a comment is due."""
         now = self._monotonic()
         if not piece and now - self._sent_at < _BEAT_SECONDS:
             return self._sent_at + _BEAT_SECONDS - now

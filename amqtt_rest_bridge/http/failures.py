@@ -74,10 +74,15 @@ def attempt_failed(where: str, ended: Ended, *, seconds: float, limit: int) -> C
             return catalogue.TIMEOUT_CONNECTING.error(f"no connection to {where} within {seconds:g} s", unsent=True)
         return catalogue.TIMEOUT_ANSWERING.error(f"{where} was not done within {seconds:g} s ({phase})")
     if code == pycurl.E_SSL_CACERT:
-        return _certificate_refused(where, ended)
+        row: FailureRow | None = catalogue.CERTIFICATES.get(ended.verify_result)
+        why = _ERROR_NUMBER.sub("", ended.text.rpartition(": ")[2])
+        if row is None and "subject name" in ended.text:
+            row, why = catalogue.CERTIFICATES[_HOST_MISMATCH], "it is not valid for this host name or address"
+        return (row or catalogue.CERTIFICATE).error(f"the certificate of {where} is refused: {why}")
     if phase is Phase.CONNECTING:
         return _not_connected(where, ended)
-    if _is_tls_alert(ended):
+    is_of_tls = ended.tls and (code in _TLS_CODES or "ssl routines" in ended.text.lower())
+    if is_of_tls and not _was_closed(ended):  # with TLS 1.3 a client certificate is refused after the handshake
         return _tls_failed(where, ended)
     return _not_answered(where, ended, limit)
 
@@ -157,11 +162,6 @@ def _not_connected(where: str, ended: Ended) -> CallError:
     return catalogue.UNREACHABLE.error(f"no connection to {where}: {why}", unsent=True)
 
 
-def _is_tls_alert(ended: Ended) -> bool:
-    """Return whether TLS broke after the handshake: with TLS 1.3 a client certificate is refused only then."""
-    return ended.tls and (ended.code in _TLS_CODES or "ssl routines" in ended.text.lower()) and not _was_closed(ended)
-
-
 def _was_closed(ended: Ended) -> bool:
     return any(words in ended.text.lower() for words in _CLOSED)
 
@@ -185,14 +185,6 @@ def _tls_failed(where: str, ended: Ended) -> CallError:
     elif ended.phase is Phase.CONNECTING and _was_closed(ended):
         return row.error(f"{where} closed the connection during the TLS handshake", unsent=True)
     return row.error(message)
-
-
-def _certificate_refused(where: str, ended: Ended) -> CallError:
-    row: FailureRow | None = catalogue.CERTIFICATES.get(ended.verify_result)
-    why = _ERROR_NUMBER.sub("", ended.text.rpartition(": ")[2])
-    if row is None and "subject name" in ended.text:
-        row, why = catalogue.CERTIFICATES[_HOST_MISMATCH], "it is not valid for this host name or address"
-    return (row or catalogue.CERTIFICATE).error(f"the certificate of {where} is refused: {why}")
 
 
 def redirect_refused(request: HttpRequest, response: HttpResponse) -> CallError | None:

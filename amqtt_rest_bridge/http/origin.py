@@ -57,7 +57,16 @@ def origin_of(parts: SplitResult) -> Origin:
     port = DEFAULT_PORTS[parts.scheme] if parts.port is None else parts.port
     if not port:
         raise ValueError("its port is 0")
-    return Origin(parts.scheme, _ascii_host(parts.hostname or ""), port)
+    host = parts.hostname or ""
+    if ":" in host:
+        return Origin(parts.scheme, str(ipaddress.IPv6Address(host)), port)  # AddressValueError is a ValueError
+    if not host.isascii():
+        if _IDNA_DEVIATIONS & frozenset(host):
+            raise ValueError(f"the host {host!r} is written differently by different software; use its xn-- form")
+        host = host.encode("idna").decode()  # UnicodeError is a ValueError
+    if not HOST_NAME.fullmatch(host):
+        raise ValueError("it names no host" if not host else f"{host!r} is not a host name")
+    return Origin(parts.scheme, host, port)
 
 
 def printable(text: str) -> str:
@@ -86,18 +95,6 @@ def may_follow(old: Origin, new: Origin) -> bool:
     return new == old or (old.host == new.host and (old.scheme, old.port, new.scheme, new.port) == _UPGRADE)
 
 
-def _ascii_host(host: str) -> str:
-    if ":" in host:
-        return str(ipaddress.IPv6Address(host))  # AddressValueError is a ValueError
-    if not host.isascii():
-        if _IDNA_DEVIATIONS & frozenset(host):
-            raise ValueError(f"the host {host!r} is written differently by different software; use its xn-- form")
-        host = host.encode("idna").decode()  # UnicodeError is a ValueError
-    if not HOST_NAME.fullmatch(host):
-        raise ValueError("it names no host" if not host else f"{host!r} is not a host name")
-    return host
-
-
 @dataclass(frozen=True, slots=True)
 class Proxy:
     """A proxy's origin and the Proxy-Authorization value for it, None when it needs none."""
@@ -116,7 +113,7 @@ def find_proxy(target: Origin, environment: Mapping[str, str]) -> Proxy | None:
     """
     name, text = _variable(f"{target.scheme}_proxy", environment)
     exempt = filter(None, map(str.strip, _variable("no_proxy", environment)[1].lower().split(",")))
-    if not text or is_loopback(target.host) or any(_matches(entry, target) for entry in exempt):
+    if not text or is_loopback(target.host) or any(_is_exempt(entry, target) for entry in exempt):
         return None
     try:
         parts = urlsplit(text if "://" in text else f"http://{text}")
@@ -139,8 +136,11 @@ def _variable(name: str, environment: Mapping[str, str]) -> tuple[str, str]:
     return name.upper(), ""
 
 
-def _matches(entry: str, target: Origin) -> bool:
-    """Match `*`, a name with its subdomains, an address or a network; a name or address may have a port."""
+def _is_exempt(entry: str, target: Origin) -> bool:
+    """Return whether an entry of NO_PROXY covers a target.
+
+    It is a name, which covers its subdomains, an address, a network, or `*`. A name or address may have a port.
+    """
     if entry == "*":
         return True
     address = _address(target.host)
@@ -148,22 +148,19 @@ def _matches(entry: str, target: Origin) -> bool:
         with contextlib.suppress(ValueError):
             return address is not None and address in ipaddress.ip_network(entry, strict=False)
         return False
-    host, port = _split_port(entry)
-    if port is not None and port != str(target.port):
+    host, port = entry, ""
+    if entry.startswith("["):
+        host, _, port = entry[1:].partition("]")
+        port = port.removeprefix(":")
+    elif entry.count(":") == 1:
+        host, _, port = entry.partition(":")
+    if port and port != str(target.port):
         return False
     if address is not None:
         return address == _address(host)
     name = host.removeprefix("*").strip(".")
     own = target.host.rstrip(".")
     return own == name or own.endswith(f".{name}")
-
-
-def _split_port(entry: str) -> tuple[str, str | None]:
-    if entry.startswith("["):
-        host, _, port = entry[1:].partition("]")
-        return host, port.removeprefix(":") or None
-    host, colon, port = entry.rpartition(":")
-    return (host, port) if colon and ":" not in host else (entry, None)
 
 
 def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:

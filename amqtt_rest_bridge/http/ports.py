@@ -1,9 +1,9 @@
-"""The ports of server mode: bound, served, left.
+"""The ports of server mode: `bridge` binds them, serves them, and leaves those that no route has after a reload.
 
-A port is bound before anything is served, so that one that is taken ends the start, and listens once it is served.
-Workers may share a port (SO_REUSEPORT), and the kernel hands connections to those that listen. A port that cannot be
-served (its certificate is gone) affects only its own routes. It is tried again every second. It does not listen
-meanwhile, so callers are refused, or served by another process.
+All ports are bound before one is served, so that the bridge does not start if a port is taken. A port listens from the
+time it is served. Workers may share a port (SO_REUSEPORT): the kernel hands connections to those that listen. A port
+that cannot be served, because its certificate is gone, affects only its own routes, and is tried again every second.
+Until then it does not listen: callers are refused by the system, or served by another process.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from amqtt_rest_bridge.addresses import in_url, why_not_bound
 from amqtt_rest_bridge.catalogue import PORT_CLOSED
 from amqtt_rest_bridge.errors import ConfigurationError, InUseError
 from amqtt_rest_bridge.http.access_log import AccessLog
-from amqtt_rest_bridge.http.exchange import RETRY_AFTER, Application, Refusal, refuse
+from amqtt_rest_bridge.http.exchange import RETRY_AFTER, Application, refuse
 from amqtt_rest_bridge.http.server import HttpServer
 from amqtt_rest_bridge.http.server_tls import TlsFiles
 
@@ -29,6 +29,11 @@ log = logging.getLogger(__name__)
 _BACKLOG: Final = 1024  # connections that wait to be accepted
 _RETRY_SECONDS: Final = 1.0
 _SERVE_SECONDS: Final = 1.0  # at the end: for the last requests on connections that are open
+_NOT_SERVED: Final = refuse(
+    PORT_CLOSED,
+    "The routes were reloaded and none is served on this port any more; this request was not published",
+    RETRY_AFTER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class Ports:
         self._sockets: dict[int, socket.socket] = {}
         self._servers: dict[int, HttpServer] = {}
         self._faults: dict[int, str] = {}
-        self._seconds: dict[int, float] = {}
+        self._grace: dict[int, float] = {}  # seconds for the requests that run when a port is left
         self._access_log: AccessLog | None = None
         self._retry: asyncio.TimerHandle | None = None
         self._leaving: set[asyncio.Task[None]] = set()
@@ -82,45 +87,43 @@ class Ports:
         return [f"SERVER_PORT {port} is not served: {why}" for port, why in self._faults.items()]
 
     def bind(self, ports: Iterable[int], before: Mapping[int, int] = MappingProxyType({})) -> None:
-        """Bind what is not bound yet; on an error nothing new stays bound.
+        """Bind the ports that are not bound yet. If one cannot be bound, none of them is.
 
-        `before` are the bound ports of an earlier bridge: where 0 asks for a free one it is that one again.
+        `before` are the bound ports of an earlier bridge. Where 0 asks for a free port, the same one is tried first.
 
         Raises:
-            ConfigurationError: A port is taken, or the host is none, or none of this machine's.
+            ConfigurationError: A port is taken, or the host is not an address of this machine.
         """
+        host, is_shared = self._options.host, self._options.is_shared
         opened: dict[int, socket.socket] = {}
         try:
             for port in sorted(set(ports) - set(self._sockets)):
-                opened[port] = self._bound(port, before.get(port, port))
+                if port in before:
+                    with contextlib.suppress(ConfigurationError):
+                        opened[port] = bound_socket(host, before[port], "SERVER_PORT", is_shared=is_shared)
+                if port not in opened:
+                    opened[port] = bound_socket(host, port, "SERVER_PORT", is_shared=is_shared)
         except ConfigurationError:
             for sock in opened.values():
                 sock.close()
             raise
         self._sockets |= opened
 
-    def _bound(self, port: int, number: int) -> socket.socket:
-        options = self._options
-        if number != port:
-            with contextlib.suppress(ConfigurationError):
-                return bound_socket(options.host, number, "SERVER_PORT", is_shared=options.is_shared)
-        return bound_socket(options.host, port, "SERVER_PORT", is_shared=options.is_shared)
-
     def unbind(self, keep: Iterable[int]) -> None:
-        """Close the sockets of ports that are not served yet, but for those to keep."""
+        """Close the sockets of ports that are not served yet, except the ports to `keep`."""
         for port in self._sockets.keys() - self._servers.keys() - set(keep):
             self._sockets.pop(port).close()
 
     def serve(self, seconds: Mapping[int, float]) -> None:
         """Serve these of the bound ports, and leave all others.
 
-        A port that is left takes no more requests and ends those that it has begun, within as many seconds as a request
-        on it may have taken: the value here the last time. Certificate files are read again.
+        `seconds` are the longest time that a request of each port may take. A port that is left takes no more requests,
+        and those that have begun get as long as its last value here. Certificate files are read again.
         """
         for port in self._sockets.keys() - seconds.keys():
             self._sockets.pop(port).close()
             if (server := self._servers.pop(port, None)) is not None:
-                leaving = asyncio.get_running_loop().create_task(server.stop(self._seconds[port], _closed()))
+                leaving = asyncio.get_running_loop().create_task(server.stop(self._grace[port], _NOT_SERVED))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)
         if self._options.tls is not None and seconds:
@@ -131,14 +134,14 @@ class Ports:
             except ConfigurationError as error:
                 if self._servers:
                     log.error("the certificate in use stays: %s", error)  # noqa: TRY400  # the reason is the whole story
-        self._seconds = dict(seconds)
+        self._grace = dict(seconds)
         self._serve()
 
     async def stop(self, grace: float) -> None:
-        """Take no more requests; wait for those that run, so many seconds at most, and close all connections.
+        """Take no more requests, wait up to `grace` seconds for those that run, and close all connections.
 
-        Where others serve the ports too, who is connected is served once more for a second at most, so that no caller
-        notices.
+        If other processes share the ports, callers that are connected get one more answer, for up to a second. So no
+        caller notices the end.
         """
         if self._retry is not None:
             self._retry.cancel()
@@ -157,39 +160,37 @@ class Ports:
         self._sockets = {}
 
     def _serve(self) -> None:
-        """Serve what is not served yet, and try again soon what cannot be."""
-        self._retry = None
+        """Serve the ports that are not served yet. Try those that cannot be served again in a second."""
+        self._retry, options = None, self._options
         faults: dict[int, str] = {}
         for port in sorted(self._sockets.keys() - self._servers.keys()):
+            sock = self._sockets[port]
+            bound = sock.getsockname()[1]
             try:
-                self._servers[port] = self._start(port, self._sockets[port])
+                if options.access_log is not None and self._access_log is None:
+                    self._access_log = AccessLog(options.access_log, ("route", "event"))
+                server = HttpServer(
+                    sock, self._application(port, bound), tls=options.tls, max_body_bytes=options.max_body_bytes,
+                    access_log=self._access_log,
+                )  # fmt: skip
             except ConfigurationError as error:
                 faults[port] = str(error)
                 if self._faults.get(port) != faults[port]:
                     log.error("SERVER_PORT %d is not served: %s; tried again every second", port, error)  # noqa: TRY400
                     self._on_fault(port, faults[port])
                 continue
+            sock.listen(_BACKLOG)
+            server.start()
+            self._servers[port] = server
             if port in self._faults:
                 log.warning("SERVER_PORT %d is served again", port)
                 self._on_fault(port, None)
+            else:
+                scheme = "http" if options.tls is None else "https"
+                log.info("server mode listens on %s://%s:%d", scheme, in_url(options.host), bound)
         self._faults = faults
         if faults:
             self._retry = asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._serve)
-
-    def _start(self, port: int, sock: socket.socket) -> HttpServer:
-        options, bound = self._options, sock.getsockname()[1]
-        if options.access_log is not None and self._access_log is None:
-            self._access_log = AccessLog(options.access_log, ("route", "event"))
-        server = HttpServer(
-            sock, self._application(port, bound), tls=options.tls, max_body_bytes=options.max_body_bytes,
-            access_log=self._access_log,
-        )  # fmt: skip
-        sock.listen(_BACKLOG)
-        server.start()
-        if port not in self._faults:
-            scheme = "http" if options.tls is None else "https"
-            log.info("server mode listens on %s://%s:%d", scheme, in_url(options.host), bound)
-        return server
 
 
 def bound_socket(host: str, port: int, setting: str, *, is_shared: bool = True) -> socket.socket:
@@ -202,7 +203,7 @@ def bound_socket(host: str, port: int, setting: str, *, is_shared: bool = True) 
         is_shared: Whether other processes may listen on the port too (SO_REUSEPORT).
 
     Raises:
-        ConfigurationError: The port is taken, or the host is none, or none of this machine's.
+        ConfigurationError: The port is taken, or the host is not an address of this machine.
     """
     where = f"cannot listen on {host} port {port} ({setting})"
     if not host.isprintable():  # of which `socket` raises another error
@@ -222,8 +223,3 @@ def bound_socket(host: str, port: int, setting: str, *, is_shared: bool = True) 
         kind = InUseError if error.errno == errno.EADDRINUSE else ConfigurationError
         raise kind(f"{where}: {why_not_bound(error, port, setting)}") from error
     return sock
-
-
-def _closed() -> Refusal:
-    message = "The routes were reloaded and none is served on this port any more; this request was not published"
-    return refuse(PORT_CLOSED, message, RETRY_AFTER)

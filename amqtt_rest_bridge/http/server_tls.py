@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, cast
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.system import regular_file
+from amqtt_rest_bridge.system import refuse_passphrase, regular_file
 
 if TYPE_CHECKING:
     from amqtt_rest_bridge.http.connection import Connection
@@ -38,7 +38,7 @@ class TlsFiles:
         try:
             for path in (self.certfile, self.keyfile):
                 regular_file(path)  # OpenSSL would wait for ever for a FIFO
-            context.load_cert_chain(self.certfile, self.keyfile, password=_no_password)
+            context.load_cert_chain(self.certfile, self.keyfile, password=refuse_passphrase)
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"server_certfile {self.certfile} and server_keyfile {self.keyfile} cannot be used: {error}; "
@@ -71,11 +71,6 @@ def _out_of_time(context: ssl.SSLContext, certfile: str) -> str | None:
         except ssl.SSLWantReadError:
             continue
     return None
-
-
-def _no_password() -> str:
-    """Refuse an encrypted key instead of asking at the terminal."""
-    raise ValueError("the key is encrypted")
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):

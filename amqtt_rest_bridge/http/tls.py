@@ -11,12 +11,12 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import pycurl
 
 from amqtt_rest_bridge.errors import ConfigurationError
-from amqtt_rest_bridge.system import regular_file
+from amqtt_rest_bridge.system import refuse_passphrase, regular_file
 
 Identity = tuple[str, int, int, int]
 """A file as it is: path, time of change (ns), inode, size."""
@@ -97,7 +97,20 @@ def check_files(options: TlsOptions) -> None:
         except OSError as error:  # ssl.SSLError is one
             raise _unusable("CA_FILE", options.ca_file, error, "certificates in PEM form") from error
     if options.client_cert_file:
-        _check_certificate(context, options.client_cert_file, options.client_key_file)
+        certificate, key = options.client_cert_file, options.client_key_file
+        for setting, path in options.files.items():
+            try:
+                with Path(path).open("rb"):  # only to learn which of the two cannot be read
+                    pass
+            except OSError as error:
+                raise _unusable(setting, path, error, "a readable file") from error
+        try:
+            context.load_cert_chain(certificate, key, refuse_passphrase)
+        except OSError as error:
+            raise _unusable("CLIENT_CERT_FILE", certificate, error, "a certificate and its key in PEM form") from error
+        except ValueError as error:
+            why = f"CLIENT_KEY_FILE: {error}; only keys without a passphrase are supported"
+            raise ConfigurationError(why) from error
     elif options.client_key_file:
         raise ConfigurationError("CLIENT_KEY_FILE is set without CLIENT_CERT_FILE")
 
@@ -131,24 +144,6 @@ def _identity(setting: str, path: str) -> Identity:
     except OSError as error:
         raise _unusable(setting, path, error, "a readable file") from error
     return path, status.st_mtime_ns, status.st_ino, status.st_size
-
-
-def _check_certificate(context: ssl.SSLContext, certificate: str, key: str | None) -> None:
-    for setting, path in (("CLIENT_CERT_FILE", certificate), ("CLIENT_KEY_FILE", key)):
-        if path:
-            try:
-                with Path(path).open("rb"):  # only to learn which of the two cannot be read
-                    pass
-            except OSError as error:
-                raise _unusable(setting, path, error, "a readable file") from error
-    try:
-        context.load_cert_chain(certificate, key, _refuse_password)
-    except OSError as error:
-        raise _unusable("CLIENT_CERT_FILE", certificate, error, "a certificate and its key in PEM form") from error
-
-
-def _refuse_password() -> NoReturn:
-    raise ConfigurationError("CLIENT_KEY_FILE is encrypted; only keys without a passphrase are supported")
 
 
 def _unusable(setting: str, path: str, error: OSError, expected: str) -> ConfigurationError:

@@ -1,12 +1,12 @@
-"""One attempt of a request on one handle of libcurl, its response, and the connections that handles run on.
+"""One attempt of a request with libcurl, for `client`: its response, its handle, and the connections of all handles.
 
-libcurl checks a kept connection once a second only. If the connection then dies, libcurl repeats a request of any
-method over a new one. So each kept connection is checked here just before its request leaves, and the repetition is
-stopped.
+A kept connection may have died. libcurl looks once a second at most, and repeats a request of any method over a new
+connection if the kept one fails. So each kept connection is checked here just before its request leaves, and libcurl's
+repetition is stopped.
 
-pycurl's `AsyncCurlMulti` could run the handles. It sets the timer twice for each request and has the loop watch each
-socket, which takes a seventh more processor time a message. It also does not show which responses are incomplete, so
-that each would need `_acknowledge`.
+The handles are run here, as pycurl's `AsyncCurlMulti` sets the timer twice for each request and has the loop watch each
+socket, for a seventh more processor time a message. It also does not show which responses are incomplete, so that each
+would need `_acknowledge`.
 
 libcurl accepts heads that two programs could read differently. They are refused here: lines without a proper name, both
 a Content-Length and a Transfer-Encoding, a protocol that was not asked for. Content codings are undone with zlib within
@@ -130,7 +130,14 @@ def _read_head(lines: Sequence[bytes], where: str, *, is_http_1: bool) -> Head:
     fields: list[tuple[str, str]] = []
     used: dict[str, list[str]] = {}
     key = ""
-    for line in _lines_of(lines, first + 1, where):
+    end = first + 1
+    while end < len(lines) and lines[end] not in _END_OF_HEAD:
+        end += 1
+    if end - first > failures.MOST_LINES + 1 or sum(map(len, lines[first + 1 : end])) > failures.LONGEST_HEAD:
+        raise failures.head_too_large(where)
+    if end == len(lines):
+        raise failures.connection_ended(where, Phase.HEAD)
+    for line in lines[first + 1 : end]:
         if line[0] in b" \t" and fields:  # a fold continues the line before
             name, value = fields.pop()
             value = f"{value} {_text(line)}".strip()
@@ -145,18 +152,6 @@ def _read_head(lines: Sequence[bytes], where: str, *, is_http_1: bool) -> Head:
     if is_http_1:
         _check_framing(head)
     return head
-
-
-def _lines_of(lines: Sequence[bytes], first: int, where: str) -> Sequence[bytes]:
-    """Return the header lines of the head whose fields begin at `first`."""
-    end = first
-    while end < len(lines) and lines[end] not in _END_OF_HEAD:
-        end += 1
-    if end - first > failures.MOST_LINES or sum(map(len, lines[first:end])) > failures.LONGEST_HEAD:
-        raise failures.head_too_large(where)
-    if end == len(lines):
-        raise failures.connection_ended(where, Phase.HEAD)
-    return lines[first:end]
 
 
 def _field(line: bytes) -> tuple[str, str, str]:
@@ -215,20 +210,17 @@ def _decode_content(body: bytes, codings: str, limit: int) -> bytes:
     if len(names) > _MOST_CODINGS:
         raise MalformedResponseError(f"it has more than {_MOST_CODINGS} content codings")
     for name in reversed(names):
-        body = _inflate(body, name, limit)
+        for window_bits in _FORMATS[name]:  # "deflate" is zlib by RFC 9110 section 8.4.1.2, and raw by mistake
+            with suppress(zlib.error):
+                body = _inflate(body, window_bits, limit)
+                break
+        else:
+            raise MalformedResponseError(f"its body is not {name}")
     return body
 
 
-def _inflate(body: bytes, name: str, limit: int) -> bytes:
-    for window_bits in _FORMATS[name]:
-        try:
-            return _inflate_members(body, window_bits, limit)
-        except zlib.error:
-            continue  # "deflate" is zlib by RFC 9110 section 8.4.1.2, and raw by widespread mistake
-    raise MalformedResponseError(f"its body is not {name}")
-
-
-def _inflate_members(body: bytes, window_bits: int, limit: int) -> bytes:
+def _inflate(body: bytes, window_bits: int, limit: int) -> bytes:
+    """Undo one coding: that of all members of a gzip body, or of the one stream of another."""
     parts: list[bytes] = []
     room = limit
     while True:
@@ -348,17 +340,16 @@ class Transfer:
         is_kept = self._requests_sent and not self._opened_sockets
         if is_kept and code in (pycurl.E_COULDNT_CONNECT, pycurl.E_GOT_NOTHING):
             raise ClosedBeforeError
+        if self._lines:
+            phase = Phase.BODY if self._parts or self._lines[-1] in _END_OF_HEAD else Phase.HEAD
+        elif not self._requests_sent:
+            phase = Phase.CONNECTING
+        else:
+            is_sent = not self._body_size or info(pycurl.SIZE_UPLOAD_T) >= self._body_size
+            phase = Phase.WAITING if is_sent else Phase.SENDING
         tls = info(pycurl.EFFECTIVE_URL)[:5] == "https"
         known = info(pycurl.OS_ERRNO), info(pycurl.SSL_VERIFYRESULT), info(pycurl.HTTP_CONNECTCODE)
-        return Ended(code, text, self._phase(), tls, *known)
-
-    def _phase(self) -> Phase:
-        if self._lines:
-            return Phase.BODY if self._parts or self._lines[-1] in (b"\r\n", b"\n") else Phase.HEAD
-        if not self._requests_sent:
-            return Phase.CONNECTING
-        is_sent = not self._body_size or self.easy.getinfo(pycurl.SIZE_UPLOAD_T) >= self._body_size
-        return Phase.WAITING if is_sent else Phase.SENDING
+        return Ended(code, text, phase, tls, *known)
 
     def _on_socket(self, descriptor: int, _purpose: int) -> int:
         self._opened_sockets.append(descriptor)
@@ -417,17 +408,17 @@ class Connections:
         self.by_port: dict[int, KeptConnection] = {}
         """Connections of HTTP/1, by local port. libcurl may have closed some of them."""
         self.begun: list[Transfer] = []
-        """Those whose requests libcurl sends while it runs; a fast server may have answered when it has run."""
+        """Transfers whose requests have left in the present run of libcurl. A fast server may have answered already."""
         self._clock = clock
         self._limit = limit
         self._free_transfers: list[Transfer] = []
         self._loop = asyncio.get_running_loop()
         self._multi = pycurl.CurlMulti()
-        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._watch)
-        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._set_timer)
+        self._multi.setopt(pycurl.M_SOCKETFUNCTION, self._on_watch)
+        self._multi.setopt(pycurl.M_TIMERFUNCTION, self._on_timer)
         self._multi.setopt(pycurl.M_MAXCONNECTS, _MOST_CONNECTIONS)
         self._sockets = selectors.DefaultSelector()  # watches all sockets of libcurl, and the loop watches it
-        self._loop.add_reader(self._sockets, self._serve)
+        self._loop.add_reader(self._sockets, self._run_ready)
         self._watched: dict[int, int] = {}  # events by descriptor
         # Sockets between two requests. They stay watched, which saves 4 us a request.
         self._unused_sockets: set[int] = set()
@@ -474,7 +465,12 @@ class Connections:
         """Return a new connection on the socket with this local port, None if no socket has it."""
         self.by_port = {known: one for known, one in self.by_port.items() if one.descriptor not in descriptors}
         for descriptor in descriptors:
-            if _local_port(descriptor) == port:
+            sock = socket.socket(fileno=descriptor)
+            try:
+                has_port = sock.getsockname()[1] == port
+            finally:
+                sock.detach()
+            if has_port:
                 connection = self.by_port[port] = KeptConnection(descriptor)
                 connection.poller.register(descriptor, select.POLLIN)
                 return connection
@@ -505,7 +501,7 @@ class Connections:
 
     # What the loop calls.
 
-    def _serve(self) -> None:
+    def _run_ready(self) -> None:
         """Run libcurl for the sockets that are ready."""
         for key, events in self._sockets.select(0):
             if key.fd in self._unused_sockets:  # its server has closed it
@@ -516,7 +512,7 @@ class Connections:
                 _acknowledge(key.fd)
         self._acknowledge_heads()
 
-    def _expire(self) -> None:
+    def _run_timeouts(self) -> None:
         """Run libcurl's timeouts: it begins added handles, and ends those that take too long."""
         self._fires_at = inf
         self._multi.socket_action(pycurl.SOCKET_TIMEOUT, 0)
@@ -542,7 +538,7 @@ class Connections:
 
     # What libcurl calls.
 
-    def _watch(self, events: int, descriptor: int, _multi: Any, _data: Any) -> None:
+    def _on_watch(self, events: int, descriptor: int, _multi: Any, _data: Any) -> None:
         if not events & pycurl.POLL_INOUT:
             self._unused_sockets.add(descriptor)
             return
@@ -555,7 +551,7 @@ class Connections:
             self._sockets.register(descriptor, events)
             self._watched[descriptor] = events
 
-    def _set_timer(self, milliseconds: int) -> None:
+    def _on_timer(self, milliseconds: int) -> None:
         self._due_at = inf if milliseconds < 0 else self._loop.time() + milliseconds / 1000
         self._start_timer()
 
@@ -565,7 +561,7 @@ class Connections:
             if self._timer is not None:
                 self._timer.cancel()
             self._fires_at = self._due_at
-            self._timer = self._loop.call_later(max(0.0, self._due_at - self._loop.time()), self._expire)
+            self._timer = self._loop.call_later(max(0.0, self._due_at - self._loop.time()), self._run_timeouts)
 
 
 def _acknowledge(descriptor: int) -> None:
@@ -582,12 +578,3 @@ def _acknowledge(descriptor: int) -> None:
             sock.setsockopt(socket.IPPROTO_TCP, _QUICK_ACK, 1)
         finally:
             sock.detach()
-
-
-def _local_port(descriptor: int) -> int:
-    sock = socket.socket(fileno=descriptor)
-    try:
-        port: int = sock.getsockname()[1]
-        return port
-    finally:
-        sock.detach()

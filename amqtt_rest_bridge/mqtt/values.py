@@ -13,6 +13,7 @@ from amqtt_rest_bridge.errors import BridgeError, ConfigurationError, reason
 from amqtt_rest_bridge.lot.model import Pairs
 from amqtt_rest_bridge.mqtt.packets import Will
 from amqtt_rest_bridge.mqtt.standard import MQTT_5
+from amqtt_rest_bridge.system import refuse_passphrase
 
 PORTS: Final = {"mqtt": 1883, "mqtts": 8883, "ws": 80, "wss": 443}
 """What a broker's URL may begin with, and the port that it means."""
@@ -139,13 +140,9 @@ def load_tls(is_secure: bool, files: Mapping[str, str | None], secure_form: str)
     try:
         context = ssl.create_default_context(cafile=ca_file)
         if cert_file is not None:
-            context.load_cert_chain(cert_file, key_file, password=_no_password)
+            context.load_cert_chain(cert_file, key_file, password=refuse_passphrase)
     except (OSError, ValueError) as error:
         why = (error.strerror if isinstance(error, OSError) else None) or reason(error)
         names = ", ".join(f"{name} {files[name]}" for name in given)
         raise ConfigurationError(f"the TLS files cannot be used ({names}): {why}") from error
     return context
-
-
-def _no_password() -> str:
-    raise ValueError("the key is encrypted; store it without a password")

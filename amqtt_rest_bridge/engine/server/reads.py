@@ -506,16 +506,16 @@ class CallerStream:
             return b""
         if self._first:
             first, self._first = self._first, b""
-            return self._pulse.of(first)
+            return self._pulse.beat(first)
         try:
             piece = self.topics.piece(self._reads.newest(self.topic_filter), self._seen)
         except RequestRefusedError:  # the next request of this caller is answered with it
             return b""
         if piece is None:
             self._reads.wake_later(self)
-            return self._pulse.of(b"")
+            return self._pulse.beat(b"")
         self._seen = piece.number
-        return self._pulse.of(piece.written)
+        return self._pulse.beat(piece.written)
 
     def close(self) -> None:
         """End."""
